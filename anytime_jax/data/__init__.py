@@ -1,0 +1,1 @@
+"""Text to token windows: sources, vocabularies, preparation, and `batch(n)`."""
