@@ -1,0 +1,311 @@
+"""Running averages of the weights, as an Optax transform that goes last in a chain.
+
+    optimizer = optax.chain(
+        optax.adam(1e-3), average_params([GrowingWindow(25.0), Uniform()])
+    )
+    ...
+    averages(opt_state)["f25"]          # a float32 tree shaped like the parameters
+
+Every average follows one rule, with `theta_t` the weights after update t and t counted from 1:
+
+    avg_t = tau_t * avg_{t-1} + (1 - tau_t) * theta_t,                avg_0 = theta_0
+
+`tau` weighs the OLD average. A rule is a frozen dataclass that gives `1 - tau_t`, the weight of the
+newest iterate, in float32 under jit or in NumPy float64. The update is computed as
+`avg += (1 - tau_t) * (theta_t - avg)`, which keeps float32 exact where the two-product form drifts.
+
+Source: Section 4, "Averaging".
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from anytime_jax.checks import is_number, require, require_count, require_positive
+
+LIVE = "last"  # the label of the weights themselves, beside those of the averages
+
+
+class Rule(abc.ABC):
+    """How much of the newest iterate enters an average at each update."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """The short name under which the average is stored and reported."""
+
+    @abc.abstractmethod
+    def _newest(self, t: Any, xp: Any) -> Any:
+        """`1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
+
+    def newest_weight(self, t: jax.Array) -> jax.Array:
+        """Returns `1 - tau_t` in float32, for t = 1, 2, ... updates done."""
+        return self._newest(jnp.asarray(t).astype(jnp.float32), jnp)
+
+    def evaluate(self, t: Any) -> np.ndarray:
+        """Returns `1 - tau_t` in NumPy float64, for t = 1, 2, ... updates done."""
+        t = np.asarray(t, dtype=np.float64)
+        if t.size and t.min() < 1:
+            raise ValueError(f"averages count updates from 1; got {t.min():g}")
+        return np.asarray(self._newest(t, np), dtype=np.float64)
+
+    def weights(self, t: int) -> np.ndarray:
+        """Returns the weight of every iterate in the average after `t` updates.
+
+        Args:
+          t: number of updates done, 0 or more.
+
+        Returns:
+          float64 array of length t + 1 that sums to 1; entry s is the weight of theta_s.
+        """
+        newest = np.concatenate([[1.0], self.evaluate(np.arange(1, t + 1))])
+        with np.errstate(divide="ignore"):  # a rule may drop the past altogether: log 0
+            kept = np.log1p(-newest[1:])
+        survival = np.concatenate([np.cumsum(kept[::-1])[::-1], [0.0]])
+        return newest * np.exp(survival)
+
+
+@dataclasses.dataclass(frozen=True)
+class GrowingWindow(Rule):
+    """An exponential average whose half-life is the fraction 1/f of the run so far.
+
+        tau_t = 2^(-f/t),        1 - tau_t = -expm1(-f * ln 2 / t)
+
+    Attributes:
+      f: half-lives in the run so far, more than 0; the window is about t/f updates wide.
+
+    Source: Section 4, "Averaging" (f in 6.25, 12.5, 25, 50, 100).
+    """
+
+    f: float
+
+    def __post_init__(self) -> None:
+        """Checks f."""
+        require_positive("f", self.f)
+
+    @property
+    def label(self) -> str:
+        """`f25` for f = 25, `f6.25` for f = 6.25."""
+        return f"f{self.f:g}"
+
+    def _newest(self, t: Any, xp: Any) -> Any:
+        return -xp.expm1(-self.f * math.log(2) / t)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedDecay(Rule):
+    """The usual exponential average: tau_t = decay, whatever the length of the run.
+
+    Attributes:
+      decay: weight of the old average at each update, from 0 to below 1.
+    """
+
+    decay: float
+
+    def __post_init__(self) -> None:
+        """Checks the decay."""
+        ok = is_number(self.decay) and 0 <= self.decay < 1
+        require(ok, "decay", self.decay, "a number from 0 to below 1")
+
+    @property
+    def label(self) -> str:
+        """`ema0.999` for a decay of 0.999."""
+        return f"ema{self.decay:g}"
+
+    def _newest(self, t: Any, xp: Any) -> Any:
+        return xp.full_like(t, 1 - self.decay)
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(Rule):
+    """The plain mean of every iterate after update `start` (Polyak averaging).
+
+        1 - tau_t = 1 / (t - start) for t > start, else 1
+
+    The initial weights are left out. Up to `start` the average is the newest iterate.
+
+    Attributes:
+      start: number of first updates to leave out, 0 or more.
+    """
+
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the start."""
+        require_count("start", self.start)
+
+    @property
+    def label(self) -> str:
+        """`uniform`, or `uniform1000` for a mean that starts after update 1000."""
+        return f"uniform{self.start}" if self.start else "uniform"
+
+    def _newest(self, t: Any, xp: Any) -> Any:
+        return 1 / xp.maximum(t - self.start, 1)
+
+
+def tau(t: Any, f: float) -> np.ndarray:
+    """Returns the paper's `tau_t = 2^(-f/t)`, the weight of the old average, in float64.
+
+    Args:
+      t: number of updates done, from 1, any shape.
+      f: half-lives in the run so far, more than 0.
+
+    Returns:
+      float64 array of the shape of t.
+
+    Source: Section 4, "Averaging".
+    """
+    return 1 - GrowingWindow(f).evaluate(t)
+
+
+class AverageParamsState(NamedTuple):
+    """State of `average_params`.
+
+    Attributes:
+      count: int32 scalar, updates done.
+      averages: a float32 tree like the parameters for each label.
+    """
+
+    count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    averages: dict[str, optax.Params]
+
+
+def average_params(
+    rules: Iterable[Rule | float] | Mapping[str, Rule | float],
+) -> optax.GradientTransformationExtraArgs:
+    """Keeps running averages of the parameters; place it last in an Optax chain.
+
+    Updates pass through unchanged. The new parameters are what `optax.apply_updates` will make of
+    them, so this must see the final updates and be given `params`. The averages are float32
+    whatever the parameters' type, are sharded like them, and are never the same buffers.
+
+    Args:
+      rules: the averages to keep: rules, with a bare number f meaning `GrowingWindow(f)`; or a
+        mapping from labels of your own to rules.
+
+    Returns:
+      an Optax transform whose state holds the averages; read them with `averages(opt_state)`.
+
+    Raises:
+      ValueError: for an unknown kind of rule or a label given twice; at `init`, for parameters
+        that are not floating point; at `update`, if `params` is not passed.
+
+    Source: Section 4, "Averaging".
+    """
+    labelled = label_rules(rules)
+
+    def init(params: optax.Params) -> AverageParamsState:
+        jax.tree_util.tree_map_with_path(_check_floating, params)
+        # A copy for each: a shared buffer could not be donated to the train step.
+        copies = {
+            label: jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
+            for label in labelled
+        }
+        return AverageParamsState(jnp.zeros((), jnp.int32), copies)
+
+    def update(
+        updates: optax.Updates,
+        state: Any,
+        params: optax.Params | None = None,
+        **unused: Any,
+    ) -> tuple[optax.Updates, AverageParamsState]:
+        del unused
+        if params is None:
+            raise ValueError("average_params needs the parameters: call update(..., params=params)")
+        count = jnp.asarray(optax.safe_increment(state.count))
+        new_params = optax.apply_updates(params, updates)
+        moved = {
+            label: _move(state.averages[label], new_params, rule.newest_weight(count))
+            for label, rule in labelled.items()
+        }
+        return updates, AverageParamsState(count, moved)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> dict[str, Rule]:
+    """Returns the rules by label, a bare number f standing for `GrowingWindow(f)`.
+
+    Raises:
+      ValueError: for something that is not a rule, or a label that is given twice or reserved.
+    """
+    named: list[tuple[str | None, Any]]
+    named = list(rules.items()) if isinstance(rules, Mapping) else [(None, r) for r in rules]
+    labelled: dict[str, Rule] = {}
+    for name, given in named:
+        rule = given if isinstance(given, Rule) else _growing(given)
+        label = name or rule.label
+        if label == LIVE or label in labelled:
+            raise ValueError(f"the label {label!r} is taken: every average needs its own")
+        labelled[label] = rule
+    return labelled
+
+
+def averages(opt_state: optax.OptState) -> dict[str, optax.Params]:
+    """Returns the averages kept by `average_params`, by label.
+
+    Args:
+      opt_state: the state of an optimizer that has `average_params` somewhere in it.
+
+    Returns:
+      a float32 tree like the parameters for each label.
+
+    Raises:
+      ValueError: if the state holds no `average_params`, or more than one.
+    """
+    return find_state(opt_state).averages
+
+
+def find_state(opt_state: optax.OptState) -> AverageParamsState:
+    """Returns the one `AverageParamsState` inside an optimizer's state."""
+    found = [node for node in jax.tree.leaves(opt_state, is_leaf=_is_ours) if _is_ours(node)]
+    if len(found) != 1:
+        raise ValueError(
+            f"the optimizer state holds {len(found)} average_params transforms; it must hold one"
+        )
+    return found[0]
+
+
+def replace_averages(opt_state: optax.OptState, new: Mapping[str, optax.Params]) -> optax.OptState:
+    """Returns the optimizer's state with its averages exchanged for `new`."""
+    find_state(opt_state)
+
+    def exchange(node: Any) -> Any:
+        return node._replace(averages=dict(new)) if _is_ours(node) else node
+
+    return jax.tree.map(exchange, opt_state, is_leaf=_is_ours)
+
+
+def _is_ours(node: Any) -> TypeGuard[AverageParamsState]:
+    return isinstance(node, AverageParamsState)
+
+
+def _move(average: Any, params: Any, newest: jax.Array) -> Any:
+    def one(avg: jax.Array, theta: jax.Array) -> jax.Array:
+        return avg + newest * (theta.astype(jnp.float32) - avg)
+
+    return jax.tree.map(one, average, params)
+
+
+def _growing(f: Any) -> GrowingWindow:
+    if not is_number(f):
+        raise ValueError(
+            f"{f!r} is not an averaging rule: give a number f, GrowingWindow(f), "
+            "FixedDecay(decay) or Uniform()"
+        )
+    return GrowingWindow(float(f))
+
+
+def _check_floating(path: Any, leaf: Any) -> None:
+    if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        raise ValueError(
+            f"average_params averages floating-point leaves; {jax.tree_util.keystr(path)} is "
+            f"{jnp.result_type(leaf)}. Keep it out with optax.masked"
+        )
