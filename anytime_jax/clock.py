@@ -1,0 +1,118 @@
+"""One clock for a run: update steps, tokens, and multiples of the Chinchilla budget.
+
+A point in a run is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
+`"3.3B tokens"`) or `"4x"`, four times the configuration's Chinchilla budget. Points fall on whole
+updates, rounded up. Lists of points are never typed; they are computed from here, without end.
+"""
+
+import dataclasses
+import re
+from fractions import Fraction
+
+from anytime_jax.checks import require, require_count
+
+_POINT = re.compile(
+    r"(?P<number>\d[\d_]*(\.\d+)?(e\+?\d+)?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
+    re.IGNORECASE,
+)
+_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_ALLOWED = 'a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
+BRANCH = Fraction(9, 10)  # a WSD branch leaves its trunk at 90% of the horizon
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """Converts between steps, tokens and Chinchilla multiples.
+
+    Attributes:
+      batch_size: sequences in an update.
+      length: tokens in a sequence.
+      chinchilla_tokens: tokens of the budget "1x".
+
+    Source: Section 4, "Training and evaluation details".
+    """
+
+    batch_size: int
+    length: int
+    chinchilla_tokens: int
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        for field in dataclasses.fields(self):
+            require_count(field.name, getattr(self, field.name), least=1)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in an update."""
+        return self.batch_size * self.length
+
+    @property
+    def chinchilla_steps(self) -> int:
+        """Updates in the budget "1x", rounded up."""
+        return -(-self.chinchilla_tokens // self.tokens_per_step)
+
+    def steps(self, point: str, name: str = "the point") -> int:
+        """Returns the update at which a point falls.
+
+        Args:
+          point: as the module's docstring describes.
+          name: what to call the setting in an error.
+
+        Raises:
+          ValueError: if the point cannot be read.
+        """
+        match = _POINT.fullmatch(point.strip()) if isinstance(point, str) else None
+        require(match is not None, name, point, _ALLOWED)
+        assert match is not None  # for the type checker
+        number = Fraction(match["number"].replace("_", ""))
+        if match["unit"] is None:
+            return _ceil(number * self.chinchilla_steps)
+        number *= _SCALE[match["scale"].upper()]
+        return _ceil(number if match["unit"].startswith("s") else number / self.tokens_per_step)
+
+    def tokens(self, step: int) -> int:
+        """Returns the tokens seen after `step` updates."""
+        return step * self.tokens_per_step
+
+    def multiple(self, step: int) -> float:
+        """Returns the Chinchilla multiple reached after `step` updates."""
+        return step / self.chinchilla_steps
+
+    def next_doubling(self, step: int) -> int:
+        """Returns the first of 1x, 2x, 4x, ... that lies after `step`, in updates."""
+        doubling = self.chinchilla_steps
+        while doubling <= step:
+            doubling *= 2
+        return doubling
+
+    def is_doubling(self, step: int) -> bool:
+        """Whether `step` is one of 1x, 2x, 4x, ..."""
+        return step > 0 and self.next_doubling(step - 1) == step
+
+    def branch_step(self, horizon: int) -> int:
+        """Returns the update at 90% of a horizon, where a WSD branch leaves its trunk."""
+        return _ceil(BRANCH * horizon)
+
+    def is_landmark(self, step: int) -> bool:
+        """Whether `step` is a doubling or its branch point: checkpoints kept for ever."""
+        return self.is_doubling(step) or (
+            step > 0 and self.branch_step(self.next_doubling(step)) == step
+        )
+
+    def describe(self, step: int) -> str:
+        """Returns a step in all three units, for people: `12,500 steps (1x, 3.28B tokens)`."""
+        tokens = human(self.tokens(step))
+        return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
+
+
+def human(number: float) -> str:
+    """Returns a number with a letter for its thousands: 3276800000 is `3.28B`."""
+    for letter in ("", "K", "M", "B"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{letter}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def _ceil(number: Fraction) -> int:
+    return -(-number.numerator // number.denominator)

@@ -1,0 +1,385 @@
+"""The decoder: OLMo-shaped as the paper trains it, or OLMo-2-shaped by configuration.
+
+The only room that knows Flax. Outside, parameters are a plain dict of float32 arrays:
+
+    {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
+
+with every leaf of "blocks" stacked over layers, whether the layers run in a loop or unrolled.
+
+Legend of shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
+H heads, K head size, F MLP width, V rows of the embedding, N layers.
+
+Source: the paper's "Architecture and Dataset", and the OLMo code it is based on.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, cast, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from anytime_jax.checks import require, require_choice, require_count, require_positive
+
+Architecture = Literal["olmo", "olmo2"]
+Attention = Literal["auto", "plain", "xla", "cudnn"]
+LayerLoop = Literal["scan", "unroll"]
+Remat = Literal["none", "products", "full"]
+Dtype = Literal["bfloat16", "float32"]
+
+Params = dict[str, Any]
+
+# What each axis of a parameter is, by the parameter's name: the placement rule reads this. Leaves
+# inside "blocks" have the axis "layers" in front. A name that is not here is a small vector.
+PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
+    "embedding": ("vocabulary", "width"),
+    "qkv": ("width", None, "heads"),
+    "attn_out": ("heads", "width"),
+    "mlp_in": ("width", None, "mlp"),
+    "mlp_out": ("mlp", "width"),
+    "head": ("width", "vocabulary"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Shape and arithmetic of the decoder.
+
+    Attributes:
+      architecture: "olmo" (LayerNorm before each sublayer, GELU) or "olmo2" (RMSNorm after each
+        sublayer, SwiGLU).
+      layers: number of blocks, N.
+      heads: number of attention heads, H; divides `width`.
+      width: size of the residual stream, D.
+      mlp_width: size of the MLP's hidden layer, F.
+      length: tokens in a training sequence, L.
+      vocab_size: tokens that exist.
+      embedding_rows: rows of the embedding and columns of the head, V; the rows beyond
+        `vocab_size` are padding that stays in the softmax.
+      rope_theta: base of the rotary position embedding.
+      norm_epsilon: added to the variance in every norm.
+      dtype: type of the operands of matrix products; everything else is float32.
+      attention: "plain" (einsum and softmax), "xla" or "cudnn" (`jax.nn.dot_product_attention`),
+        or "auto", the fastest known for the device.
+      layer_loop: "scan" compiles one block and loops; "unroll" compiles every block.
+      remat: what the backward pass recomputes: nothing, all but matrix products, or all.
+    """
+
+    architecture: Architecture
+    layers: int
+    heads: int
+    width: int
+    mlp_width: int
+    length: int
+    vocab_size: int
+    embedding_rows: int
+    rope_theta: float
+    norm_epsilon: float
+    dtype: Dtype
+    attention: Attention
+    layer_loop: LayerLoop
+    remat: Remat
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        for name in ("layers", "heads", "width", "mlp_width", "length", "vocab_size"):
+            require_count(name, getattr(self, name), least=1)
+        require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
+        require_positive("rope_theta", self.rope_theta)
+        require_positive("norm_epsilon", self.norm_epsilon)
+        for name, choices in (
+            ("architecture", Architecture),
+            ("dtype", Dtype),
+            ("attention", Attention),
+            ("layer_loop", LayerLoop),
+            ("remat", Remat),
+        ):
+            require_choice(name, getattr(self, name), get_args(choices))
+        divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
+        allowed = f"a number that splits width = {self.width} into heads of an even size"
+        require(divides, "heads", self.heads, allowed)
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head, K."""
+        return self.width // self.heads
+
+
+def init_params(config: ModelConfig, key: jax.Array) -> Params:
+    """Returns freshly initialised float32 parameters, the same on any layout of devices."""
+    tokens_BxL = jnp.zeros((1, config.length), jnp.int32)
+    return dict(Decoder(config).init(key, tokens_BxL)["params"])
+
+
+def apply(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: Callable[[jax.Array], jax.Array] = lambda x: x,
+) -> jax.Array:
+    """Returns the next-token logits.
+
+    Args:
+      config: shape and arithmetic.
+      params: as `init_params` makes them.
+      tokens_BxL: integer token ids, of any length up to what memory holds.
+      constrain: places the residual stream on the devices (`sharding.batch_constraint`).
+
+    Returns:
+      float32 logits_BxLxV.
+    """
+    logits_BxLxV = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
+    return cast(jax.Array, logits_BxLxV)
+
+
+@functools.cache
+def param_shapes(config: ModelConfig) -> Params:
+    """Returns the parameters' shapes and types, without making any."""
+    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+
+
+def count_params(config: ModelConfig) -> dict[str, int]:
+    """Returns the number of parameters in the block matrices, in the head, and in all."""
+    shapes = param_shapes(config)
+    matrices = [shapes["blocks"][n] for n in ("qkv", "attn_out", "mlp_in", "mlp_out")]
+    return {
+        "blocks": sum(x.size for x in matrices),
+        "head": shapes["head"].size,
+        "all": sum(x.size for x in jax.tree.leaves(shapes)),
+    }
+
+
+def resolve_attention(config: ModelConfig) -> Attention:
+    """Returns the attention path to use: the one asked for, or the fastest known for the device.
+
+    On CPU the gradient of `jax.nn.dot_product_attention` is slower than that of the plain einsum;
+    cuDNN's flash attention needs 16-bit operands.
+    """
+    if config.attention != "auto":
+        return config.attention
+    platform = jax.default_backend()
+    if platform == "gpu" and config.dtype == "bfloat16":
+        return "cudnn"
+    return "plain" if platform == "cpu" else "xla"
+
+
+class Decoder(nn.Module):
+    """Embedding, N blocks, final norm, head."""
+
+    config: ModelConfig
+    constrain: Callable[[jax.Array], jax.Array] = lambda x: x
+
+    @nn.compact
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Returns float32 logits_BxLxV."""
+        cfg = self.config
+        sigma = _embedding_sigma(cfg)
+        shape = (cfg.embedding_rows, cfg.width)
+        embedding_VxD = self.param("embedding", _truncated_normal(sigma), shape)
+        x_BxLxD = self.constrain(embedding_VxD[tokens_BxL])
+        x_BxLxD, _ = self._blocks()(x_BxLxD, jnp.arange(cfg.layers))
+        x_BxLxD = _norm(cfg, "final_norm")(x_BxLxD)
+        head_DxV = self.param("head", _truncated_normal(sigma), shape[::-1])
+        return product("bld,dv->blv", x_BxLxD, head_DxV, cfg.dtype)
+
+    def _blocks(self) -> Any:
+        cfg = self.config
+        block = Block
+        if cfg.remat != "none":
+            saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            policy = saveable if cfg.remat == "products" else None
+            block = nn.remat(Block, policy=policy, prevent_cse=cfg.layer_loop == "unroll")
+        stacked = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=cfg.layers,
+            unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
+        )
+        return stacked(cfg, self.constrain, name="blocks")
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream, which stays float32."""
+
+    config: ModelConfig
+    constrain: Callable[[jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, layer: jax.Array) -> tuple[jax.Array, None]:
+        """Returns the residual stream after block number `layer` (from 0), and nothing to stack."""
+        cfg = self.config
+        attn_norm, mlp_norm = _norm(cfg, "attn_norm"), _norm(cfg, "mlp_norm")
+        if cfg.architecture == "olmo":
+            x_BxLxD += self._attend(attn_norm(x_BxLxD), layer)
+            x_BxLxD += self._mlp(mlp_norm(x_BxLxD), layer)
+        else:
+            x_BxLxD += attn_norm(self._attend(x_BxLxD, layer))
+            x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
+        return self.constrain(x_BxLxD), None
+
+    def _attend(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+        cfg = self.config
+        B, L, D = x_BxLxD.shape
+        qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
+        qkv_BxLxCxD = product("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
+        q_BxLxD, k_BxLxD, v_BxLxD = (qkv_BxLxCxD[:, :, i] for i in range(3))
+        # The norm of queries and keys is over the full width, before the split into heads.
+        q_BxLxD = _norm(cfg, "q_norm")(q_BxLxD)
+        k_BxLxD = _norm(cfg, "k_norm")(k_BxLxD)
+        q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
+            y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
+        )
+        rotation_LxK = rotary_angles(L, cfg.head_size, cfg.rope_theta)
+        q_BxLxHxK, k_BxLxHxK = (rotate(y, rotation_LxK) for y in (q_BxLxHxK, k_BxLxHxK))
+        out_BxLxHxK = causal_attention(
+            q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, cfg.dtype, resolve_attention(cfg)
+        )
+        attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
+        return product("bld,de->ble", out_BxLxHxK.reshape(B, L, D), attn_out_DxD, cfg.dtype)
+
+    def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+        cfg = self.config
+        D, F = cfg.width, cfg.mlp_width
+        gated = cfg.architecture == "olmo2"
+        mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
+        h_BxLxCxF = product("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
+        if gated:
+            h_BxLxF = nn.silu(h_BxLxCxF[:, :, 0]) * h_BxLxCxF[:, :, 1]
+        else:
+            h_BxLxF = nn.gelu(h_BxLxCxF[:, :, 0], approximate=False)
+        mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
+        return product("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
+
+
+def rotary_angles(length: int, head_size: int, theta: float) -> jax.Array:
+    """Returns the rotary angle of each position and channel, float32 of shape LxK.
+
+    Channel i of the first half and its partner in the second turn by `position * theta^(-2i/K)`.
+    """
+    frequency = theta ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequency
+    return jnp.concatenate([angles, angles], axis=-1)
+
+
+def rotate(x_BxLxHxK: jax.Array, angles_LxK: jax.Array) -> jax.Array:
+    """Returns queries or keys turned by their position, in float32 (half rotation)."""
+    x1, x2 = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([-x2, x1], axis=-1)
+    angles_LxHxK = angles_LxK[:, None, :]
+    return x_BxLxHxK * jnp.cos(angles_LxHxK) + turned * jnp.sin(angles_LxHxK)
+
+
+def causal_attention(
+    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype, path: Attention
+) -> jax.Array:
+    """Returns causal softmax attention, float32 of shape BxLxHxK.
+
+    Args:
+      q_BxLxHxK: queries.
+      k_BxLxHxK: keys.
+      v_BxLxHxK: values.
+      dtype: type of the operands of the two products; the softmax is float32.
+      path: "plain", the oracle, or an implementation of `jax.nn.dot_product_attention`.
+    """
+    if path in ("xla", "cudnn"):
+        q, k, v = (y.astype(dtype) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
+        return out.astype(jnp.float32)
+    length = q_BxLxHxK.shape[1]
+    scores_BxHxLxM = product("blhk,bmhk->bhlm", q_BxLxHxK, k_BxLxHxK, dtype)
+    scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
+    causal_LxM = jnp.tril(jnp.ones((length, length), bool))
+    scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+    return product("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxLxHxK, dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _product(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
+    return _product_forward(spec, x, y, dtype)[0]
+
+
+def _product_forward(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> tuple[jax.Array, Any]:
+    x = _round(x, dtype)
+    # y is mostly a weight: kept as given, it is not stored a second time in 16 bits.
+    return _einsum(spec, x, _round(y, dtype)), (x, y)
+
+
+def _product_backward(
+    spec: str, dtype: Dtype, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, y = saved
+    grad = _round(grad, dtype)
+    operands, out_axes = spec.split("->")
+    x_axes, y_axes = operands.split(",")
+    dx = _einsum(f"{out_axes},{y_axes}->{x_axes}", grad, _round(y, dtype))
+    dy = _einsum(f"{x_axes},{out_axes}->{y_axes}", x, grad)
+    return dx, dy
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def product(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
+    """Returns a two-operand einsum with operands in `dtype`, accumulated and given in float32.
+
+    The gradient is two products of the same kind. JAX's own rule would multiply the float32
+    cotangent with a 16-bit operand, which is slow, or round weight gradients to 16 bits.
+
+    Args:
+      spec: einsum of two operands; every index stands in two of its three terms at least.
+      x: first operand, float32.
+      y: second operand, float32.
+      dtype: type of both operands as they are multiplied.
+    """
+    return _product(spec, x, y, dtype)
+
+
+def _round(x: jax.Array, dtype: Dtype) -> jax.Array:
+    """Rounds an operand to `dtype`.
+
+    XLA's CPU backend lacks some products of bfloat16 with a float32 result and is slow at the rest,
+    so there the rounded values stay in float32: the same product, since it is exact in float32.
+    """
+    if dtype == "bfloat16" and jax.default_backend() == "cpu":
+        return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+    return x.astype(dtype)
+
+
+def _einsum(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
+
+
+def _norm(config: ModelConfig, name: str) -> nn.Module:
+    """The norm over the last axis, float32: with a scale and no bias."""
+    if config.architecture == "olmo":
+        return nn.LayerNorm(
+            epsilon=config.norm_epsilon, use_bias=False, use_fast_variance=False, name=name
+        )
+    return nn.RMSNorm(epsilon=config.norm_epsilon, use_fast_variance=False, name=name)
+
+
+def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
+    """A normal cut at three sigma, sigma being the standard deviation before the cut."""
+    unit = nn.initializers.truncated_normal(1.0, lower=-3.0, upper=3.0)
+    return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
+
+
+def _embedding_sigma(config: ModelConfig) -> float:
+    """OLMo: 1/sqrt(D), Mitchell's initialisation. OLMo-2: 0.02 everywhere."""
+    return 1 / math.sqrt(config.width) if config.architecture == "olmo" else 0.02
+
+
+def _inward(config: ModelConfig) -> nn.initializers.Initializer:
+    """For matrices that read the residual stream: the same sigma as the embedding."""
+    return _truncated_normal(_embedding_sigma(config))
+
+
+def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
+    """For matrices that write to the residual stream: OLMo narrows them with depth."""
+    if config.architecture == "olmo":
+        return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
+    return _truncated_normal(0.02)

@@ -1,0 +1,145 @@
+"""Where arrays live: the device mesh and one placement rule for everything shaped like parameters.
+
+Parameters, Adam's moments and every average are placed alike: the residual width is split over the
+mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; small vectors are replicated. A batch is
+split over `data` and `fsdp` together. A layout changes where numbers are, never what they are,
+beyond the rounding of sums taken in another order.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from anytime_jax.checks import require, require_count
+
+MESH_AXES = ("data", "fsdp", "tensor")
+BATCH = PartitionSpec(("data", "fsdp"))
+RULE = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How many devices each mesh axis takes.
+
+    Attributes:
+      data: devices that split the batch and repeat the parameters; -1 for all that remain.
+      fsdp: devices that split the batch and the parameters.
+      tensor: devices that split each matrix product.
+    """
+
+    data: int
+    fsdp: int
+    tensor: int
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        require(self.data == -1 or self.data >= 1, "data", self.data, "-1 (the rest), or 1 or more")
+        require_count("fsdp", self.fsdp, least=1)
+        require_count("tensor", self.tensor, least=1)
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns the device mesh.
+
+    Args:
+      config: devices along each axis.
+      devices: the devices to use; all of them if None.
+
+    Raises:
+      ValueError: if the axes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    fixed = config.fsdp * config.tensor
+    data = len(devices) // fixed if config.data == -1 else config.data
+    if data * fixed != len(devices):
+        raise ValueError(
+            f"a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x {config.tensor} does "
+            f"not fit {len(devices)} devices: their product must be that number (data = -1 takes "
+            "what remains)"
+        )
+    shape = (data, config.fsdp, config.tensor)
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
+
+
+def placement(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh) -> Any:
+    """Returns where every leaf of a tree lives.
+
+    A leaf is recognised by the last name on its path, so that moments and averages, which carry
+    the parameters' names, are placed like them; leaves with other names are replicated.
+
+    Args:
+      tree: arrays, or their shapes.
+      axes: what each axis is, by parameter name (`model.PARAMETER_AXES`); extra leading axes, such
+        as stacked layers, are not split.
+      mesh: the device mesh.
+
+    Returns:
+      a `NamedSharding` for each leaf.
+
+    Raises:
+      ValueError: if a mesh axis does not divide an array's axis.
+    """
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        names = axes.get(_last_name(path), ())
+        spec = [RULE.get(name or "") for name in names]
+        spec = [None] * (leaf.ndim - len(spec)) + spec
+        for size, axis in zip(leaf.shape, spec, strict=True):
+            if axis is not None and size % mesh.shape[axis]:
+                raise ValueError(
+                    f"mesh.{axis} = {mesh.shape[axis]} does not divide an axis of "
+                    f"{_last_name(path)}, whose shape is {leaf.shape}"
+                )
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of an array that every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of a batch: rows split over `data` and `fsdp`."""
+    return NamedSharding(mesh, BATCH)
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Returns into how many parts a batch is split; it must divide every batch."""
+    return math.prod(mesh.shape[axis] for axis in BATCH[0])  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def batch_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function that keeps an activation's first axis split like the batch."""
+    sharding = batch_sharding(mesh)
+    return lambda x: jax.lax.with_sharding_constraint(x, sharding)
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> slice:
+    """Returns the rows of a global batch that this process feeds to its devices."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    starts = [(index[0].start or 0) for index in indices if index is not None]
+    stops = [
+        batch_size if index[0].stop is None else index[0].stop
+        for index in indices
+        if index is not None
+    ]
+    return slice(min(starts), max(stops))
+
+
+def put_batch(mesh: Mesh, rows: np.ndarray, batch_size: int) -> jax.Array:
+    """Returns the global batch, given this process's rows of it."""
+    shape = (batch_size, *rows.shape[1:])
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), rows, shape)
+
+
+def _last_name(path: tuple[Any, ...]) -> str:
+    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+    return names[-1] if names else ""
