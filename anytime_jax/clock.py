@@ -1,8 +1,8 @@
 """One clock for a run: update steps, tokens, and multiples of the Chinchilla budget.
 
-A point in a run is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
-`"3.3B tokens"`) or `"4x"`, four times the configuration's Chinchilla budget. Points fall on whole
-updates, rounded up. Lists of points are never typed; they are computed from here, without end.
+A point in a run is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"`
+(also `"3.3B tokens"`) or `"4x"`, four times the configuration's Chinchilla budget. Points fall on
+whole updates, rounded up. Lists of points are never typed; they are computed, without end.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from fractions import Fraction
 from anytime_jax.checks import require, require_count
 
 _POINT = re.compile(
-    r"(?P<number>\d[\d_]*(\.\d+)?(e\+?\d+)?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
+    r"(?P<number>\d[\d_]*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
     re.IGNORECASE,
 )
 _SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

@@ -1,6 +1,6 @@
 """Model FLOPs and the peak rates of known devices, for model FLOPs utilisation (MFU)."""
 
-import jax
+from typing import Any
 
 from anytime_jax.model import ModelConfig, count_params
 
@@ -40,7 +40,7 @@ def flops_per_token(config: ModelConfig) -> int:
     return 6 * (params["blocks"] + params["head"]) + attention
 
 
-def peak_flops(device: jax.Device) -> float | None:
+def peak_flops(device: Any) -> float | None:
     """Returns a device's bfloat16 peak in FLOP/s; None where it is unknown, as for a CPU."""
     kind = device.device_kind.lower()
     known = sorted((name for name in PEAK_FLOPS if name in kind), key=len)

@@ -43,7 +43,7 @@ class MeshConfig:
         require_count("tensor", self.tensor, least=1)
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the device mesh.
 
     Args:
@@ -58,9 +58,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     data = len(devices) // fixed if config.data == -1 else config.data
     if data * fixed != len(devices):
         raise ValueError(
-            f"a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x {config.tensor} does "
-            f"not fit {len(devices)} devices: their product must be that number (data = -1 takes "
-            "what remains)"
+            f"a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x {config.tensor} "
+            f"does not fit {len(devices)} devices: their product must be that number (data = -1 "
+            "takes what remains)"
         )
     shape = (data, config.fsdp, config.tensor)
     types = (AxisType.Auto,) * len(MESH_AXES)

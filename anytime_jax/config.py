@@ -1,0 +1,393 @@
+"""From a configuration file to one frozen, fully checked `Config`.
+
+The file is Python and returns an `ml_collections.ConfigDict` in which every setting is visible
+(`configs/base.py` lists them all). Here it becomes frozen dataclasses: a setting that is missing,
+unknown, of another type or at odds with another is refused before anything is compiled.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from anytime_jax import averaging, schedules
+from anytime_jax.checks import (
+    require,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
+from anytime_jax.clock import Clock
+from anytime_jax.errors import InputError
+from anytime_jax.model import ModelConfig
+from anytime_jax.settings import Section, flatten
+from anytime_jax.sharding import MeshConfig
+
+# What may change between starts of one run. All else is the run's identity. The data set counts by
+# its fingerprint, not by where it lies; mesh and microbatches move the rounding of sums only.
+NOT_IDENTITY = (
+    "name",
+    "run_dir",
+    "stop",
+    "averages",
+    "microbatches",
+    "mesh",
+    "eval",
+    "checkpoint",
+    "log",
+    "data.path",
+    "data.builtin_megabytes",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where token windows come from.
+
+    Attributes:
+      path: directory of a dataset written by `anytime_jax.prepare`.
+      builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there yet;
+        0 to refuse instead.
+      seed: seed of the order of the windows.
+      repeat: whether to start another pass when the windows are used up, rather than stop.
+    """
+
+    path: str
+    builtin_megabytes: float
+    seed: int
+    repeat: bool
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        require(bool(self.path.strip()), "path", self.path, "a directory")
+        ok = 0 <= self.builtin_megabytes < 1e6
+        require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
+        require_count("seed", self.seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and the clip before it.
+
+    Attributes:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+      weight_decay: decoupled decay of every parameter, times the learning rate.
+      clip_norm: largest global norm of the gradient.
+    """
+
+    b1: float
+    b2: float
+    epsilon: float
+    weight_decay: float
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        require(0 <= self.b1 < 1, "b1", self.b1, "from 0 to below 1")
+        require(0 <= self.b2 < 1, "b2", self.b2, "from 0 to below 1")
+        require_positive("epsilon", self.epsilon)
+        require_fraction("weight_decay", self.weight_decay)
+        require_positive("clip_norm", self.clip_norm)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """When and on what the weights and their averages are evaluated.
+
+    Attributes:
+      every: distance between evaluations, as a point; those at 1x, 2x, 4x, ... come besides.
+      tokens: tokens of the validation split, rounded down to windows: the first ones, every time.
+      batch_size: sequences evaluated at once.
+    """
+
+    every: str
+    tokens: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        require_count("tokens", self.tokens, least=1)
+        require_count("batch_size", self.batch_size, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """What is saved and kept.
+
+    Attributes:
+      every: distance between rolling checkpoints, as a point.
+      keep: number of rolling checkpoints kept.
+      keep_every: distance between checkpoints kept for ever, as a point; "never" for only the
+        doublings 1x, 2x, 4x, ... and the branch point at 90% of each, which are always kept.
+    """
+
+    every: str
+    keep: int
+    keep_every: str
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        require_count("keep", self.keep, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What is written while training.
+
+    Attributes:
+      every: distance between rows of the records, as a point.
+      tensorboard: whether to write TensorBoard files too.
+      wandb_project: Weights & Biases project to mirror to; empty for none.
+    """
+
+    every: str
+    tensorboard: bool
+    wandb_project: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """When a run ends.
+
+    Attributes:
+      step: number of updates; None for never.
+      doubles: whether a run that is already there goes on to the next doubling.
+    """
+
+    step: int | None
+    doubles: bool
+
+    def after(self, step: int, clock: Clock) -> int | None:
+        """Returns the update at which a run that stands at `step` will stop; None for never."""
+        if self.step is not None and self.doubles and step >= self.step:
+            return clock.next_doubling(step)
+        return self.step
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything about a run.
+
+    Attributes:
+      name: what the run is called in records and logs.
+      run_dir: directory of its checkpoints, records and pictures.
+      seed: seed of the initial parameters.
+      batch_size: sequences in an update.
+      microbatches: parts in which a batch is computed one after another.
+      clock: steps, tokens and multiples of this run.
+      stop: when it ends.
+      model: shape and arithmetic of the decoder.
+      data: where token windows come from.
+      schedule: the learning rate.
+      optimizer: AdamW and its clip.
+      averages: averaging rules by label.
+      mesh: devices along each axis.
+      eval: evaluation.
+      checkpoint: what is saved and kept.
+      log: what is written.
+      source: the same settings as plain nested data, as saved with every checkpoint.
+    """
+
+    name: str
+    run_dir: str
+    seed: int
+    batch_size: int
+    microbatches: int
+    clock: Clock
+    stop: Stop
+    model: ModelConfig
+    data: DataConfig
+    schedule: schedules.Schedule
+    optimizer: OptimizerConfig
+    averages: Mapping[str, averaging.Rule]
+    mesh: MeshConfig
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+    source: Mapping[str, Any]
+
+    @property
+    def eval_windows(self) -> int:
+        """Validation windows evaluated."""
+        return self.eval.tokens // self.model.length
+
+    def every(self, what: Literal["eval", "checkpoint", "log"]) -> int:
+        """Returns the distance between evaluations, rolling checkpoints or rows, in updates."""
+        return max(1, self.clock.steps(getattr(self, what).every, f"{what}.every"))
+
+    @property
+    def keep_every_steps(self) -> int | None:
+        """Distance between checkpoints kept for ever, in updates; None for landmarks only."""
+        if self.checkpoint.keep_every == "never":
+            return None
+        return max(1, self.clock.steps(self.checkpoint.keep_every, "checkpoint.keep_every"))
+
+    def identity(self, fingerprint: str) -> dict[str, Any]:
+        """Returns the settings that make this run what it is, flat, with the data's fingerprint."""
+        flat = dict(flatten(self.source))
+        kept = {
+            name: value
+            for name, value in flat.items()
+            if not any(name == out or name.startswith(out + ".") for out in NOT_IDENTITY)
+        }
+        return {**kept, "data.fingerprint": fingerprint}
+
+
+def build(source: Mapping[str, Any]) -> Config:
+    """Returns the checked configuration.
+
+    Args:
+      source: plain nested data, as `ConfigDict.to_dict()` gives.
+
+    Raises:
+      InputError: one line that names the setting, what was given and what is allowed.
+    """
+    fields = Section("config", source)
+    sections = ("model", "data", "schedule", "optimizer", "mesh", "eval", "checkpoint", "log")
+    top = {"name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int}
+    fields.check_names([*top, *sections, "chinchilla_tokens", "stop", "averages"])
+    values = {name: fields.typed(name, kind) for name, kind in top.items()}
+    with fields.errors():
+        require(bool(values["name"].strip()), "name", values["name"], "a word")
+        require(bool(values["run_dir"].strip()), "run_dir", values["run_dir"], "a directory")
+        for name, least in (("seed", 0), ("batch_size", 1), ("microbatches", 1)):
+            require_count(name, values[name], least)
+    model = fields.section("model").build(ModelConfig)
+    with fields.errors():
+        chinchilla_tokens = fields.typed("chinchilla_tokens", int)
+        clock = Clock(values["batch_size"], model.length, chinchilla_tokens)
+        stop = _stop(fields.typed("stop", str), clock)
+        averages = averaging.label_rules(_rule(rule) for rule in fields.typed("averages", tuple))
+    config = Config(
+        **values,
+        clock=clock,
+        stop=stop,
+        model=model,
+        data=fields.section("data").build(DataConfig),
+        schedule=_schedule(fields.section("schedule"), clock),
+        optimizer=fields.section("optimizer").build(OptimizerConfig),
+        averages=averages,
+        mesh=fields.section("mesh").build(MeshConfig),
+        eval=fields.section("eval").build(EvalConfig),
+        checkpoint=fields.section("checkpoint").build(CheckpointConfig),
+        log=fields.section("log").build(LogConfig),
+        source=source,
+    )
+    with fields.errors():
+        _check_together(config)
+    return config
+
+
+def check_layout(config: Config, devices: int, batch_shards: int, tensor: int) -> None:
+    """Checks the batch and the heads against the device mesh.
+
+    Args:
+      config: the configuration.
+      devices: number of devices in the mesh.
+      batch_shards: number of parts into which the mesh splits a batch.
+      tensor: number of devices that split each matrix product.
+
+    Raises:
+      InputError: if something does not divide.
+    """
+    per_step = config.batch_size // config.microbatches
+    for name, size in (
+        ("batch_size / microbatches", per_step),
+        ("eval.batch_size", config.eval.batch_size),
+    ):
+        if size % batch_shards:
+            raise InputError(
+                f"config.{name} = {size} is not divisible by the {batch_shards} parts into which a "
+                f"mesh of {devices} devices splits a batch (mesh.data x mesh.fsdp)"
+            )
+    if config.model.heads % tensor:
+        raise InputError(
+            f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
+            f"{tensor}: choose a mesh that keeps heads whole"
+        )
+
+
+def _check_together(config: Config) -> None:
+    """Checks every rule that spans settings."""
+    if config.batch_size % config.microbatches:
+        raise ValueError(
+            f"microbatches = {config.microbatches} does not divide batch_size = {config.batch_size}"
+        )
+    for what in ("eval", "checkpoint", "log"):
+        config.every(what)
+    _ = config.keep_every_steps
+    if config.eval_windows == 0:
+        raise ValueError(
+            f"eval.tokens = {config.eval.tokens} is less than one sequence of "
+            f"model.length = {config.model.length}"
+        )
+    horizon = config.schedule.horizon_steps
+    if horizon is not None and (config.stop.step is None or config.stop.step > horizon):
+        given = config.source["stop"]
+        raise ValueError(
+            f"stop = {given!r} is past the schedule's horizon of {config.clock.describe(horizon)}: "
+            "stop there or earlier, or choose a schedule without a horizon"
+        )
+
+
+def _stop(text: str, clock: Clock) -> Stop:
+    if text == "never":
+        return Stop(None, doubles=False)
+    point = text.removesuffix("+")
+    try:
+        step = clock.steps(point, "stop")
+    except ValueError as error:
+        raise ValueError(
+            f'{error}, "4x+" (there, or once there the next doubling), or "never"'
+        ) from None
+    require(step >= 1, "stop", text, "at least one update")
+    return Stop(step, doubles=text.endswith("+"))
+
+
+def _rule(given: Any) -> averaging.Rule | float:
+    """Reads an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
+    if not isinstance(given, str):
+        return given
+    match = re.fullmatch(r"(f|ema|uniform)(\d*\.?\d*)", given)
+    kind, number = match.groups() if match else ("", "")
+    if kind == "uniform" and "." not in number:
+        return averaging.Uniform(int(number or 0))
+    if kind in ("f", "ema") and number.strip("."):
+        value = float(number)
+        return averaging.GrowingWindow(value) if kind == "f" else averaging.FixedDecay(value)
+    raise ValueError(
+        f"averages: {given!r} is not an average: give a number f, or one of the forms "
+        '"f25", "ema0.999", "uniform", "uniform1000"'
+    )
+
+
+_SCHEDULES: dict[str, dict[str, type]] = {
+    "constant": {},
+    "inverse_sqrt": {"alpha": float},
+    "power": {"gamma": float, "alpha": float},
+    "cosine": {"horizon": str, "floor": float},
+    "linear": {"horizon": str, "floor": float},
+    "wsd": {"horizon": str, "floor": float, "shape": str},
+}
+
+
+def _schedule(section: Section, clock: Clock) -> schedules.Schedule:
+    """Builds the learning rate: `kind` names a constructor of `schedules`."""
+    kind = section.typed("kind", str)
+    with section.errors():
+        require_choice("kind", kind, tuple(_SCHEDULES))
+    extra = _SCHEDULES[kind]
+    section.check_names(["kind", "peak", "warmup", "warmup_init", *extra])
+    given = {name: section.typed(name, of) for name, of in extra.items()}
+    with section.errors():
+        given["peak"] = section.typed("peak", float)
+        given["warmup_init"] = section.typed("warmup_init", float)
+        given["warmup_steps"] = clock.steps(section.typed("warmup", str), "warmup")
+        if "horizon" in given:
+            given["horizon"] = clock.steps(given["horizon"], "horizon")
+        if kind == "wsd":
+            given["start"] = clock.branch_step(given["horizon"])
+        return getattr(schedules, kind)(**given)

@@ -1,0 +1,101 @@
+"""Strict reading of nested settings: every error names the setting in full."""
+
+import contextlib
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from anytime_jax.errors import InputError
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    bool: "True or False",
+    tuple: "a tuple such as (6.25, 25.0)",
+}
+
+
+class Section:
+    """A group of settings, read strictly."""
+
+    def __init__(self, path: str, given: Any):
+        """Wraps the settings found at `path`.
+
+        Raises:
+          InputError: if they are not a group.
+        """
+        if not isinstance(given, Mapping):
+            raise InputError(f"{path} = {given!r} is not allowed: it must be a group of settings")
+        self._path = path
+        self._given = given
+
+    def section(self, name: str) -> "Section":
+        """Returns the group of settings under a name."""
+        return Section(f"{self._path}.{name}", self._given[name])
+
+    def check_names(self, allowed: Sequence[str]) -> None:
+        """Raises an InputError unless exactly the allowed settings are there."""
+        for name in self._given:
+            if name not in allowed:
+                raise InputError(f"{self._path}.{name} is not a setting: {nearest(name, allowed)}")
+        for name in allowed:
+            if name not in self._given:
+                raise InputError(
+                    f"{self._path}.{name} is missing: every setting is written out "
+                    "(configs/base.py has them all)"
+                )
+
+    def typed(self, name: str, kind: type) -> Any:
+        """Returns a setting, or raises an InputError if it is of another type."""
+        value = self._given[name]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(
+                f"{self._path}.{name} = {value!r} is not allowed: it must be {_KINDS[kind]}"
+            )
+        return value
+
+    def build(self, cls: type) -> Any:
+        """Returns a dataclass made of this group, which must hold its fields and no others."""
+        hints = typing.get_type_hints(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        self.check_names(names)
+        values = {}
+        for name in names:
+            is_choice = typing.get_origin(hints[name]) is Literal
+            values[name] = self.typed(name, str if is_choice else hints[name])
+        with self.errors():
+            return cls(**values)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns a ValueError raised inside into an InputError that names this group."""
+        try:
+            yield
+        except InputError:
+            raise
+        except ValueError as error:
+            named = re.match(r"[a-z_0-9.]+ = ", str(error))
+            raise InputError(f"{self._path}{'.' if named else ': '}{error}") from error
+
+
+def nearest(name: Any, allowed: Sequence[str]) -> str:
+    """Returns a hint for a name that is not among the allowed ones."""
+    near = difflib.get_close_matches(str(name), allowed, n=1)
+    return f"did you mean {near[0]}?" if near else "allowed: " + ", ".join(allowed)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every setting of a nested group with its dotted name, tuples as lists."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value

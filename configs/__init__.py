@@ -1,0 +1,1 @@
+"""Runs: one file each. `base.py` holds every setting."""

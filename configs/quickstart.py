@@ -1,0 +1,47 @@
+"""A trained anytime model in a few minutes on a laptop, from text that is already there.
+
+    python -m anytime_jax.main --config=configs/quickstart.py
+
+Prepares the built-in corpus (the Python sources on this machine) and its vocabulary, once; then
+trains a decoder of 98,304 block parameters with the inverse square root and the five averages to
+4x its Chinchilla budget. Run it again and it goes on to 8x, 16x, ...: there is no horizon.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """Returns the quickstart's configuration."""
+    config = base.get_config()
+    config.name = "quickstart"
+    config.run_dir = "runs/quickstart"
+    config.batch_size = 32
+    config.chinchilla_tokens = 20 * 98_304  # 20 tokens per block parameter: 480 steps
+    config.stop = "4x+"
+
+    config.model.layers = 2
+    config.model.heads = 4
+    config.model.width = 64
+    config.model.mlp_width = 256
+    config.model.length = 128
+    config.model.vocab_size = 1024
+    config.model.embedding_rows = 1024
+    config.model.dtype = "float32"
+
+    config.data.path = "runs/data/builtin-1024-128"
+    config.data.builtin_megabytes = 40.0
+
+    config.schedule = ConfigDict()
+    config.schedule.kind = "inverse_sqrt"
+    config.schedule.peak = 1e-2
+    config.schedule.alpha = 960.0
+    config.schedule.warmup = "192 steps"
+    config.schedule.warmup_init = 0.1
+
+    config.eval.tokens = 262_144
+    config.eval.batch_size = 64
+    config.checkpoint.every = "1x"
+    config.log.every = "10 steps"
+    return config
