@@ -1,0 +1,232 @@
+"""Checkpoints: complete or invisible, checked when read, each part readable alone.
+
+A checkpoint of a run lies in `RUN/checkpoints/STEP` and holds four items, written by Orbax:
+
+    params    the live weights
+    opt       the optimizer's state without the averages
+    averages  the averages of the weights, by label
+    meta      JSON: step, samples, tokens, configuration, versions, and a checksum of every array
+
+Only the copy of the arrays to host memory blocks the caller. A checksum is a sum modulo 2^32 of the
+array's words, each times an odd number made from its position: the same on any layout of devices,
+and any single changed word changes it. Restoring computes it again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from anytime_jax import averaging
+from anytime_jax.errors import RunError
+from anytime_jax.model import Params
+from anytime_jax.step import TrainState
+
+DIRECTORY = "checkpoints"
+ARRAY_ITEMS = ("params", "opt", "averages")
+
+Meta = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What `Checkpoints.restore` gives.
+
+    Attributes:
+      state: the state as it was saved.
+      meta: what was saved beside it.
+      added: labels of averages that the checkpoint did not have; they start from its live weights.
+      dropped: labels of averages that the checkpoint has and the run no longer keeps.
+    """
+
+    state: TrainState
+    meta: Meta
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, run_dir: str | Path, keep: int, keep_forever: Callable[[int], bool]):
+        """Opens, and creates if need be, the checkpoints of a run.
+
+        Args:
+          run_dir: the run's directory.
+          keep: number of latest checkpoints kept.
+          keep_forever: whether the checkpoint of a step is kept whatever its age.
+        """
+        self.directory = Path(run_dir).absolute() / DIRECTORY
+        kept = [checkpoint_managers.LatestN(keep), _KeepSteps(keep_forever)]
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),
+            enable_async_checkpointing=True,
+        )
+        self._manager = ocp.CheckpointManager(
+            self.directory, item_names=(*ARRAY_ITEMS, "meta"), options=options
+        )
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all complete checkpoints, in order."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
+        """Saves a state; returns once it is copied to host memory.
+
+        Args:
+          state: the state; its arrays may be donated as soon as this returns.
+          meta: plain data to save beside it.
+        """
+        step = int(state.step)
+        items = _items(state)
+        sums = {name: checksums(tree) for name, tree in items.items()}
+        arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items()}
+        saved_meta = ocp.args.JsonSave({**meta, "step": step, "checksums": sums})
+        self._manager.save(step, args=ocp.args.Composite(**arrays, meta=saved_meta), force=True)
+
+    def wait(self) -> None:
+        """Returns once every save is on disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for every save and lets go of the directory."""
+        self._manager.close()
+
+    def meta(self, step: int) -> Meta:
+        """Returns what was saved beside the arrays of a step."""
+        return self._read(step, "meta", ocp.args.JsonRestore())
+
+    def restore(self, step: int, abstract: TrainState) -> Restored:
+        """Restores a state on any layout of devices and checks every array.
+
+        Args:
+          step: the step to restore.
+          abstract: shapes, types and placement to restore to (`Program.abstract_state`).
+
+        Raises:
+          RunError: if a part is missing or damaged; the message names it.
+        """
+        meta = self.meta(step)
+        wanted = _items(abstract)
+        averages = wanted.pop("averages")
+        restored = {name: self._arrays(step, name, tree) for name, tree in wanted.items()}
+        stored = _labels(meta)
+        common = {label: averages[label] for label in averages if label in stored}
+        restored["averages"] = self.averages(step, common)
+        for name, tree in restored.items():
+            self._verify(step, name, tree, meta)
+        added = tuple(label for label in averages if label not in stored)
+        trees = {
+            label: restored["averages"][label] if label in stored else _copy(restored["params"])
+            for label in averages
+        }
+        opt_state = averaging.replace_averages(restored["opt"], trees)
+        counter = jax.device_put(jnp.asarray(step, jnp.int32), abstract.step.sharding)
+        state = TrainState(counter, restored["params"], opt_state)
+        dropped = tuple(label for label in stored if label not in averages)
+        return Restored(state, meta, added, dropped)
+
+    def averages(self, step: int, abstract: Mapping[str, Params]) -> dict[str, Params]:
+        """Returns some of a checkpoint's averages, reading only those.
+
+        Args:
+          step: the step to read.
+          abstract: shapes, types and placement by label.
+        """
+        return self._arrays(step, "averages", dict(abstract)) if abstract else {}
+
+    def _arrays(self, step: int, item: str, abstract: Any) -> Any:
+        args = ocp.args.PyTreeRestore(
+            item=abstract,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+            partial_restore=True,  # some of the averages
+        )
+        return self._read(step, item, args)
+
+    def _read(self, step: int, item: str, args: Any) -> Any:
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item]
+        except (OSError, KeyError, ValueError) as error:
+            raise RunError(
+                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {error}"
+            ) from error
+
+    def _verify(self, step: int, item: str, tree: Any, meta: Meta) -> None:
+        expected = meta["checksums"][item]
+        for name, found in checksums(tree).items():
+            if found != expected.get(name):
+                raise RunError(
+                    f"checkpoint {self.directory / str(step)}: {item}{name} is damaged: its "
+                    f"checksum is {found}, it was saved with {expected.get(name)}"
+                )
+
+
+@dataclasses.dataclass
+class _KeepSteps(checkpoint_managers.PreservationPolicy):
+    """Preserves the checkpoints whose step satisfies a predicate."""
+
+    keep: Callable[[int], bool]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        del context
+        return [self.keep(checkpoint.step) for checkpoint in checkpoints]
+
+
+def checksums(tree: Any) -> dict[str, int]:
+    """Returns a checksum of every array of a tree, by its path.
+
+        sum_i (2 * h(i) + 1) * word_i  mod 2^32
+
+    with word_i the i-th word of the array in row-major order and h a mixing of the bits of i.
+
+    Args:
+      tree: arrays of 16- or 32-bit elements, on any layout of devices.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if not leaves:
+        return {}
+    sums = jax.device_get(_checksum_all([leaf for _, leaf in leaves]))
+    return {
+        jax.tree_util.keystr(path): int(value)
+        for (path, _), value in zip(leaves, sums, strict=True)
+    }
+
+
+@jax.jit
+def _checksum_all(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [_checksum(leaf) for leaf in leaves]
+
+
+def _checksum(x: jax.Array) -> jax.Array:
+    unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    position = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        position = position * jnp.uint32(size % 2**32)
+        position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    mixed = (position ^ (position >> 15)) * jnp.uint32(0x2C1B3C6D)
+    mixed = (mixed ^ (mixed >> 12)) * jnp.uint32(0x297A2D39)
+    return jnp.sum(words * (2 * mixed + 1), dtype=jnp.uint32)
+
+
+@jax.jit
+def _copy(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float32) + 0, tree)
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    return {
+        "params": state.params,
+        "opt": averaging.replace_averages(state.opt_state, {}),
+        "averages": averaging.averages(state.opt_state),
+    }
+
+
+def _labels(meta: Meta) -> list[str]:
+    """The labels of the averages in a checkpoint, from the paths of its checksums."""
+    return list(dict.fromkeys(path.split("'")[1] for path in meta["checksums"]["averages"]))

@@ -1,0 +1,72 @@
+"""Validation loss of the live weights and of every average, in one pass over the same windows."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from anytime_jax import averaging, model, sharding
+from anytime_jax.data.windows import Windows
+from anytime_jax.step import TrainState
+
+
+class Evaluator:
+    """Evaluates weight trees on the first windows of the validation split, the same every time."""
+
+    def __init__(
+        self,
+        eval_step: Callable[[model.Params, jax.Array, jax.Array], jax.Array],
+        windows: Windows,
+        length: int,
+        count: int,
+        batch_size: int,
+        mesh: Mesh,
+    ):
+        """Prepares an evaluation.
+
+        Args:
+          eval_step: sum of the token losses of a batch (`step.Program.eval_step`).
+          windows: the validation split, in stored order and repeating.
+          length: tokens predicted in a window.
+          count: number of windows to use.
+          batch_size: windows evaluated at once.
+          mesh: the device mesh.
+        """
+        self._eval_step = eval_step
+        self._windows = windows
+        self._length = length
+        self._count = count
+        self._batch_size = batch_size
+        self._mesh = mesh
+
+    def __call__(self, state: TrainState) -> dict[str, float]:
+        """Returns the mean token loss in nats of the live weights and every average, by label."""
+        trees = {averaging.LIVE: state.params, **averaging.averages(state.opt_state)}
+        return self.losses(trees)
+
+    def losses(self, trees: Mapping[str, model.Params]) -> dict[str, float]:
+        """Returns the mean token loss in nats of each weight tree."""
+        sums: dict[str, list[jax.Array]] = {label: [] for label in trees}
+        for tokens, weights in self._batches():
+            for label, tree in trees.items():
+                sums[label].append(self._eval_step(tree, tokens, weights))
+        tokens = self._count * self._length
+        # Batches are summed in float64 on the host, once all of them are under way.
+        return {
+            label: math.fsum(float(x) for x in jax.device_get(parts)) / tokens
+            for label, parts in sums.items()
+        }
+
+    def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
+        size = self._batch_size
+        rows = sharding.local_rows(self._mesh, size)
+        for start in range(0, self._count, size):
+            # The last batch is filled up with windows that weigh nothing.
+            weights = (np.arange(start, start + size) < self._count).astype(np.float32)
+            tokens = self._windows.batch(start, size, rows)
+            yield (
+                sharding.put_batch(self._mesh, tokens, size),
+                sharding.put_batch(self._mesh, weights[rows], size),
+            )

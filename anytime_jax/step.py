@@ -1,0 +1,168 @@
+"""One update, one evaluation: the compiled functions and the state they pass on.
+
+Legend of shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from anytime_jax import model, sharding
+from anytime_jax.config import Config
+from anytime_jax.loss import token_losses
+from anytime_jax.optimizer import make_optimizer
+
+Metrics = dict[str, jax.Array]
+
+
+class TrainState(NamedTuple):
+    """Everything an update changes.
+
+    Attributes:
+      step: int32 scalar, updates done; every count in `opt_state` equals it.
+      params: the live weights, float32.
+      opt_state: Adam's moments and the averages.
+    """
+
+    step: jax.Array
+    params: model.Params
+    opt_state: optax.OptState
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The compiled functions of a run on a mesh.
+
+    Attributes:
+      init: makes the first state.
+      state_placement: where every leaf of the state lives.
+      train_step: `(state, tokens_BxT) -> (state, metrics)`; the given state is donated.
+      eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
+      lower_train_step: lowers `train_step` without running it.
+    """
+
+    init: Callable[[], TrainState]
+    state_placement: Any
+    train_step: Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]]
+    eval_step: Callable[[model.Params, jax.Array, jax.Array], jax.Array]
+
+    @property
+    def abstract_state(self) -> TrainState:
+        """The state's shapes, types and placement, without any array."""
+        shapes = jax.eval_shape(self.init)
+        return jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            shapes,
+            self.state_placement,
+        )
+
+
+def make_program(config: Config, mesh: Mesh) -> Program:
+    """Returns the functions of a run; each is compiled when first called.
+
+    Args:
+      config: the run.
+      mesh: the device mesh.
+
+    Raises:
+      ValueError: if the mesh does not divide the parameters.
+    """
+    optimizer = make_optimizer(config.optimizer, config.schedule, config.averages)
+
+    def init() -> TrainState:
+        params = model.init_params(config.model, jax.random.key(config.seed))
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    placement = sharding.placement(jax.eval_shape(init), model.PARAMETER_AXES, mesh)
+    rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    constrain = sharding.batch_constraint(mesh)
+    return Program(
+        init=jax.jit(init, out_shardings=placement),
+        state_placement=placement,
+        train_step=jax.jit(
+            functools.partial(_train_step, config, optimizer, constrain),
+            in_shardings=(placement, rows),
+            out_shardings=(placement, whole),
+            donate_argnums=0,
+        ),
+        eval_step=jax.jit(
+            functools.partial(_eval_step, config.model, constrain),
+            in_shardings=(placement.params, rows, rows),
+            out_shardings=whole,
+        ),
+    )
+
+
+def _train_step(
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    constrain: Callable[[jax.Array], jax.Array],
+    state: TrainState,
+    tokens_BxT: jax.Array,
+) -> tuple[TrainState, Metrics]:
+    def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
+        return _losses(config.model, constrain, params, tokens_BxT).mean()
+
+    loss, grads = _accumulate(
+        jax.value_and_grad(mean_loss), state.params, tokens_BxT, config.microbatches
+    )
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    grad_norm = optax.tree.norm(grads)
+    metrics = {
+        "loss": loss,
+        "lr": config.schedule(state.step),
+        "grad_norm": grad_norm,
+        "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
+        "update_norm": optax.tree.norm(updates),
+    }
+    params = cast(model.Params, optax.apply_updates(state.params, updates))
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def _accumulate(
+    value_and_grad: Callable[[model.Params, jax.Array], tuple[jax.Array, Any]],
+    params: model.Params,
+    tokens_BxT: jax.Array,
+    microbatches: int,
+) -> tuple[jax.Array, Any]:
+    """Loss and gradient of a batch, computed in equal parts one after another."""
+    if microbatches == 1:
+        return value_and_grad(params, tokens_BxT)
+    B, T = tokens_BxT.shape
+    # Row i goes to part i mod M, so that every device keeps a share of each part.
+    parts_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
+
+    def add(total: Any, part_BxT: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, value_and_grad(params, part_BxT)), None
+
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(value_and_grad, params, parts_MxBxT[0]))
+    total, _ = jax.lax.scan(add, zero, parts_MxBxT)
+    return jax.tree.map(lambda x: x / microbatches, total)
+
+
+def _eval_step(
+    config: model.ModelConfig,
+    constrain: Callable[[jax.Array], jax.Array],
+    params: model.Params,
+    tokens_BxT: jax.Array,
+    weights_B: jax.Array,
+) -> jax.Array:
+    losses_BxL = _losses(config, constrain, params, tokens_BxT)
+    return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
+
+
+def _losses(
+    config: model.ModelConfig,
+    constrain: Callable[[jax.Array], jax.Array],
+    params: model.Params,
+    tokens_BxT: jax.Array,
+) -> jax.Array:
+    tokens_BxT = constrain(tokens_BxT)
+    logits_BxLxV = model.apply(config, params, tokens_BxT[:, :-1], constrain)
+    return token_losses(logits_BxLxV, tokens_BxT[:, 1:])
