@@ -236,8 +236,8 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
     Raises:
       ValueError: for something that is not a rule, or a label that is given twice or reserved.
     """
-    named: list[tuple[str | None, Any]]
-    named = list(rules.items()) if isinstance(rules, Mapping) else [(None, r) for r in rules]
+    named: Iterable[tuple[Any, Any]]
+    named = rules.items() if isinstance(rules, Mapping) else [(None, rule) for rule in rules]
     labelled: dict[str, Rule] = {}
     for name, given in named:
         rule = given if isinstance(given, Rule) else _growing(given)
@@ -246,6 +246,13 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
             raise ValueError(f"the label {label!r} is taken: every average needs its own")
         labelled[label] = rule
     return labelled
+
+
+def label_order(label: str) -> tuple[str, float]:
+    """Returns a sort key that puts labels of one kind in the order of their numbers."""
+    kind = label.rstrip("0123456789.")
+    number = label.removeprefix(kind).strip(".")
+    return kind, float(number) if number.count(".") < 2 and number else 0.0
 
 
 def averages(opt_state: optax.OptState) -> dict[str, optax.Params]:

@@ -43,8 +43,10 @@ class Evaluator:
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         """Returns the mean token loss in nats of the live weights and every average, by label."""
-        trees = {averaging.LIVE: state.params, **averaging.averages(state.opt_state)}
-        return self.losses(trees)
+        trees = averaging.averages(state.opt_state)
+        # JAX sorts the keys of a dict by letters; people want f6.25 before f100.
+        ordered = sorted(trees, key=averaging.label_order)
+        return self.losses({averaging.LIVE: state.params, **{k: trees[k] for k in ordered}})
 
     def losses(self, trees: Mapping[str, model.Params]) -> dict[str, float]:
         """Returns the mean token loss in nats of each weight tree."""

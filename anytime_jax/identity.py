@@ -1,0 +1,55 @@
+"""Whose a run directory is: the settings that make a run what it is, written down once."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.errors import InputError
+
+FILE = "run.json"
+
+
+def claim(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Makes a directory the run's, or checks that it is.
+
+    Args:
+      run_dir: the run's directory; made if it is not there.
+      identity: the settings that may not change between starts (`Config.identity`).
+      about: what else to write down when the run begins.
+
+    Raises:
+      InputError: if the directory belongs to a run with other settings; the message names them.
+    """
+    file = run_dir / FILE
+    if file.exists():
+        try:
+            theirs = json.loads(file.read_text(encoding="utf-8"))["identity"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} is damaged ({error}): choose another run_dir") from error
+        _compare(run_dir, theirs, json.loads(json.dumps(identity)))
+        return
+    if run_dir.is_dir() and any(run_dir.iterdir()):
+        raise InputError(
+            f"config.run_dir = {str(run_dir)!r} holds files but is no run (it has no {FILE}):"
+            " choose an empty or a new directory"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    part = run_dir / f".{FILE}.part"
+    part.write_text(json.dumps({"identity": identity, **about}, indent=1), encoding="utf-8")
+    part.replace(file)
+
+
+def _compare(run_dir: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    names = sorted(theirs.keys() | ours.keys())
+    differences = [
+        f"{name} was {theirs.get(name, 'not set')!r}, is {ours.get(name, 'not set')!r}"
+        for name in names
+        if theirs.get(name) != ours.get(name)
+    ]
+    if differences:
+        raise InputError(
+            f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings ("
+            + "; ".join(differences)
+            + "): set them back, or choose another run_dir"
+        )

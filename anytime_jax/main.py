@@ -1,0 +1,227 @@
+"""Trains a model: `python -m anytime_jax.main --config=configs/quickstart.py`.
+
+Run again, it goes on from the latest checkpoint. Ctrl-C or SIGTERM saves, and the same line
+continues. Exit status: 0 when it stopped where it should or was interrupted and saved, 2 when
+something it was given cannot be used, 1 when it broke in flight. `--debug` shows tracebacks.
+
+A configuration file is Python code and is executed: use those you trust.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+from rich import box
+from rich.table import Table
+
+from anytime_jax import __version__, config, identity, sharding, train
+from anytime_jax.clock import human
+from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.preparation import prepare_builtin
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.progress import Display, duration
+from anytime_jax.records import read_records
+from anytime_jax.study import curves
+
+_CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
+_DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the command line; leaves through `sys.exit`."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs the command line and returns its exit status."""
+    try:
+        if len(argv) > 1:
+            raise InputError(f"unexpected argument {argv[1]!r}: settings are --config.NAME=VALUE")
+        return _run()
+    except (InputError, RunError) as error:
+        return _complain(error, 2 if isinstance(error, InputError) else 1)
+    except OSError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted before training began: nothing is lost. To go on: {_command()}")
+        return 130
+
+
+def _run() -> int:
+    if _CONFIG.value is None:
+        raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
+    settings = config.build(_CONFIG.value.to_dict())
+    try:
+        mesh = sharding.make_mesh(settings.mesh)
+    except ValueError as error:
+        raise InputError(f"config.mesh: {error}") from error
+    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
+    config.check_layout(settings, mesh.size, shards, tensor)
+    _cache_compilations()
+    display = Display(settings.clock)
+    dataset = _dataset(settings, display)
+    train.check_data(settings, dataset)
+    run_dir = Path(settings.run_dir)
+    about = {"name": settings.name, "version": __version__, "config": dict(settings.source)}
+    identity.claim(run_dir, settings.identity(dataset.fingerprint), about)
+    began = time.monotonic()
+    with _interruptible() as interrupted:
+        outcome = train.train(settings, mesh, dataset, display, interrupted)
+    _report(settings, display, outcome, time.monotonic() - began)
+    return 0
+
+
+def _dataset(settings: config.Config, display: Display) -> DatasetInfo:
+    """The prepared dataset; the built-in corpus is prepared where the configuration says so."""
+    data, model = settings.data, settings.model
+    if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
+        hint = (
+            f"prepare it: python -m anytime_jax.prepare --source=json --input='C4/*.json.gz' "
+            f"--validation-input='C4-VALIDATION/*.json.gz' --vocabulary=T5.model "
+            f"--length={model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
+        )
+        return load_dataset(data.path, hint)
+    display.say(f"preparing the built-in corpus at {data.path} (once) ...")
+    began = time.monotonic()
+    dataset = prepare_builtin(
+        data.path,
+        length=model.length,
+        vocab_size=model.vocab_size,
+        megabytes=data.builtin_megabytes,
+    )
+    seconds = duration(time.monotonic() - began)
+    tokens = human(dataset.splits["train"].tokens)
+    display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
+    return dataset
+
+
+def _report(
+    settings: config.Config, display: Display, outcome: train.Outcome, seconds: float
+) -> None:
+    """Ends a start of the run: the table, the picture, and what to do next."""
+    clock, run_dir = settings.clock, Path(settings.run_dir)
+    where = clock.describe(outcome.step)
+    if outcome.reason == "interrupted":
+        display.say(f"interrupted and saved at {where}. To go on: {_command()}")
+        return
+    rows = curves.eval_losses(read_records(run_dir))
+    doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
+    if doublings or rows:
+        display.console.print(_table(settings, doublings or rows[-1:]))
+    picture = curves.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
+    why = "the data are used up" if outcome.reason == "data" else "its stop"
+    display.say(f"at {where}: {why}, after {duration(seconds)}")
+    for what, path in (
+        ("curves", picture),
+        ("records", run_dir / "records"),
+        ("TensorBoard", run_dir / "tensorboard" if settings.log.tensorboard else None),
+        ("checkpoints", run_dir / "checkpoints"),
+    ):
+        if path is not None:
+            display.say(f"  {what:12} {path}")
+    _say_next(settings, display, outcome)
+
+
+def _say_next(settings: config.Config, display: Display, outcome: train.Outcome) -> None:
+    clock, horizon = settings.clock, settings.schedule.horizon_steps
+    following = clock.next_doubling(outcome.step)
+    there = f"{clock.multiple(following):g}x"
+    if outcome.reason == "data":
+        display.say("to go on: prepare more text, or set --config.data.repeat=True in a new run")
+    elif horizon is not None and outcome.step >= horizon:
+        display.say("the schedule ends here; a constant or inverse_sqrt run would go on")
+    elif settings.stop.doubles:
+        display.say(f"this run has no horizon. To go on to {there}: {_command()}")
+    else:
+        display.say(f"to go on to {there}: {_command(stop=there)}")
+    display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
+
+
+def _table(settings: config.Config, rows: Sequence[tuple[curves.Row, dict[str, float]]]) -> Table:
+    labels = list(rows[-1][1])
+    title = "validation loss (nats per token), * the best of each row"
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    for name in ("budget", "steps", "tokens", *labels):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, losses in rows:
+        best = min(losses.values())
+        marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
+        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
+        budget = f"{settings.clock.multiple(row.step):.4g}x"
+        table.add_row(budget, f"{row.step:,}", human(row.tokens), *cells)
+    return table
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        del frame
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("\nfinishing this update, then saving ...", flush=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cache_compilations() -> None:
+    """Keeps compiled programs for the next start, unless the user has said where."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _command(stop: str | None = None) -> str:
+    """The line that runs this again, to another stop if one is given."""
+    arguments = sys.argv[1:]
+    if stop is not None:
+        kept = [given for given in arguments if not given.startswith("--config.stop=")]
+        arguments = [*kept, f"--config.stop={stop}"]
+    return shlex.join(["python", "-m", "anytime_jax.main", *arguments])
+
+
+def _complain(error: Exception, status: int) -> int:
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    text = " ".join(str(error).split())
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return status
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Parses flags; whatever is wrong with them, or inside the file, is one line and status 2."""
+    try:
+        return flags.FLAGS(argv)
+    except Exception as error:  # a configuration file can raise anything
+        message = str(error) or type(error).__name__
+        if isinstance(error, SyntaxError | NameError | ImportError):
+            message = f"the configuration file cannot be run: {type(error).__name__}: {error}"
+        sys.exit(_complain(InputError(message), 2))
+
+
+def cli() -> None:
+    """Entry point."""
+    logging.set_verbosity(logging.ERROR)  # libraries speak of their inner life at lower levels
+    app.run(main, flags_parser=_parse)
+
+
+if __name__ == "__main__":
+    cli()
