@@ -1,0 +1,60 @@
+# Each target sets up its own virtual environment; nothing needs to be installed by hand.
+
+PYTHON ?= python3
+PYTHON312 ?= python3.12
+VENV ?= .venv
+VENV312 ?= .venv312
+BIN := $(VENV)/bin
+SOURCES := anytime_jax configs tests
+
+.PHONY: quickstart test test-all test-py312 lint format clean help
+
+help:  ## Show this list
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+quickstart: $(VENV)/.installed  ## Train a small anytime model on text that is already here
+	$(BIN)/python -m anytime_jax.main --config=configs/quickstart.py
+
+test: $(VENV)/.installed-dev  ## Run the default tests
+	$(BIN)/python -m pytest -n 2 -m "not slow and not oracle"
+
+test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
+	$(BIN)/python -m pytest -n 2
+
+test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with the newest jax
+	$(VENV312)/bin/python -m pytest -n 2 -m "not slow and not oracle"
+
+lint: $(VENV)/.installed-dev  ## Check style, types and the layering
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/test_layering.py
+
+format: $(VENV)/.installed-dev  ## Format the sources
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean:  ## Remove the virtual environments; runs and data stay
+	rm -rf $(VENV) $(VENV312)
+
+# The first command of a recipe fails early and says what to do where Python is too old or bare.
+$(VENV)/.installed: pyproject.toml
+	$(call make_venv,$(PYTHON),$(VENV))
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+$(VENV312)/.installed-dev: pyproject.toml
+	$(call make_venv,$(PYTHON312),$(VENV312))
+	$(VENV312)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+define make_venv
+@$(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "error: $(1) must be Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+@$(1) -m venv $(2) || \
+  { echo "error: $(1) cannot make virtual environments; on Debian: apt install python3-venv"; exit 2; }
+endef
