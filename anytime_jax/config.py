@@ -259,15 +259,17 @@ def build(source: Mapping[str, Any]) -> Config:
     with fields.errors():
         chinchilla_tokens = fields.typed("chinchilla_tokens", int)
         clock = Clock(values["batch_size"], model.length, chinchilla_tokens)
-        stop = _stop(fields.typed("stop", str), clock)
         averages = averaging.label_rules(_rule(rule) for rule in fields.typed("averages", tuple))
+    schedule = _schedule(fields.section("schedule"), clock)
+    with fields.errors():
+        stop = _stop(fields.typed("stop", str), clock, schedule.horizon_steps)
     config = Config(
         **values,
         clock=clock,
         stop=stop,
         model=model,
         data=fields.section("data").build(DataConfig),
-        schedule=_schedule(fields.section("schedule"), clock),
+        schedule=schedule,
         optimizer=fields.section("optimizer").build(OptimizerConfig),
         averages=averages,
         mesh=fields.section("mesh").build(MeshConfig),
@@ -333,15 +335,18 @@ def _check_together(config: Config) -> None:
         )
 
 
-def _stop(text: str, clock: Clock) -> Stop:
+def _stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     if text == "never":
         return Stop(None, doubles=False)
+    if text == "horizon":
+        require(horizon is not None, "stop", text, "a point: this schedule has no horizon")
+        return Stop(horizon, doubles=False)
     point = text.removesuffix("+")
     try:
         step = clock.steps(point, "stop")
     except ValueError as error:
         raise ValueError(
-            f'{error}, "4x+" (there, or once there the next doubling), or "never"'
+            f'{error}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
         ) from None
     require(step >= 1, "stop", text, "at least one update")
     return Stop(step, doubles=text.endswith("+"))

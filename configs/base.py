@@ -18,9 +18,11 @@ def get_config() -> ConfigDict:
     config.run_dir = "runs/base"  # checkpoints, records and pictures
     config.seed = 0  # of the initial parameters
     config.batch_size = 256  # sequences in an update
-    config.microbatches = 1  # parts in which a batch is computed one after another
+    config.microbatches = 8  # parts in which a batch is computed one after another
     config.chinchilla_tokens = 3_276_800_000  # what "1x" means
-    config.stop = "32x"  # "4x+" goes on to the next doubling when run again; "never" has no end
+    # "4x+" goes on to the next doubling when run again; "never" has no end; "horizon" is the
+    # end of a schedule that has one.
+    config.stop = "32x"
     config.averages = (6.25, 12.5, 25.0, 50.0, 100.0)  # also "ema0.999", "uniform"
 
     config.model = ConfigDict()
@@ -58,9 +60,9 @@ def get_config() -> ConfigDict:
     config.mesh.tensor = 1
 
     config.eval = ConfigDict()
-    config.eval.every = "0.25x"  # besides 1x, 2x, 4x, ...
+    config.eval.every = "1x"  # besides 1x, 2x, 4x, ... and the stop
     config.eval.tokens = 32_800_000  # the first of the validation split, every time
-    config.eval.batch_size = 256
+    config.eval.batch_size = 32
 
     config.checkpoint = ConfigDict()
     config.checkpoint.every = "1000 steps"

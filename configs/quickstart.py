@@ -18,6 +18,7 @@ def get_config() -> ConfigDict:
     config.name = "quickstart"
     config.run_dir = "runs/quickstart"
     config.batch_size = 32
+    config.microbatches = 1
     config.chinchilla_tokens = 20 * 98_304  # 20 tokens per block parameter: 480 steps
     config.stop = "4x+"
 
@@ -40,7 +41,8 @@ def get_config() -> ConfigDict:
     config.schedule.warmup = "192 steps"
     config.schedule.warmup_init = 0.1
 
-    config.eval.tokens = 262_144
+    config.eval.every = "0.5x"
+    config.eval.tokens = 65_536
     config.eval.batch_size = 64
     config.checkpoint.every = "1x"
     config.log.every = "10 steps"

@@ -1,0 +1,17 @@
+"""150M at batch 4096, constant learning rate, read out through averages.
+
+    python -m anytime_jax.main --config=configs/150m_b4096_constant.py
+
+Settings: ours, inside the paper's grid; it publishes none for batch 4096.
+Cost:     49 hours of one H100 to 16x (52.4B tokens); 1x is 3.0 hours.
+Result:   unpublished as numbers (the paper's large-batch figure).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import paper
+
+
+def get_config() -> ConfigDict:
+    """Returns the configuration."""
+    return paper.constant(paper.large_batch("150m_b4096_constant"), peak=3e-3, b2=0.95)

@@ -1,0 +1,21 @@
+"""300M, inverse square root, read out through averages.
+
+    python -m anytime_jax.main --config=configs/300m_inv_sqrt.py
+
+Settings: the paper's, chosen for the single run of its Figure 2 (Table 2).
+Cost:     182 hours of one H100 to 16x (104.9B tokens); 1x is 11.4 hours.
+Result:   validation loss of f25, published:
+
+          1x      2x      4x      8x     16x
+      2.8679  2.7782  2.7142  2.6658  2.6285
+"""
+
+from ml_collections import ConfigDict
+
+from configs import paper
+
+
+def get_config() -> ConfigDict:
+    """Returns the configuration."""
+    config = paper.model_300m("300m_inv_sqrt")
+    return paper.inverse_sqrt(config, peak=3e-3, b2=0.99, alpha=51_200.0)
