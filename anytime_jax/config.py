@@ -385,7 +385,8 @@ def _schedule(section: Section, clock: Clock) -> schedules.Schedule:
     with section.errors():
         require_choice("kind", kind, tuple(_SCHEDULES))
     extra = _SCHEDULES[kind]
-    section.check_names(["kind", "peak", "warmup", "warmup_init", *extra])
+    takes = ["kind", "peak", "warmup", "warmup_init", *extra]
+    section.check_names(takes, f"a {kind} schedule takes {', '.join(takes)}")
     given = {name: section.typed(name, of) for name, of in extra.items()}
     with section.errors():
         given["peak"] = section.typed("peak", float)

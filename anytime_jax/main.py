@@ -9,6 +9,7 @@ A configuration file is Python code and is executed: use those you trust.
 
 import contextlib
 import os
+import runpy
 import shlex
 import signal
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 from rich import box
 from rich.table import Table
 
@@ -30,6 +31,7 @@ from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display, duration
 from anytime_jax.records import read_records
+from anytime_jax.settings import flatten, nearest
 from anytime_jax.study import curves
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
@@ -209,12 +211,32 @@ def _complain(error: Exception, status: int) -> int:
 def _parse(argv: list[str]) -> list[str]:
     """Parses flags; whatever is wrong with them, or inside the file, is one line and status 2."""
     try:
+        _check_file(argv)
         return flags.FLAGS(argv)
-    except Exception as error:  # a configuration file can raise anything
-        message = str(error) or type(error).__name__
-        if isinstance(error, SyntaxError | NameError | ImportError):
-            message = f"the configuration file cannot be run: {type(error).__name__}: {error}"
-        sys.exit(_complain(InputError(message), 2))
+    except (flags.Error, ValueError, TypeError, KeyError) as error:
+        return sys.exit(_complain(error, 2))
+
+
+def _check_file(argv: Sequence[str]) -> None:
+    """Checks that the configuration file runs and has every setting that the flags override."""
+    prefix = "--config="
+    path = next((given.removeprefix(prefix) for given in argv if given.startswith(prefix)), None)
+    if path is None:
+        return
+    if not Path(path).is_file():
+        raise InputError(f"{prefix}{path}: there is no such file; the runs are in configs/")
+    try:
+        made = runpy.run_path(path).get("get_config", dict)()
+    except Exception as error:  # the file is code: it can raise anything
+        kind = type(error).__name__
+        raise InputError(f"{prefix}{path} cannot be run: {kind}: {error}") from error
+    if not isinstance(made, ConfigDict):
+        raise InputError(f"{prefix}{path} has no get_config() that returns a ConfigDict")
+    known = [name for name, _ in flatten(made.to_dict())]
+    for given in argv:
+        name = given.removeprefix("--config.").split("=")[0]
+        if given.startswith("--config.") and name not in known:
+            raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
 
 
 def cli() -> None:

@@ -37,17 +37,16 @@ class Section:
         """Returns the group of settings under a name."""
         return Section(f"{self._path}.{name}", self._given[name])
 
-    def check_names(self, allowed: Sequence[str]) -> None:
-        """Raises an InputError unless exactly the allowed settings are there."""
+    def check_names(self, allowed: Sequence[str], hint: str = "") -> None:
+        """Raises an InputError, which ends in the hint, unless exactly these settings are there."""
         for name in self._given:
             if name not in allowed:
-                raise InputError(f"{self._path}.{name} is not a setting: {nearest(name, allowed)}")
+                hint = hint or nearest(name, allowed)
+                raise InputError(f"{self._path}.{name} is not a setting: {hint}")
         for name in allowed:
             if name not in self._given:
-                raise InputError(
-                    f"{self._path}.{name} is missing: every setting is written out "
-                    "(configs/base.py has them all)"
-                )
+                hint = hint or "every setting is written out (configs/base.py has them all)"
+                raise InputError(f"{self._path}.{name} is missing: {hint}")
 
     def typed(self, name: str, kind: type) -> Any:
         """Returns a setting, or raises an InputError if it is of another type."""
@@ -86,10 +85,15 @@ class Section:
             raise InputError(f"{self._path}{'.' if named else ': '}{error}") from error
 
 
-def nearest(name: Any, allowed: Sequence[str]) -> str:
-    """Returns a hint for a name that is not among the allowed ones."""
-    near = difflib.get_close_matches(str(name), allowed, n=1)
-    return f"did you mean {near[0]}?" if near else "allowed: " + ", ".join(allowed)
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Returns a hint for a name that is not among the allowed ones, which may be dotted."""
+    last = {full.rpartition(".")[2]: full for full in allowed}
+    near = difflib.get_close_matches(name, allowed, n=1) or [
+        last[part] for part in difflib.get_close_matches(name.rpartition(".")[2], last, n=1)
+    ]
+    if near:
+        return f"did you mean {near[0]}?"
+    return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "configs/base.py has them all"
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
