@@ -220,7 +220,8 @@ def _parse(argv: list[str]) -> list[str]:
 def _check_file(argv: Sequence[str]) -> None:
     """Checks that the configuration file runs and has every setting that the flags override."""
     prefix = "--config="
-    path = next((given.removeprefix(prefix) for given in argv if given.startswith(prefix)), None)
+    joined = " ".join(argv).replace("--config ", prefix).split()
+    path = next((given.removeprefix(prefix) for given in joined if given.startswith(prefix)), None)
     if path is None:
         return
     if not Path(path).is_file():
