@@ -1,0 +1,89 @@
+"""Real text on every machine: the Python source that is installed on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.data.sources import FilesPart, Part, check_share, group_files
+from anytime_jax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltinSource:
+    """The standard library's source, then that of the installed packages, up to a size.
+
+    Files that are not UTF-8, are empty, or repeat one taken before are passed over.
+
+    Attributes:
+      megabytes: how much to take, in 10⁶ bytes of UTF-8.
+      validation_share: the share of documents set aside for validation, by the hash of their
+        content.
+    """
+
+    megabytes: float
+    validation_share: float = 0.05
+
+    def parts(self) -> Sequence[Part]:
+        """Lists the files, each folder's in the order of the hash of their names."""
+        check_share(self.validation_share)
+        if not self.megabytes > 0:
+            raise InputError(f"{self.megabytes} megabytes of built-in text; ask for more than 0")
+        wanted = self.megabytes * 1e6
+        files: list[tuple[str, int]] = []
+        total, seen = 0, set[bytes]()
+        for path in _source_files():
+            if total >= wanted:
+                break
+            text = _read(path)
+            digest = hashlib.sha256(text).digest()
+            if text and digest not in seen:
+                seen.add(digest)
+                files.append((str(path), len(text)))
+                total += len(text)
+        if total < wanted:
+            raise InputError(
+                f"{self.megabytes:g} MB of built-in text asked for, this machine has "
+                f"{total / 1e6:.1f} MB; ask for less, or give a folder of text instead"
+            )
+        return [FilesPart(group, "", self.validation_share) for group in group_files(files)]
+
+    def settings(self) -> dict[str, Any]:
+        """The attributes."""
+        return {"kind": "builtin", **dataclasses.asdict(self)}
+
+
+def _source_files() -> Iterator[Path]:
+    paths = sysconfig.get_paths()
+    # The standard library's folder holds the packages' folder in some installations.
+    packages = list(dict.fromkeys(Path(paths[name]).resolve() for name in ("purelib", "platlib")))
+    for root in [Path(paths["stdlib"]).resolve(), *packages]:
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = [
+                name
+                for name in folders
+                if name not in ("__pycache__", "site-packages", "dist-packages")
+            ]
+            found += [Path(folder, name) for name in names if name.endswith(".py")]
+        # By hash: any prefix is then a fair mixture, not the modules that begin with "a".
+        yield from sorted(found, key=lambda path: _name_hash(path.relative_to(root)))
+
+
+def _name_hash(path: Path) -> bytes:
+    return hashlib.sha256(path.as_posix().encode("utf-8", "surrogateescape")).digest()
+
+
+def _read(path: Path) -> bytes:
+    """The file's bytes, or none where it is not readable UTF-8 text."""
+    try:
+        text = path.read_bytes()
+        text.decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return b""
+    return text
