@@ -138,7 +138,7 @@ def _say_next(settings: config.Config, display: Display, outcome: train.Outcome)
     following = clock.next_doubling(outcome.step)
     there = f"{clock.multiple(following):g}x"
     if outcome.reason == "data":
-        display.say("to go on: prepare more text, or set --config.data.repeat=True in a new run")
+        display.say(f"to go over the data again: {_command()} --config.data.repeat=True")
     elif horizon is not None and outcome.step >= horizon:
         display.say("the schedule ends here; a constant or inverse_sqrt run would go on")
     elif settings.stop.doubles:
