@@ -21,7 +21,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
@@ -236,8 +236,11 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
     Raises:
       ValueError: for something that is not a rule, or a label that is given twice or reserved.
     """
-    named: Iterable[tuple[Any, Any]]
-    named = rules.items() if isinstance(rules, Mapping) else [(None, rule) for rule in rules]
+    named: list[tuple[Any, Any]]
+    if isinstance(rules, Mapping):
+        named = list(cast(Mapping[str, Any], rules).items())
+    else:
+        named = [(None, rule) for rule in rules]
     labelled: dict[str, Rule] = {}
     for name, given in named:
         rule = given if isinstance(given, Rule) else _growing(given)
@@ -255,7 +258,7 @@ def label_order(label: str) -> tuple[str, float]:
     return kind, float(number) if number.count(".") < 2 and number else 0.0
 
 
-def averages(opt_state: optax.OptState) -> dict[str, optax.Params]:
+def averages(opt_state: optax.OptState) -> dict[str, Any]:
     """Returns the averages kept by `average_params`, by label.
 
     Args:

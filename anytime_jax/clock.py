@@ -6,7 +6,9 @@ whole updates, rounded up. Lists of points are never typed; they are computed, w
 """
 
 import dataclasses
+import itertools
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 
 from anytime_jax.checks import require, require_count
@@ -93,11 +95,16 @@ class Clock:
         """Returns the update at 90% of a horizon, where a WSD branch leaves its trunk."""
         return _ceil(BRANCH * horizon)
 
+    def landmarks(self) -> Iterator[int]:
+        """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
+        doubling = self.chinchilla_steps
+        while True:
+            yield from dict.fromkeys((self.branch_step(doubling), doubling))
+            doubling *= 2
+
     def is_landmark(self, step: int) -> bool:
-        """Whether `step` is a doubling or its branch point: checkpoints kept for ever."""
-        return self.is_doubling(step) or (
-            step > 0 and self.branch_step(self.next_doubling(step)) == step
-        )
+        """Whether `step` is one of `landmarks`."""
+        return step in itertools.takewhile(lambda landmark: landmark <= step, self.landmarks())
 
     def describe(self, step: int) -> str:
         """Returns a step in all three units, for people: `12,500 steps (1x, 3.28B tokens)`."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.evaluate import Evaluator
 from anytime_jax.metrics import Meter, NonFiniteError, Writers
 from anytime_jax.model import count_params
-from anytime_jax.progress import Display
+from anytime_jax.progress import Display, size
 from anytime_jax.step import Program, make_program
 
 
@@ -85,6 +86,13 @@ def keeps_forever(config: Config) -> Callable[[int], bool]:
     return lambda step: config.clock.is_landmark(step) or (every is not None and step % every == 0)
 
 
+def _kept_until(config: Config, goal: int) -> set[int]:
+    """The steps up to `goal` whose checkpoints are kept for ever."""
+    landmarks = itertools.takewhile(lambda step: step <= goal, config.clock.landmarks())
+    every = config.keep_every_steps
+    return {*landmarks, *(range(every, goal + 1, every) if every else ())}
+
+
 def check_data(config: Config, dataset: DatasetInfo) -> None:
     """Checks that a dataset fits the model and the evaluation.
 
@@ -146,12 +154,13 @@ def _announce(
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     peak = flops.peak_flops(device)
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    state = jax.tree.leaves(program.abstract_state)
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in state)
-    landmarks = sum(map(keeps_forever(config), range(1, goal + 1))) if goal else 0
-    kept = f"{landmarks} kept + {config.checkpoint.keep} rolling" if goal else "without end"
-    disk = human((landmarks + config.checkpoint.keep) * size) if goal else "?"
-    end = clock.describe(goal) if goal else "no end"
+    bytes_each = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
+    disk = f"{size(bytes_each)} a checkpoint"
+    if goal is not None:
+        kept = len(_kept_until(config, goal))
+        rolling = config.checkpoint.keep
+        disk += f", {kept} kept + {rolling} rolling: {size((kept + rolling) * bytes_each)} at most"
+    end = "no end" if goal is None else clock.describe(goal)
     display.say(f"run      {config.name} in {config.run_dir}")
     display.say(
         f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
@@ -160,7 +169,7 @@ def _announce(
     )
     display.say(f"data     {dataset.path}: {human(dataset.splits['train'].tokens)} tokens")
     display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
-    display.say(f"disk     {human(size)}B a checkpoint, {kept}: about {disk}B")
+    display.say(f"disk     {disk}")
     display.say(f"from     {clock.describe(start)} to {end}")
 
 
@@ -179,6 +188,8 @@ class _Loop:
     ):
         self._config, self._mesh, self._dataset = config, mesh, dataset
         self._display, self._program, self._checkpoints = display, program, checkpoints
+        self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
+        self._keeps_forever = keeps_forever(config)
         self._saved = start
         meta: dict[str, Any] = {}
         if start:
@@ -255,11 +266,10 @@ class _Loop:
             yield sharding.put_batch(self._mesh, np.asarray(tokens), config.batch_size)
 
     def _evaluates(self, step: int) -> bool:
-        return step % self._config.every("eval") == 0 or self._config.clock.is_doubling(step)
+        return step % self._eval_every == 0 or self._config.clock.is_doubling(step)
 
     def _saves(self, step: int) -> bool:
-        every = self._config.every("checkpoint")
-        return step % every == 0 or keeps_forever(self._config)(step)
+        return step % self._save_every == 0 or self._keeps_forever(step)
 
     def _logged(self, step: int, values: dict[str, float]) -> None:
         self._writers.write(step, self._config.clock.tokens(step), values)
