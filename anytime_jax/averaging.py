@@ -11,8 +11,12 @@ Every average follows one rule, with `theta_t` the weights after update t and t 
     avg_t = tau_t * avg_{t-1} + (1 - tau_t) * theta_t,                avg_0 = theta_0
 
 `tau` weighs the OLD average. A rule is a frozen dataclass that gives `1 - tau_t`, the weight of the
-newest iterate, in float32 under jit or in NumPy float64. The update is computed as
-`avg += (1 - tau_t) * (theta_t - avg)`, which keeps float32 exact where the two-product form drifts.
+newest iterate, in float32 under jit or in NumPy float64.
+
+Late in a long run an increment `(1 - tau_t) * (theta_t - avg)` is often smaller than half the
+spacing of float32 numbers at avg. Rounding to nearest would drop it, every time; so the sum is
+rounded stochastically, up or down with chances that make it right on average. The chances come from
+a hash of the update count and the position: a run repeated or resumed rounds alike, on any layout.
 
 Source: Section 4, "Averaging".
 """
@@ -93,7 +97,7 @@ class GrowingWindow(Rule):
     @property
     def label(self) -> str:
         """`f25` for f = 25, `f6.25` for f = 6.25."""
-        return f"f{self.f:g}"
+        return f"f{_digits(self.f)}"
 
     def _newest(self, t: Any, xp: Any) -> Any:
         return -xp.expm1(-self.f * math.log(2) / t)
@@ -117,7 +121,7 @@ class FixedDecay(Rule):
     @property
     def label(self) -> str:
         """`ema0.999` for a decay of 0.999."""
-        return f"ema{self.decay:g}"
+        return f"ema{_digits(self.decay)}"
 
     def _newest(self, t: Any, xp: Any) -> Any:
         return xp.full_like(t, 1 - self.decay)
@@ -162,7 +166,8 @@ def tau(t: Any, f: float) -> np.ndarray:
 
     Source: Section 4, "Averaging".
     """
-    return 1 - GrowingWindow(f).evaluate(t)
+    GrowingWindow(f).evaluate(t)  # checks both
+    return np.exp2(-f / np.asarray(t, dtype=np.float64))
 
 
 class AverageParamsState(NamedTuple):
@@ -222,7 +227,7 @@ def average_params(
         count = jnp.asarray(optax.safe_increment(state.count))
         new_params = optax.apply_updates(params, updates)
         moved = {
-            label: _move(state.averages[label], new_params, rule.newest_weight(count))
+            label: _move(state.averages[label], new_params, rule.newest_weight(count), count)
             for label, rule in labelled.items()
         }
         return updates, AverageParamsState(count, moved)
@@ -244,7 +249,8 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
     labelled: dict[str, Rule] = {}
     for name, given in named:
         rule = given if isinstance(given, Rule) else _growing(given)
-        label = name or rule.label
+        label = rule.label if name is None else name
+        require(isinstance(label, str) and bool(label), "label", label, "a word")
         if label == LIVE or label in labelled:
             raise ValueError(f"the label {label!r} is taken: every average needs its own")
         labelled[label] = rule
@@ -297,11 +303,36 @@ def _is_ours(node: Any) -> TypeGuard[AverageParamsState]:
     return isinstance(node, AverageParamsState)
 
 
-def _move(average: Any, params: Any, newest: jax.Array) -> Any:
+def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any:
     def one(avg: jax.Array, theta: jax.Array) -> jax.Array:
-        return avg + newest * (theta.astype(jnp.float32) - avg)
+        increment = newest * (theta.astype(jnp.float32) - avg)
+        # A dither of half a spacing either way before rounding to nearest is stochastic rounding.
+        dither = _spacing(avg) * _uniform(avg.shape, count)
+        return jnp.where(increment == 0, avg, avg + (increment + dither))
 
     return jax.tree.map(one, average, params)
+
+
+def _spacing(x: jax.Array) -> jax.Array:
+    """The distance between neighbouring float32 numbers at x: its power of two, times 2^-23."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0x7F800000)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32) * jnp.float32(2.0**-23)
+
+
+def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
+    """Numbers spread evenly over [-1/2, 1/2): a hash of the position and the update count."""
+    bits = count.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)
+    for axis, size in enumerate(shape):
+        bits = bits * jnp.uint32(size | 1)
+        bits += jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+    for multiplier in (0x21F0AAAD, 0x735A2D97):
+        bits = (bits ^ (bits >> 16)) * jnp.uint32(multiplier)
+    return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24) - 0.5
+
+
+def _digits(number: float) -> str:
+    """All digits of a number, without an exponent: equal labels mean equal rules."""
+    return np.format_float_positional(number, trim="-")
 
 
 def _growing(f: Any) -> GrowingWindow:

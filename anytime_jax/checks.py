@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+LARGEST_COUNT = 2**31  # counts are int32 on device
+
 
 def require(ok: Any, name: str, value: Any, allowed: str) -> None:
     """Raises a ValueError that names the setting, what was given and what is allowed."""
@@ -14,8 +16,12 @@ def require(ok: Any, name: str, value: Any, allowed: str) -> None:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite real number (a bool is not one)."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return bool(number and math.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number too large for a float
+        return False
 
 
 def require_fraction(name: str, value: Any) -> None:
@@ -31,7 +37,8 @@ def require_positive(name: str, value: Any) -> None:
 def require_count(name: str, value: Any, least: int = 0) -> None:
     """Raises unless the value is a whole number of at least `least`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    require(whole and value >= least, name, value, f"a whole number, {least} or more")
+    ok = whole and least <= value < LARGEST_COUNT
+    require(ok, name, value, f"a whole number from {least} to below 2^31")
 
 
 def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -10,8 +10,9 @@ import itertools
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import cast
 
-from anytime_jax.checks import require, require_count
+from anytime_jax.checks import LARGEST_COUNT, require, require_count
 
 _POINT = re.compile(
     r"(?P<number>\d[\d_]*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
@@ -40,8 +41,11 @@ class Clock:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        for field in dataclasses.fields(self):
-            require_count(field.name, getattr(self, field.name), least=1)
+        require_count("batch_size", self.batch_size, least=1)
+        require_count("length", self.length, least=1)
+        tokens = self.chinchilla_tokens
+        ok = type(tokens) is int and tokens > 0
+        require(ok, "chinchilla_tokens", tokens, "a whole number of tokens above 0")
 
     @property
     def tokens_per_step(self) -> int:
@@ -65,12 +69,16 @@ class Clock:
         """
         match = _POINT.fullmatch(point.strip()) if isinstance(point, str) else None
         require(match is not None, name, point, _ALLOWED)
-        assert match is not None  # for the type checker
+        match = cast(re.Match[str], match)
         number = Fraction(match["number"].replace("_", ""))
         if match["unit"] is None:
-            return _ceil(number * self.chinchilla_steps)
-        number *= _SCALE[match["scale"].upper()]
-        return _ceil(number if match["unit"].startswith("s") else number / self.tokens_per_step)
+            number *= self.chinchilla_steps
+        else:
+            number *= _SCALE[match["scale"].upper()]
+            if match["unit"].lower().startswith("t"):
+                number /= self.tokens_per_step
+        require(number < LARGEST_COUNT, name, point, "less than 2^31 updates away")
+        return -(-number.numerator // number.denominator)
 
     def tokens(self, step: int) -> int:
         """Returns the tokens seen after `step` updates."""
@@ -93,7 +101,7 @@ class Clock:
 
     def branch_step(self, horizon: int) -> int:
         """Returns the update at 90% of a horizon, where a WSD branch leaves its trunk."""
-        return _ceil(BRANCH * horizon)
+        return -(-BRANCH.numerator * horizon // BRANCH.denominator)
 
     def landmarks(self) -> Iterator[int]:
         """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
@@ -119,7 +127,3 @@ def human(number: float) -> str:
             return f"{number:.3g}{letter}"
         number /= 1000
     return f"{number:.3g}T"
-
-
-def _ceil(number: Fraction) -> int:
-    return -(-number.numerator // number.denominator)

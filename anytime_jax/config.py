@@ -218,14 +218,14 @@ class Config:
 
     def every(self, what: Literal["eval", "checkpoint", "log"]) -> int:
         """Returns the distance between evaluations, rolling checkpoints or rows, in updates."""
-        return max(1, self.clock.steps(getattr(self, what).every, f"{what}.every"))
+        return _distance(self.clock, getattr(self, what).every, f"{what}.every")
 
     @property
     def keep_every_steps(self) -> int | None:
         """Distance between checkpoints kept for ever, in updates; None for landmarks only."""
         if self.checkpoint.keep_every == "never":
             return None
-        return max(1, self.clock.steps(self.checkpoint.keep_every, "checkpoint.keep_every"))
+        return _distance(self.clock, self.checkpoint.keep_every, "checkpoint.keep_every")
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the settings that make this run what it is, flat, with the data's fingerprint."""
@@ -261,7 +261,8 @@ def build(source: Mapping[str, Any]) -> Config:
     with fields.errors():
         chinchilla_tokens = fields.typed("chinchilla_tokens", int)
         clock = Clock(values["batch_size"], model.length, chinchilla_tokens)
-        averages = averaging.label_rules(_rule(rule) for rule in fields.typed("averages", tuple))
+    with fields.errors("averages"):
+        averages = averaging.label_rules([_rule(rule) for rule in fields.typed("averages", tuple)])
     schedule = _schedule(fields.section("schedule"), clock)
     with fields.errors():
         stop = _stop(fields.typed("stop", str), clock, schedule.horizon_steps)
@@ -314,6 +315,12 @@ def check_layout(config: Config, devices: int, batch_shards: int, tensor: int) -
         )
 
 
+def _distance(clock: Clock, point: str, name: str) -> int:
+    steps = clock.steps(point, name)
+    require(steps >= 1, name, point, "at least one update")
+    return steps
+
+
 def _check_together(config: Config) -> None:
     """Checks every rule that spans settings."""
     if config.batch_size % config.microbatches:
@@ -351,6 +358,8 @@ def _stop(text: str, clock: Clock, horizon: int | None) -> Stop:
             f'{error}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
         ) from None
     require(step >= 1, "stop", text, "at least one update")
+    endless = not text.endswith("+") or horizon is None
+    require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
     return Stop(step, doubles=text.endswith("+"))
 
 
@@ -366,7 +375,7 @@ def _rule(given: Any) -> averaging.Rule | float:
         value = float(number)
         return averaging.GrowingWindow(value) if kind == "f" else averaging.FixedDecay(value)
     raise ValueError(
-        f"averages: {given!r} is not an average: give a number f, or one of the forms "
+        f"{given!r} is not an average: give a number f, or one of the forms "
         '"f25", "ema0.999", "uniform", "uniform1000"'
     )
 
@@ -388,14 +397,17 @@ def _schedule(section: Section, clock: Clock) -> schedules.Schedule:
         require_choice("kind", kind, tuple(_SCHEDULES))
     extra = _SCHEDULES[kind]
     takes = ["kind", "peak", "warmup", "warmup_init", *extra]
-    section.check_names(takes, f"a {kind} schedule takes {', '.join(takes)}")
+    section.check_names(takes, f"the schedule {kind!r} takes {', '.join(takes)}")
     given = {name: section.typed(name, of) for name, of in extra.items()}
     with section.errors():
         given["peak"] = section.typed("peak", float)
         given["warmup_init"] = section.typed("warmup_init", float)
+        require_fraction("warmup_init", given["warmup_init"])
         given["warmup_steps"] = clock.steps(section.typed("warmup", str), "warmup")
         if "horizon" in given:
             given["horizon"] = clock.steps(given["horizon"], "horizon")
         if kind == "wsd":
             given["start"] = clock.branch_step(given["horizon"])
+            within = given["warmup_steps"] <= given["start"]
+            require(within, "warmup", section.typed("warmup", str), "over before the decay begins")
         return getattr(schedules, kind)(**given)

@@ -98,6 +98,8 @@ class ModelConfig:
             ("remat", Remat),
         ):
             require_choice(name, getattr(self, name), get_args(choices))
+        if self.attention == "cudnn":
+            require(self.dtype == "bfloat16", "attention", "cudnn", "another than with float32")
         divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
         allowed = f"a number that splits width = {self.width} into heads of an even size"
         require(divides, "heads", self.heads, allowed)
@@ -110,8 +112,7 @@ class ModelConfig:
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns freshly initialised float32 parameters, the same on any layout of devices."""
-    tokens_BxL = jnp.zeros((1, config.length), jnp.int32)
-    return dict(Decoder(config).init(key, tokens_BxL)["params"])
+    return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
 
 
 def apply(
@@ -135,7 +136,6 @@ def apply(
     return cast(jax.Array, logits_BxLxV)
 
 
-@functools.cache
 def param_shapes(config: ModelConfig) -> Params:
     """Returns the parameters' shapes and types, without making any."""
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
@@ -156,12 +156,13 @@ def resolve_attention(config: ModelConfig) -> Attention:
     """Returns the attention path to use: the one asked for, or the fastest known for the device.
 
     On CPU the gradient of `jax.nn.dot_product_attention` is slower than that of the plain einsum;
-    cuDNN's flash attention needs 16-bit operands.
+    cuDNN's flash attention needs 16-bit operands and heads of at most 128, in eights.
     """
     if config.attention != "auto":
         return config.attention
     platform = jax.default_backend()
-    if platform == "gpu" and config.dtype == "bfloat16":
+    flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
+    if platform == "gpu" and flash:
         return "cudnn"
     return "plain" if platform == "cpu" else "xla"
 

@@ -68,6 +68,8 @@ class Schedule(abc.ABC):
           ValueError: if a concrete count is negative or beyond the horizon.
         """
         count = jnp.asarray(count)
+        _check_whole(count.dtype)
+        count = count.astype(jnp.int32)  # narrower and unsigned counts would wrap round
         if not isinstance(count, jax.core.Tracer):
             self._check(np.asarray(count))
         rate = self._rate(count, jnp).astype(jnp.float32)
@@ -88,7 +90,9 @@ class Schedule(abc.ABC):
         Raises:
           ValueError: if a count is negative or beyond the horizon.
         """
-        counts = np.asarray(counts, dtype=np.int64)
+        counts = np.asarray(counts)
+        _check_whole(counts.dtype if counts.size else np.dtype(int))
+        counts = counts.astype(np.int64)
         self._check(counts)
         return np.asarray(self._rate(counts, np), dtype=np.float64)
 
@@ -379,6 +383,11 @@ def _fall(shape: DecayShape, t: Any, start: int, horizon: int, xp: ModuleType) -
     if shape == "1-sqrt":
         return left / (1 + xp.sqrt(done))  # = 1 - sqrt(done)
     return left
+
+
+def _check_whole(dtype: Any) -> None:
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise ValueError(f"an update count is a whole number; got one of type {dtype}")
 
 
 def _check_decay(start: int, horizon: int, floor: float) -> None:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from anytime_jax.checks import is_number
 from anytime_jax.errors import InputError
 
 _KINDS = {
@@ -50,8 +51,10 @@ class Section:
 
     def typed(self, name: str, kind: type) -> Any:
         """Returns a setting, or raises an InputError if it is of another type."""
+        if name not in self._given:
+            self.check_names([*self._given, name])
         value = self._given[name]
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and is_number(value):
             value = float(value)
         if kind is tuple and isinstance(value, list):
             value = tuple(value)
@@ -74,15 +77,20 @@ class Section:
             return cls(**values)
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turns a ValueError raised inside into an InputError that names this group."""
+    def errors(self, setting: str = "") -> Iterator[None]:
+        """Turns a ValueError raised inside into an InputError that names this group.
+
+        Args:
+          setting: the one setting that is read inside, if it is one.
+        """
         try:
             yield
         except InputError:
             raise
         except ValueError as error:
+            path = f"{self._path}.{setting}: " if setting else self._path
             named = re.match(r"[a-z_0-9.]+ = ", str(error))
-            raise InputError(f"{self._path}{'.' if named else ': '}{error}") from error
+            raise InputError(f"{path}{'' if setting else '.' if named else ': '}{error}") from error
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:

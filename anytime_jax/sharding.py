@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from anytime_jax.checks import require, require_count
+from anytime_jax.checks import require_count
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
@@ -38,7 +38,8 @@ class MeshConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        require(self.data == -1 or self.data >= 1, "data", self.data, "-1 (the rest), or 1 or more")
+        if self.data != -1:
+            require_count("data", self.data, least=1)
         require_count("fsdp", self.fsdp, least=1)
         require_count("tensor", self.tensor, least=1)
 
@@ -88,6 +89,8 @@ def placement(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh)
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         names = axes.get(_last_name(path), ())
+        if leaf.ndim < len(names):  # a moment that keeps a sum over some axes
+            names = ()
         spec = [RULE.get(name or "") for name in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
         for size, axis in zip(leaf.shape, spec, strict=True):
@@ -123,15 +126,17 @@ def batch_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """Returns the rows of a global batch that this process feeds to its devices."""
+    """Returns the rows of a global batch that this process feeds to its devices.
+
+    Raises:
+      ValueError: if they do not lie together: the mesh has a process's devices apart.
+    """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    starts = [(index[0].start or 0) for index in indices if index is not None]
-    stops = [
-        batch_size if index[0].stop is None else index[0].stop
-        for index in indices
-        if index is not None
-    ]
-    return slice(min(starts), max(stops))
+    ranges = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
+    start, stop = min(first for first, _ in ranges), max(last for _, last in ranges)
+    if sum(last - first for first, last in ranges) != stop - start:
+        raise ValueError(f"the rows of this process do not lie together: {sorted(ranges)}")
+    return slice(start, stop)
 
 
 def put_batch(mesh: Mesh, rows: np.ndarray, batch_size: int) -> jax.Array:

@@ -44,7 +44,6 @@ class Program:
       state_placement: where every leaf of the state lives.
       train_step: `(state, tokens_BxT) -> (state, metrics)`; the given state is donated.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
-      lower_train_step: lowers `train_step` without running it.
     """
 
     init: Callable[[], TrainState]

@@ -70,7 +70,10 @@ def train(
         goal, reason = _goal(config, dataset, start)
         if goal is not None and start >= goal:
             return Outcome(start, reason)
-        program = make_program(config, mesh)
+        try:
+            program = make_program(config, mesh)
+        except ValueError as error:
+            raise InputError(f"config.mesh: {error}") from error
         _announce(config, mesh, dataset, display, program, start, goal)
         loop = _Loop(config, mesh, dataset, display, program, checkpoints, start)
         with display:

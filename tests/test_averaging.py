@@ -1,0 +1,417 @@
+"""Averages against the float64 sum over every iterate, written out here."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from anytime_jax import averaging
+from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform, average_params, averages
+
+PAPER = (6.25, 12.5, 25.0, 50.0, 100.0)
+
+
+def tau_of(f, updates):
+    """tau_t for t = 1..updates, in float64, as the paper writes it."""
+    return 2.0 ** (-f / np.arange(1, updates + 1, dtype=np.float64))
+
+
+def weighted_sum(iterates, old):
+    """The average of theta_0, theta_1, ..., given the weights `old` of the past at t = 1, 2, ...
+
+    theta_s enters with weight 1 - old_s and is then multiplied by every later `old`.
+    """
+    later = np.append(np.cumprod(old[::-1])[::-1][1:], 1.0)
+    weights = np.concatenate([[np.prod(old)], (1 - old) * later])
+    return np.tensordot(weights, iterates.astype(np.float64), axes=1), weights
+
+
+def feed(transform, iterates):
+    """The state after the transform has seen every iterate, given as updates between them."""
+    state = transform.init(jnp.asarray(iterates[0]))
+
+    def step(carry, theta):
+        state, params = carry
+        _, state = transform.update(theta - params, state, params)
+        return (state, theta), None
+
+    start = (state, jnp.asarray(iterates[0]))
+    (state, _), _ = jax.jit(lambda c, xs: jax.lax.scan(step, c, xs))(start, iterates[1:])
+    return state
+
+
+def random_walk(updates, size, step):
+    """Iterates 0..updates of a random walk away from 1."""
+    steps = np.random.default_rng(0).normal(0, step, (updates + 1, size))
+    return (1 + np.cumsum(steps, axis=0)).astype(np.float32)
+
+
+def relative_error(value, exact):
+    return np.linalg.norm(np.asarray(value, np.float64) - exact) / np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-3, 1e-4])
+def test_a_hundred_thousand_updates(step):
+    updates = 100_000
+    iterates = random_walk(updates, 16, step)
+    rules = [*PAPER, FixedDecay(0.999), Uniform(), Uniform(1000)]
+    found = averages(feed(average_params(rules), iterates))
+
+    for f in PAPER:
+        exact, _ = weighted_sum(iterates, tau_of(f, updates))
+        assert relative_error(found[f"f{f:g}"], exact) < 1e-5
+    exact, _ = weighted_sum(iterates, np.full(updates, 0.999))
+    assert relative_error(found["ema0.999"], exact) < 1e-5
+    for label, start in (("uniform", 0), ("uniform1000", 1000)):
+        exact = iterates[start + 1 :].mean(axis=0, dtype=np.float64)
+        assert relative_error(found[label], exact) < 1e-5
+
+
+def test_the_form_with_two_products_is_worse_in_float32():
+    """Why the update adds (1 - tau) (theta - avg): the same average, to fewer digits.
+
+    In NumPy, product by product: XLA joins a product and a sum into one rounding on some devices,
+    and there the difference goes away.
+    """
+    updates, f = 100_000, 6.25
+    iterates = random_walk(updates, 16, 1e-2)
+    two_products = iterates[0]
+    for t, theta in enumerate(iterates[1:], start=1):
+        tau = np.float32(2) ** np.float32(-f / t)
+        two_products = tau * two_products + (1 - tau) * theta
+    assert two_products.dtype == np.float32
+    exact, _ = weighted_sum(iterates, tau_of(f, updates))
+    ours = averages(feed(average_params([f]), iterates))["f6.25"]
+    assert relative_error(two_products, exact) > 1e-5
+    assert relative_error(ours, exact) < 0.5 * relative_error(two_products, exact)
+
+
+def test_the_first_updates_by_hand():
+    """f = 1: tau is 1/2, then 1/sqrt(2). tau weighs the old average, the initial weights too."""
+    iterates = np.array([[8.0], [4.0], [2.0]], np.float32)
+    assert feed(average_params([1.0]), iterates[:1]).averages["f1"] == 8.0
+    after_one = averages(feed(average_params([1.0]), iterates[:2]))["f1"]
+    assert float(after_one[0]) == pytest.approx(0.5 * 8 + 0.5 * 4, rel=1e-6)
+    after_two = averages(feed(average_params([1.0]), iterates))["f1"]
+    tau = math.sqrt(0.5)
+    assert float(after_two[0]) == pytest.approx(tau * 6 + (1 - tau) * 2, rel=1e-6)
+    heavy = averages(feed(average_params({"ema": FixedDecay(0.75)}), iterates[:2]))["ema"]
+    assert float(heavy[0]) == pytest.approx(0.75 * 8 + 0.25 * 4, rel=1e-6)
+
+
+def test_the_half_life_is_a_fraction_of_the_run():
+    """A change of the weights at (1 - 1/f) of the run is half forgotten at its end."""
+    for f in (4.0, 25.0):
+        updates = 10_000
+        change = round(updates * (1 - 1 / f))
+        iterates = np.where(np.arange(updates + 1) < change, 0.0, 1.0).astype(np.float32)
+        found = averages(feed(average_params([f]), iterates[:, None]))[f"f{f:g}"]
+        # The old part is 2^(-f * sum of 1/t), about ((N - N/f) / N)^(f ln 2).
+        assert float(found[0]) == pytest.approx(1 - (1 - 1 / f) ** (f * math.log(2)), abs=2e-3)
+
+
+@given(
+    st.one_of(
+        st.floats(0.01, 500.0).map(GrowingWindow),
+        st.floats(0.0, 0.9999).map(FixedDecay),
+        st.integers(0, 50).map(Uniform),
+    ),
+    st.integers(0, 200),
+)
+def test_weights_are_the_unrolled_recursion(rule, updates):
+    """The recursion, run on unit vectors, gives the weight of every iterate."""
+    if isinstance(rule, GrowingWindow):
+        old = tau_of(rule.f, updates)
+    elif isinstance(rule, FixedDecay):
+        old = np.full(updates, rule.decay)
+    else:
+        counted = np.maximum(np.arange(1, updates + 1) - rule.start, 1)
+        old = 1 - 1 / counted
+    expected = np.eye(updates + 1)[0]
+    for t in range(1, updates + 1):
+        expected *= old[t - 1]
+        expected[t] += 1 - old[t - 1]
+    weights = rule.weights(updates)
+    assert weights.shape == (updates + 1,)
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(weights, expected, rtol=1e-10, atol=1e-13)
+    newest = rule.evaluate(np.arange(1, updates + 1))
+    np.testing.assert_allclose(newest, 1 - old, rtol=1e-9, atol=1e-15)
+
+
+def test_float32_and_float64_are_one_rule():
+    t = np.array([1, 2, 3, 10, 1000, 12_500, 400_000])
+    for rule in [*map(GrowingWindow, PAPER), FixedDecay(0.999), Uniform(), Uniform(1000)]:
+        single = jax.jit(rule.newest_weight)(t.astype(np.int32))
+        assert single.dtype == jnp.float32
+        assert rule.evaluate(t).dtype == np.float64
+        np.testing.assert_allclose(single, rule.evaluate(t), rtol=3e-7)
+
+
+def test_tau_weighs_the_old_average():
+    t = np.arange(1, 50_000)
+    for f in PAPER:
+        np.testing.assert_allclose(averaging.tau(t, f), 2.0 ** (-f / t), rtol=1e-15, atol=3e-16)
+    assert averaging.tau(25, 25.0) == pytest.approx(0.5, rel=1e-15)
+    for call in (lambda: averaging.tau(0, 25.0), lambda: GrowingWindow(25.0).evaluate([1, 0])):
+        with pytest.raises(ValueError, match="count updates from 1; got 0"):
+            call()
+
+
+def test_tau_is_exact_where_it_is_small():
+    assert averaging.tau(1, 100.0) == pytest.approx(2.0**-100, rel=1e-14, abs=0)
+
+
+# In an optimizer.
+
+
+def quadratic(params):
+    return sum(jnp.sum((leaf.astype(jnp.float32) - 1) ** 2) for leaf in jax.tree.leaves(params))
+
+
+def make_params(dtype=jnp.float32):
+    rng = np.random.default_rng(1)
+    return {
+        "matrix": jnp.asarray(rng.normal(size=(8, 4)), dtype),
+        "inner": {"vector": jnp.asarray(rng.normal(size=(4,)), dtype)},
+    }
+
+
+def make_step(optimizer, donate=True):
+    def step(params, state):
+        updates, state = optimizer.update(jax.grad(quadratic)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    return jax.jit(step, donate_argnums=(0, 1) if donate else ())
+
+
+def recursion(history, old):
+    """The average of a list of trees, by the recursion in float64."""
+    average = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), history[0])
+    for t, params in enumerate(history[1:], start=1):
+        average = jax.tree.map(
+            lambda a, p, t=t: old(t) * a + (1 - old(t)) * np.asarray(p, np.float64),
+            average,
+            params,
+        )
+    return average
+
+
+def assert_trees_close(found, expected, rtol):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol), found, expected
+    )
+
+
+def numbers(tree):
+    """A copy on the host, which donation cannot take away."""
+    return jax.tree.map(lambda leaf: np.array(leaf), tree)
+
+
+def test_donated_steps_of_adamw_compile_once(compilations):
+    rules = [*PAPER, FixedDecay(0.9), Uniform(2)]
+    optimizer = optax.chain(optax.adamw(0.05, weight_decay=0.01), average_params(rules))
+    traced = []
+
+    def step(params, state):
+        traced.append(None)
+        updates, state = optimizer.update(jax.grad(quadratic)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    step = jax.jit(step, donate_argnums=(0, 1))
+    params = make_params()
+    state = optimizer.init(params)
+    history = [numbers(params)]
+    params, state = step(params, state)
+    history.append(numbers(params))
+    with compilations() as count:
+        for _ in range(4):
+            params, state = step(params, state)
+            history.append(numbers(params))
+    assert count() == 0
+    assert len(traced) == 1
+    found = averages(state)
+    # Sorted, as dictionaries come out of jit.
+    assert list(found) == sorted(["f6.25", "f12.5", "f25", "f50", "f100", "ema0.9", "uniform2"])
+    for f in PAPER:
+        expected = recursion(history, lambda t, f=f: 2.0 ** (-f / t))
+        assert_trees_close(found[f"f{f:g}"], expected, 2e-6)
+    assert_trees_close(found["ema0.9"], recursion(history, lambda t: 0.9), 2e-6)
+    mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64), *history[3:])
+    assert_trees_close(found["uniform2"], mean, 2e-6)
+
+
+def test_updates_pass_through():
+    params, plain = make_params(), optax.adamw(0.05)
+    optimizer = optax.chain(plain, average_params([25.0]))
+    grads = jax.grad(quadratic)(params)
+    expected, _ = plain.update(grads, plain.init(params), params)
+    found, _ = optimizer.update(grads, optimizer.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_averages_start_at_the_parameters_in_buffers_of_their_own():
+    params = make_params()
+    state = average_params([6.25, 25.0]).init(params)
+    trees = [params, *averages(state).values()]
+    for tree in trees:
+        jax.tree.map(np.testing.assert_array_equal, tree, params)
+    pointers = [leaf.unsafe_buffer_pointer() for tree in trees for leaf in jax.tree.leaves(tree)]
+    assert len(set(pointers)) == len(pointers) == 6
+    assert state.count.dtype == jnp.int32
+    assert int(state.count) == 0
+
+
+def test_averages_of_16_bit_parameters_are_float32():
+    """An increment that 16 bits would round away arrives in the average."""
+    transform = average_params([FixedDecay(0.999)])
+    params = jnp.ones((4,), jnp.bfloat16)
+    state = transform.init(params)
+    assert averages(state)["ema0.999"].dtype == jnp.float32
+    update = jnp.full((4,), 1.0, jnp.bfloat16)  # theta is 2
+    updates, state = jax.jit(transform.update)(update, state, params)
+    assert updates.dtype == jnp.bfloat16
+    found = averages(state)["ema0.999"]
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, 1.001, rtol=1e-7)
+
+
+@pytest.mark.parametrize("jitted_init", [False, True])
+def test_averages_stay_where_their_parameters_are(jitted_init, compilations):
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    places = {
+        "matrix": NamedSharding(mesh, PartitionSpec("x", "y")),
+        "inner": {"vector": NamedSharding(mesh, PartitionSpec("y"))},
+    }
+    optimizer = optax.chain(optax.adam(0.1), average_params([6.25, Uniform()]))
+    params = jax.device_put(make_params(), places)
+    single = make_params()
+    state = jax.jit(optimizer.init)(params) if jitted_init else optimizer.init(params)
+    if not jitted_init:  # under jit the compiler places outputs that nothing constrains
+        for tree in averages(state).values():
+            jax.tree.map(lambda leaf, place: _assert_placed(leaf, place), tree, places)
+    state_single = optimizer.init(single)
+    step, step_single = make_step(optimizer), make_step(optimizer)
+    for _ in range(3):
+        params, state = step(params, state)
+        single, state_single = step_single(single, state_single)
+    for label, tree in averages(state).items():
+        jax.tree.map(lambda leaf, place: _assert_placed(leaf, place), tree, places)
+        assert_trees_close(tree, numbers(averages(state_single)[label]), 1e-6)
+    with compilations() as count:
+        step(params, state)
+    assert count() == 0
+
+
+def _assert_placed(leaf, place):
+    assert leaf.sharding.is_equivalent_to(place, leaf.ndim), (leaf.sharding, place)
+
+
+def test_inside_multi_steps_one_count_is_one_real_update():
+    optimizer = optax.MultiSteps(
+        optax.chain(optax.sgd(0.1), average_params([6.25])), every_k_schedule=2
+    )
+    params = make_params()
+    state = optimizer.init(params)
+    step = make_step(optimizer, donate=False)
+    history = [params]
+    for i in range(6):
+        params, state = step(params, state)
+        history += [params] * (i % 2)
+    assert int(averaging.find_state(state).count) == 3
+    expected = recursion(history, lambda t: 2.0 ** (-6.25 / t))
+    assert_trees_close(averages(state)["f6.25"], expected, 2e-6)
+
+
+def test_masked_leaves_are_left_out():
+    params = {"table": jnp.arange(3), "vector": jnp.ones(4)}
+    mask = {"table": False, "vector": True}
+    optimizer = optax.chain(
+        optax.masked(optax.sgd(0.5), mask), optax.masked(average_params([1.0]), mask)
+    )
+    state = optimizer.init(params)
+    updates = {"table": jnp.zeros(3, jnp.int32), "vector": jnp.full(4, 2.0)}
+    _, state = jax.jit(optimizer.update)(updates, state, params)
+    found = averages(state)["f1"]
+    assert isinstance(found["table"], optax.MaskedNode)
+    np.testing.assert_allclose(found["vector"], 0.5 * 1 + 0.5 * 0, rtol=2e-7)
+
+
+def test_extra_arguments_reach_the_other_transforms():
+    optimizer = optax.chain(optax.sgd(0.1), average_params([25.0]))
+    params = make_params()
+    grads = jax.grad(quadratic)(params)
+    optimizer.update(grads, optimizer.init(params), params, value=1.0, loss=2.0)
+
+
+def test_find_and_replace():
+    params = make_params()
+    optimizer = optax.chain(optax.adam(0.1), average_params([6.25, 25.0]))
+    state = optimizer.init(params)
+    assert isinstance(averaging.find_state(state), averaging.AverageParamsState)
+    new = {"f50": jax.tree.map(jnp.zeros_like, params)}
+    replaced = averaging.replace_averages(state, new)
+    assert list(averages(replaced)) == ["f50"]
+    jax.tree.map(np.testing.assert_array_equal, replaced[0], state[0])
+    assert int(averaging.find_state(replaced).count) == 0
+    assert list(averages(state)) == ["f6.25", "f25"]  # the given state is as it was
+    twice = optax.chain(average_params([1.0]), average_params([2.0])).init(params)
+    for state, found in ((optax.adam(0.1).init(params), 0), (twice, 2)):
+        with pytest.raises(ValueError, match=f"holds {found} average_params transforms"):
+            averages(state)
+        with pytest.raises(ValueError, match="it must hold one"):
+            averaging.replace_averages(state, {})
+
+
+def test_labels():
+    rules = [6.25, 25, GrowingWindow(12.5), FixedDecay(0.999), Uniform(), Uniform(1000)]
+    labels = ["f6.25", "f25", "f12.5", "ema0.999", "uniform", "uniform1000"]
+    assert list(averaging.label_rules(rules)) == labels
+    mine = averaging.label_rules({"slow": 6.25, "mean": Uniform()})
+    assert mine == {"slow": GrowingWindow(6.25), "mean": Uniform()}
+    assert averaging.label_rules([]) == {}
+    assert averaging.LIVE == "last"
+
+
+def test_different_rules_have_different_labels():
+    labels = averaging.label_rules([FixedDecay(0.9999999), 12.345678, 12.345679, 1e6])
+    assert list(labels) == ["ema0.9999999", "f12.345678", "f12.345679", "f1000000"]
+
+
+INVALID = [
+    (lambda: GrowingWindow(0.0), r"f = 0\.0 is not allowed: it must be a number above 0"),
+    (lambda: GrowingWindow(-25.0), r"f = -25\.0"),
+    (lambda: GrowingWindow(math.inf), "f = inf"),
+    (lambda: GrowingWindow(True), "f = True"),
+    (lambda: FixedDecay(1.0), r"decay = 1\.0 is not allowed: it must be a number from 0 to below"),
+    (lambda: FixedDecay(-0.1), r"decay = -0\.1"),
+    (lambda: FixedDecay(math.nan), "decay = nan"),
+    (lambda: Uniform(-1), "start = -1 is not allowed: it must be a whole number"),
+    (lambda: Uniform(2.5), r"start = 2\.5"),
+    (lambda: average_params([25.0, GrowingWindow(25)]), "the label 'f25' is taken"),
+    (lambda: average_params({"last": 25.0}), "the label 'last' is taken"),
+    (lambda: average_params(["f25"]), "'f25' is not an averaging rule: give a number f, Growing"),
+    (lambda: average_params([None]), "None is not an averaging rule"),
+    (lambda: average_params([0.0]), r"f = 0\.0"),
+    (
+        lambda: average_params([25.0]).init({"w": jnp.ones(2), "n": jnp.arange(3)}),
+        r"averages floating-point leaves; \['n'\] is int32\. Keep it out with optax\.masked",
+    ),
+    (
+        lambda: average_params([1.0]).update(jnp.ones(2), average_params([1.0]).init(jnp.ones(2))),
+        r"needs the parameters: call update\(\.\.\., params=params\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), INVALID, ids=[m for _, m in INVALID])
+def test_mistakes_are_refused(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,59 @@
+"""The two pieces for any Optax user load nothing that only the trainer needs."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+HEAVY = {
+    "array_record",
+    "flax",
+    "grain",
+    "matplotlib",
+    "ml_collections",
+    "orbax",
+    "rich",
+    "sentencepiece",
+    "tensorboardX",
+    "tensorflow",
+    "tensorflow_datasets",
+    "wandb",
+}
+
+
+def loaded_by(*modules):
+    """The packages, and our own modules, that an interpreter holds after the imports."""
+    code = f"import json, sys, {', '.join(modules)}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stderr
+    names = set(json.loads(done.stdout))
+    ours = {name for name in names if name.split(".")[0] == "anytime_jax"}
+    return {name.split(".")[0] for name in names}, ours
+
+
+def test_schedules_and_averages_need_only_jax_and_optax():
+    packages, ours = loaded_by("anytime_jax.schedules", "anytime_jax.averaging")
+    assert {"jax", "optax", "numpy"} <= packages
+    assert not packages & HEAVY
+    assert ours == {f"anytime_jax{m}" for m in ("", ".schedules", ".averaging", ".checks")}
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ("anytime_jax",),
+        ("anytime_jax.checks", "anytime_jax.errors", "anytime_jax.clock", "anytime_jax.settings"),
+    ],
+)
+def test_the_lowest_rooms_load_nothing_heavy(modules):
+    packages, _ = loaded_by(*modules)
+    assert not packages & (HEAVY | {"jax", "optax"})
