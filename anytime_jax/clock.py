@@ -120,6 +120,53 @@ class Clock:
         return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
 
 
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """When a run ends.
+
+    Attributes:
+      step: number of updates; None for never.
+      doubles: whether a run that is already there goes on to the next doubling.
+    """
+
+    step: int | None
+    doubles: bool
+
+    def after(self, step: int, clock: Clock) -> int | None:
+        """Returns the update at which a run that stands at `step` will stop; None for never."""
+        if self.step is not None and self.doubles and step >= self.step:
+            return clock.next_doubling(step)
+        return self.step
+
+
+def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
+    """Reads when a run ends: a point, a point with "+", "horizon" or "never".
+
+    Args:
+      text: `"4x"`; `"4x+"`, there, or once there the next doubling; `"horizon"`; `"never"`.
+      clock: the run's clock.
+      horizon: the end of its schedule in updates, if it has one.
+
+    Raises:
+      ValueError: if it cannot be read, or goes on past the schedule's end.
+    """
+    if text == "never":
+        return Stop(None, doubles=False)
+    if text == "horizon":
+        require(horizon is not None, "stop", text, "a point: this schedule has no horizon")
+        return Stop(horizon, doubles=False)
+    try:
+        step = clock.steps(text.removesuffix("+"), "stop")
+    except ValueError as error:
+        raise ValueError(
+            f'{error}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
+        ) from None
+    require(step >= 1, "stop", text, "at least one update")
+    endless = not text.endswith("+") or horizon is None
+    require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
+    return Stop(step, doubles=text.endswith("+"))
+
+
 def human(number: float) -> str:
     """Returns a number with a letter for its thousands: 3276800000 is `3.28B`."""
     for letter in ("", "K", "M", "B"):

@@ -18,7 +18,7 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
 )
-from anytime_jax.clock import Clock
+from anytime_jax.clock import Clock, Stop, read_stop
 from anytime_jax.errors import InputError
 from anytime_jax.model import ModelConfig
 from anytime_jax.settings import Section, flatten
@@ -151,25 +151,6 @@ class LogConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stop:
-    """When a run ends.
-
-    Attributes:
-      step: number of updates; None for never.
-      doubles: whether a run that is already there goes on to the next doubling.
-    """
-
-    step: int | None
-    doubles: bool
-
-    def after(self, step: int, clock: Clock) -> int | None:
-        """Returns the update at which a run that stands at `step` will stop; None for never."""
-        if self.step is not None and self.doubles and step >= self.step:
-            return clock.next_doubling(step)
-        return self.step
-
-
-@dataclasses.dataclass(frozen=True)
 class Config:
     """Everything about a run.
 
@@ -265,7 +246,7 @@ def build(source: Mapping[str, Any]) -> Config:
         averages = averaging.label_rules([_rule(rule) for rule in fields.typed("averages", tuple)])
     schedule = _schedule(fields.section("schedule"), clock)
     with fields.errors():
-        stop = _stop(fields.typed("stop", str), clock, schedule.horizon_steps)
+        stop = read_stop(fields.typed("stop", str), clock, schedule.horizon_steps)
     config = Config(
         **values,
         clock=clock,
@@ -342,25 +323,6 @@ def _check_together(config: Config) -> None:
             f"stop = {given!r} is past the schedule's horizon of {config.clock.describe(horizon)}: "
             "stop there or earlier, or choose a schedule without a horizon"
         )
-
-
-def _stop(text: str, clock: Clock, horizon: int | None) -> Stop:
-    if text == "never":
-        return Stop(None, doubles=False)
-    if text == "horizon":
-        require(horizon is not None, "stop", text, "a point: this schedule has no horizon")
-        return Stop(horizon, doubles=False)
-    point = text.removesuffix("+")
-    try:
-        step = clock.steps(point, "stop")
-    except ValueError as error:
-        raise ValueError(
-            f'{error}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
-        ) from None
-    require(step >= 1, "stop", text, "at least one update")
-    endless = not text.endswith("+") or horizon is None
-    require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
-    return Stop(step, doubles=text.endswith("+"))
 
 
 def _rule(given: Any) -> averaging.Rule | float:

@@ -9,7 +9,8 @@ import pathlib
 import pytest
 
 from anytime_jax import averaging, config, schedules, settings
-from anytime_jax.config import NOT_IDENTITY, Stop
+from anytime_jax.clock import Stop
+from anytime_jax.config import NOT_IDENTITY
 from anytime_jax.errors import InputError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
