@@ -29,6 +29,7 @@ from anytime_jax.step import TrainState
 
 DIRECTORY = "checkpoints"
 ARRAY_ITEMS = ("params", "opt", "averages")
+_COMPLETE = "_CHECKPOINT_METADATA"  # what Orbax puts into a step's directory last
 
 Meta = dict[str, Any]
 
@@ -48,6 +49,12 @@ class Restored:
     meta: Meta
     added: tuple[str, ...]
     dropped: tuple[str, ...]
+
+
+def saved_steps(run_dir: str | Path) -> list[int]:
+    """Returns the steps of all complete checkpoints of a run, in order."""
+    found = (Path(run_dir) / DIRECTORY).glob(f"[0-9]*/{_COMPLETE}")
+    return sorted(int(path.parent.name) for path in found if path.parent.name.isdecimal())
 
 
 class Checkpoints:
@@ -71,10 +78,6 @@ class Checkpoints:
             self.directory, item_names=(*ARRAY_ITEMS, "meta"), options=options
         )
 
-    def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, in order."""
-        return sorted(self._manager.all_steps())
-
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Saves a state; returns once it is copied to host memory.
 
@@ -85,7 +88,8 @@ class Checkpoints:
         step = int(state.step)
         items = _items(state)
         sums = {name: checksums(tree) for name, tree in items.items()}
-        arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items()}
+        # Orbax has no empty items: a run may keep no averages.
+        arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items() if tree}
         saved_meta = ocp.args.JsonSave({**meta, "step": step, "checksums": sums})
         self._manager.save(step, args=ocp.args.Composite(**arrays, meta=saved_meta), force=True)
 
@@ -151,9 +155,9 @@ class Checkpoints:
     def _read(self, step: int, item: str, args: Any) -> Any:
         try:
             return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item]
-        except (OSError, KeyError, ValueError) as error:
+        except Exception as error:  # Orbax and what it stands on raise many kinds
             raise RunError(
-                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {error}"
+                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {error!r}"
             ) from error
 
     def _verify(self, step: int, item: str, tree: Any, meta: Meta) -> None:

@@ -8,36 +8,57 @@ from typing import Any
 from anytime_jax.errors import InputError
 
 FILE = "run.json"
+_PART = f".{FILE}.part"
 
 
-def claim(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Makes a directory the run's, or checks that it is.
+def check(run_dir: Path, identity: Mapping[str, Any]) -> None:
+    """Checks that a run directory is new, or belongs to the run; changes nothing.
 
     Args:
-      run_dir: the run's directory; made if it is not there.
+      run_dir: the run's directory, which need not be there.
       identity: the settings that may not change between starts (`Config.identity`).
-      about: what else to write down when the run begins.
 
     Raises:
-      InputError: if the directory belongs to a run with other settings; the message names them.
+      InputError: if it belongs to a run with other settings, which the message names, or to none.
     """
     file = run_dir / FILE
     if file.exists():
         try:
-            theirs = json.loads(file.read_text(encoding="utf-8"))["identity"]
+            theirs = dict(json.loads(file.read_text(encoding="utf-8"))["identity"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file} is damaged ({error}): choose another run_dir") from error
+            raise InputError(f"{file} is damaged ({error!r}): choose another run_dir") from error
         _compare(run_dir, theirs, json.loads(json.dumps(identity)))
-        return
-    if run_dir.is_dir() and any(run_dir.iterdir()):
+    elif run_dir.is_dir() and any(path.name != _PART for path in run_dir.iterdir()):
         raise InputError(
-            f"config.run_dir = {str(run_dir)!r} holds files but is no run (it has no {FILE}):"
-            " choose an empty or a new directory"
+            f"config.run_dir = {str(run_dir)!r} holds files but is no run (it has no {FILE}): "
+            "choose an empty or a new directory"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
-    part = run_dir / f".{FILE}.part"
-    part.write_text(json.dumps({"identity": identity, **about}, indent=1), encoding="utf-8")
-    part.replace(file)
+
+
+def claim(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Makes a directory the run's, unless it is already.
+
+    Args:
+      run_dir: the run's directory; made if it is not there.
+      identity: as for `check`.
+      about: what else to write down when the run begins.
+
+    Raises:
+      InputError: as `check`, or if the directory cannot be made.
+    """
+    check(run_dir, identity)
+    if (run_dir / FILE).exists():
+        return
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        part = run_dir / _PART
+        part.write_text(json.dumps({"identity": identity, **about}, indent=1), encoding="utf-8")
+        part.replace(run_dir / FILE)
+    except OSError as error:
+        raise InputError(
+            f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror}): choose "
+            "another directory"
+        ) from error
 
 
 def _compare(run_dir: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict, config_flags
 from rich import box
 from rich.table import Table
 
-from anytime_jax import __version__, config, identity, sharding, train
+from anytime_jax import config, sharding, train
 from anytime_jax.clock import human
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        print(f"\ninterrupted before training began: nothing is lost. To go on: {_command()}")
+        print(f"\ninterrupted: nothing that was saved is lost. To go on: {_command()}")
         return 130
 
 
@@ -72,9 +72,6 @@ def _run() -> int:
     display = Display(settings.clock)
     dataset = _dataset(settings, display)
     train.check_data(settings, dataset)
-    run_dir = Path(settings.run_dir)
-    about = {"name": settings.name, "version": __version__, "config": dict(settings.source)}
-    identity.claim(run_dir, settings.identity(dataset.fingerprint), about)
     began = time.monotonic()
     with _interruptible() as interrupted:
         outcome = train.train(settings, mesh, dataset, display, interrupted)

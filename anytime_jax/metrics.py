@@ -6,6 +6,7 @@ Every number is written once per step and name: `train/loss`, `train/grad_norm`,
 
 import collections
 import contextlib
+import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +91,7 @@ class Meter:
     def _land(self) -> None:
         step, metrics = self._flying.popleft()
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        for name in ("loss", "grad_norm"):
+        for name in ("loss", "grad_norm", "update_norm"):
             if not math.isfinite(values[name]):
                 raise NonFiniteError(f"the {name} of update {step:,} is {values[name]}")
         for name, value in values.items():
@@ -141,15 +142,19 @@ class Writers:
           from_step: the step this start of the run begins at.
           header: plain data for the head of the records' segment.
         """
-        self._records = RecordWriter(run_dir, from_step, header)
         self._tensorboard = self._wandb = None
+        if log.wandb_project:
+            import wandb  # pyright: ignore[reportMissingImports]
+
+            self._wandb = wandb.init(
+                project=log.wandb_project, name=name, id=name, dir=str(run_dir), resume="allow"
+            )
         if log.tensorboard:
             from tensorboardX import SummaryWriter
 
             directory = str(run_dir / "tensorboard")
             self._tensorboard = SummaryWriter(directory, purge_step=from_step + 1)
-        if log.wandb_project:
-            self._wandb = _open_wandb(run_dir, name, log.wandb_project)
+        self._records = RecordWriter(run_dir, from_step, header)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Writes values of a step everywhere."""
@@ -173,12 +178,10 @@ class Writers:
             self._wandb.finish()
 
 
-def _open_wandb(run_dir: Path, name: str, project: str) -> Any:
-    try:
-        import wandb  # pyright: ignore[reportMissingImports]
-    except ImportError:
+def check_mirrors(log: LogConfig) -> None:
+    """Raises an InputError if a mirror was asked for whose package is not installed."""
+    if log.wandb_project and importlib.util.find_spec("wandb") is None:
         raise InputError(
-            f"config.log.wandb_project = {project!r} needs Weights & Biases: pip install "
+            f"config.log.wandb_project = {log.wandb_project!r} needs Weights & Biases: pip install "
             "'anytime_jax[wandb]', or leave it empty"
-        ) from None
-    return wandb.init(project=project, name=name, dir=str(run_dir), resume="allow", id=name)
+        )

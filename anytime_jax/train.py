@@ -12,15 +12,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__, averaging, flops, sharding
-from anytime_jax.checkpoint import Checkpoints
+from anytime_jax import __version__, averaging, flops, identity, sharding
+from anytime_jax.checkpoint import Checkpoints, saved_steps
 from anytime_jax.clock import human
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, stream
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.evaluate import Evaluator
-from anytime_jax.metrics import Meter, NonFiniteError, Writers
+from anytime_jax.metrics import Meter, NonFiniteError, Writers, check_mirrors
 from anytime_jax.model import count_params
 from anytime_jax.progress import Display, size
 from anytime_jax.step import Program, make_program
@@ -62,25 +62,29 @@ def train(
       InputError: if the data do not fit the configuration; before anything is compiled.
       RunError: if the run breaks in flight; the message names the last good checkpoint.
     """
-    run_dir = Path(config.run_dir)
+    run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
+    identity.check(run_dir, named)
+    saved = saved_steps(run_dir)
+    start = saved[-1] if saved else 0
+    goal, reason = _goal(config, dataset, start)
+    if goal is not None and start >= goal:
+        return Outcome(start, reason)
+    check_mirrors(config.log)
+    try:
+        program = make_program(config, mesh)
+    except ValueError as error:
+        raise InputError(f"config.mesh: {error}") from error
+    about = {"name": config.name, "version": __version__, "config": dict(config.source)}
+    identity.claim(run_dir, named, about)
+    _announce(config, mesh, dataset, display, program, start, goal)
     checkpoints = Checkpoints(run_dir, config.checkpoint.keep, keeps_forever(config))
     try:
-        saved = checkpoints.steps()
-        start = saved[-1] if saved else 0
-        goal, reason = _goal(config, dataset, start)
-        if goal is not None and start >= goal:
-            return Outcome(start, reason)
-        try:
-            program = make_program(config, mesh)
-        except ValueError as error:
-            raise InputError(f"config.mesh: {error}") from error
-        _announce(config, mesh, dataset, display, program, start, goal)
         loop = _Loop(config, mesh, dataset, display, program, checkpoints, start)
         with display:
             done = loop.run(goal, interrupted)
-        return Outcome(done, reason if done == goal else "interrupted")
     finally:
         checkpoints.close()
+    return Outcome(done, reason if done == goal else "interrupted")
 
 
 def keeps_forever(config: Config) -> Callable[[int], bool]:
