@@ -1,0 +1,186 @@
+"""One update against NumPy and plain `jax.grad`, on every layout, donated, compiled once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from anytime_jax import averaging, model
+from anytime_jax.config import Config
+
+STEPS = 5
+TOKENS = np.random.RandomState(0).randint(
+    0, tiny.VOCABULARY, (STEPS, tiny.BATCH, tiny.LENGTH + 1), np.int32
+)
+
+
+def run(config: Config, mesh: jax.sharding.Mesh, steps: int = STEPS):
+    """States after every update, the first included, and the metrics of each."""
+    program = tiny.program(config, mesh)
+    state = program.init()
+    states, metrics = [tiny.leaves(state)], []
+    for tokens in TOKENS[:steps]:
+        state, given = program.train_step(state, jnp.asarray(tokens))
+        states.append(tiny.leaves(state))
+        metrics.append({name: float(value) for name, value in given.items()})
+    return states, metrics, state, program
+
+
+def params_of(leaves):
+    return {k: v for k, v in leaves.items() if k.startswith(".params")}
+
+
+def norm(leaves):
+    return np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in leaves.values()))
+
+
+def plain_loss(config: Config, params, tokens):
+    """The mean cross-entropy, written out."""
+    logits = model.apply(config.model, params, tokens[:, :-1])
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    right = jnp.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
+    return (jnp.log(jnp.exp(shifted).sum(axis=-1)) - right).mean()
+
+
+@pytest.fixture(scope="module")
+def config():
+    return tiny.config("unused")
+
+
+@pytest.fixture(scope="module")
+def ran(config):
+    return run(config, tiny.mesh())
+
+
+def test_metrics_are_those_of_numpy_and_of_plain_grad(config, ran):
+    states, metrics, _, program = ran
+    value_and_grad = jax.jit(
+        lambda params, tokens: jax.value_and_grad(lambda p: plain_loss(config, p, tokens))(params)
+    )
+    structure = jax.tree.structure(program.abstract_state.params)
+    for count, (before, after, got) in enumerate(zip(states, states[1:], metrics, strict=False)):
+        params = jax.tree.unflatten(structure, list(params_of(before).values()))
+        loss, grads = value_and_grad(params, TOKENS[count])
+        grad_norm = norm(tiny.leaves(grads))
+        moved = {k: after[k].astype(np.float64) - before[k] for k in params_of(before)}
+        rate = 0.1 + 0.9 * count / 3 if count < 3 else np.sqrt(7 / (count - 3 + 7))
+        assert got["loss"] == pytest.approx(float(loss), rel=1e-6)
+        assert got["grad_norm"] == pytest.approx(grad_norm, rel=1e-5)
+        assert got["clipped"] == float(grad_norm > config.optimizer.clip_norm)
+        assert got["lr"] == pytest.approx(1e-2 * rate, rel=1e-6)
+        assert got["update_norm"] == pytest.approx(norm(moved), rel=1e-4)
+    assert metrics[0].keys() == {"loss", "lr", "grad_norm", "clipped", "update_norm"}
+
+
+def test_a_gradient_within_the_norm_is_not_clipped():
+    config = tiny.config("unused", optimizer__clip_norm=50.0)
+    _, metrics, state, _ = run(config, tiny.mesh(), steps=1)
+    moments = [x for k, x in tiny.leaves(state).items() if ".mu" in k]
+    mu_norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in moments))
+    assert metrics[0]["clipped"] == 0
+    assert 0.1 * metrics[0]["grad_norm"] == pytest.approx(mu_norm, rel=1e-5)
+    assert metrics[0]["grad_norm"] > 1.5  # so that a clip at 1 would have shown
+
+
+def test_every_count_is_the_step(ran):
+    states, *_ = ran
+    for done, leaves in enumerate(states):
+        counts = {k: int(x) for k, x in leaves.items() if np.issubdtype(x.dtype, np.integer)}
+        assert len(counts) == 4, counts  # the step, Adam, the schedule, the averages
+        assert set(counts.values()) == {done}
+
+
+def test_averages_follow_the_weights(ran):
+    states, *_ = ran
+    for label, rule in averaging.label_rules(tiny.RULES).items():
+        for name in (".params['head']", ".params['blocks']['q_norm']['scale']"):
+            weights = rule.weights(STEPS)
+            wanted = sum(
+                w * s[name].astype(np.float64) for w, s in zip(weights, states, strict=True)
+            )
+            found = [
+                x
+                for k, x in states[-1].items()
+                if f"averages['{label}']{name.removeprefix('.params')}" in k
+            ]
+            assert len(found) == 1
+            np.testing.assert_allclose(found[0], wanted, rtol=0, atol=2e-7)
+
+
+def test_a_second_update_compiles_nothing_and_buffers_are_reused(config, compilations):
+    program = tiny.program(config, tiny.mesh())
+    state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]))
+    tokens = [jnp.asarray(tokens) for tokens in TOKENS]
+    with compilations() as count:
+        for batch in tokens:
+            old = jax.tree.leaves(state)
+            state, _ = program.train_step(state, batch)
+            assert all(leaf.is_deleted() for leaf in old)
+    assert count() == 0
+    assert program.train_step._cache_size() == 1
+
+
+def test_abstract_state_is_the_state(ran):
+    *_, state, program = ran
+    for leaf, abstract in zip(
+        jax.tree.leaves(state), jax.tree.leaves(program.abstract_state), strict=True
+    ):
+        assert (leaf.shape, leaf.dtype) == (abstract.shape, abstract.dtype)
+        assert leaf.sharding.is_equivalent_to(abstract.sharding, leaf.ndim)
+
+
+def test_microbatches_give_the_loss_and_gradient_of_the_batch():
+    """Two parts are held against the oracle in test_trajectory.py."""
+    whole, parts = (
+        run(tiny.config("unused", microbatches=n, optimizer__clip_norm=50.0), tiny.mesh(), steps=1)
+        for n in (1, 4)
+    )
+    assert parts[1][0]["loss"] == pytest.approx(whole[1][0]["loss"], rel=3e-7)
+    # Nothing is clipped, so the first moment is a tenth of the gradient.
+    wanted, found = (
+        {k: x for k, x in states[1].items() if ".mu" in k} for states, *_ in (whole, parts)
+    )
+    difference = {k: found[k].astype(np.float64) - wanted[k] for k in wanted}
+    assert norm(difference) < 2e-6 * norm(wanted)
+
+
+@pytest.mark.parametrize(
+    ("axes", "microbatches"),
+    [
+        ({"data": 2, "fsdp": 2, "tensor": 2}, 2),
+        pytest.param({"fsdp": 8}, 1, marks=pytest.mark.slow),
+        pytest.param({"data": 8}, 1, marks=pytest.mark.slow),
+        pytest.param({"fsdp": 2, "tensor": 4}, 1, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_every_layout_of_eight_devices_trains_alike(ran, axes, microbatches):
+    alone, metrics, *_ = ran
+    config = tiny.config("unused", microbatches=microbatches)
+    states, others, state, program = run(config, tiny.mesh(8, **axes))
+    assert program.train_step._cache_size() == 1
+    for name, leaf in states[0].items():  # the initial weights are the same bits
+        np.testing.assert_array_equal(leaf, alone[0][name], err_msg=name)
+    losses, wanted = ([row["loss"] for row in rows] for rows in (others, metrics))
+    # Sums in another order move a loss of 6 by some 1e-6.
+    np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        [row["grad_norm"] for row in others], [row["grad_norm"] for row in metrics], rtol=1e-4
+    )
+    # Moments and averages are split as the parameters are.
+    split = state.params["blocks"]["qkv"].sharding
+    alike = [
+        leaf.sharding.is_equivalent_to(split, leaf.ndim)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        if "'qkv'" in jax.tree_util.keystr(path)
+    ]
+    assert alike == [True] * 4  # two moments, two averages
+    assert split.is_fully_replicated == (axes == {"data": 8})
+
+
+def test_another_seed_gives_other_weights(ran):
+    states, *_ = ran
+    config = tiny.config("unused", seed=1)
+    head = tiny.leaves(tiny.program(config, tiny.mesh()).init().params)["['head']"]
+    assert not np.array_equal(head, states[0][".params['head']"])
