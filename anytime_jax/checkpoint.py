@@ -12,8 +12,9 @@ array's words, each times an odd number made from its position: the same on any 
 and any single changed word changes it. Restoring computes it again.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ class Checkpoints:
           keep_forever: whether the checkpoint of a step is kept whatever its age.
         """
         self.directory = Path(run_dir).absolute() / DIRECTORY
+        for left in self.directory.glob("[0-9]*"):
+            if left.name.isdecimal() and not (left / _COMPLETE).exists():
+                left.rename(left.with_name(f"{left.name}.incomplete"))  # Orbax would count it
         kept = [checkpoint_managers.LatestN(keep), _KeepSteps(keep_forever)]
         options = ocp.CheckpointManagerOptions(
             preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),
@@ -90,16 +94,31 @@ class Checkpoints:
         sums = {name: checksums(tree) for name, tree in items.items()}
         # Orbax has no empty items: a run may keep no averages.
         arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items() if tree}
-        saved_meta = ocp.args.JsonSave({**meta, "step": step, "checksums": sums})
-        self._manager.save(step, args=ocp.args.Composite(**arrays, meta=saved_meta), force=True)
+        about = {"step": step, "checksums": sums, "averages": list(items["averages"])}
+        args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave({**meta, **about}))
+        with self._saving():
+            self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
-        """Returns once every save is on disk."""
-        self._manager.wait_until_finished()
+        """Returns once every save is on disk; raises a RunError if one failed."""
+        with self._saving():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for every save and lets go of the directory."""
-        self._manager.close()
+        """Waits for every save and lets go of the directory; raises a RunError if one failed."""
+        with self._saving():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of this save, or of one that was still being written
+            last = saved_steps(self.directory.parent)[-1:]
+            raise RunError(
+                f"a checkpoint could not be saved in {self.directory}: {_brief(error)}; the last "
+                f"good one is {f'that of step {last[0]:,}' if last else 'none'}"
+            ) from error
 
     def meta(self, step: int) -> Meta:
         """Returns what was saved beside the arrays of a step."""
@@ -116,10 +135,12 @@ class Checkpoints:
           RunError: if a part is missing or damaged; the message names it.
         """
         meta = self.meta(step)
+        if not {"checksums", "averages"} <= meta.keys():
+            raise RunError(f"checkpoint {self.directory / str(step)}: its meta is not complete")
         wanted = _items(abstract)
         averages = wanted.pop("averages")
         restored = {name: self._arrays(step, name, tree) for name, tree in wanted.items()}
-        stored = _labels(meta)
+        stored = list(meta["averages"])
         common = {label: averages[label] for label in averages if label in stored}
         restored["averages"] = self.averages(step, common)
         for name, tree in restored.items():
@@ -157,7 +178,8 @@ class Checkpoints:
             return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item]
         except Exception as error:  # Orbax and what it stands on raise many kinds
             raise RunError(
-                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {error!r}"
+                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {_brief(error)}. "
+                "Remove that directory to go on from the checkpoint before it"
             ) from error
 
     def _verify(self, step: int, item: str, tree: Any, meta: Meta) -> None:
@@ -166,7 +188,8 @@ class Checkpoints:
             if found != expected.get(name):
                 raise RunError(
                     f"checkpoint {self.directory / str(step)}: {item}{name} is damaged: its "
-                    f"checksum is {found}, it was saved with {expected.get(name)}"
+                    f"checksum is {found}, it was saved with {expected.get(name)}. Remove that "
+                    "directory to go on from the checkpoint before it"
                 )
 
 
@@ -186,7 +209,9 @@ def checksums(tree: Any) -> dict[str, int]:
 
         sum_i (2 * h(i) + 1) * word_i  mod 2^32
 
-    with word_i the i-th word of the array in row-major order and h a mixing of the bits of i.
+        h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
+
+    with word_i the bits of the i-th element of the array in row-major order.
 
     Args:
       tree: arrays of 16- or 32-bit elements, on any layout of devices.
@@ -231,6 +256,7 @@ def _items(state: TrainState) -> dict[str, Any]:
     }
 
 
-def _labels(meta: Meta) -> list[str]:
-    """The labels of the averages in a checkpoint, from the paths of its checksums."""
-    return list(dict.fromkeys(path.split("'")[1] for path in meta["checksums"]["averages"]))
+def _brief(error: Exception) -> str:
+    """What an error says, without the description of the storage that TensorStore appends."""
+    text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
+    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"

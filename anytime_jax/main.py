@@ -170,7 +170,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
-        print("\nfinishing this update, then saving ...", flush=True)
+        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -217,7 +217,7 @@ def _parse(argv: list[str]) -> list[str]:
 def _check_file(argv: Sequence[str]) -> None:
     """Checks that the configuration file runs and has every setting that the flags override."""
     prefix = "--config="
-    joined = " ".join(argv).replace("--config ", prefix).split()
+    joined = [f"{prefix}{b}" if a == "--config" else a for a, b in zip(argv, [*argv[1:], ""])]
     path = next((given.removeprefix(prefix) for given in joined if given.startswith(prefix)), None)
     if path is None:
         return

@@ -67,6 +67,8 @@ class Meter:
     def push(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of an update that was just dispatched."""
         self._flying.append((step, metrics))
+        if self._since is None:
+            self.drain()  # the first update compiles: the clock starts when it is done
         while len(self._flying) > AHEAD:
             self._land()
 
@@ -96,7 +98,7 @@ class Meter:
                 raise NonFiniteError(f"the {name} of update {step:,} is {values[name]}")
         for name, value in values.items():
             self._interval.setdefault(name, []).append(value)
-        if self._since is None:  # the first update compiles: the clock starts when it is done
+        if self._since is None:
             self._since = time.perf_counter()
         else:
             self._timed_steps += 1

@@ -47,7 +47,7 @@ class RecordWriter:
         """
         directory = Path(run_dir) / DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
-        number = len(_segments(run_dir))
+        number = max((int(path.stem) for path in _segments(run_dir)), default=-1) + 1
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
         self._step = from_step
         self._names: set[str] = set()
@@ -104,7 +104,8 @@ def read_records(run_dir: str | Path) -> list[Row]:
 
 
 def _segments(run_dir: str | Path) -> list[Path]:
-    return sorted((Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl"))
+    found = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
+    return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
 def _parse(segment: Path) -> list[dict[str, Any]]:

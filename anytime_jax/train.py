@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__, averaging, flops, identity, sharding
+from anytime_jax import __version__, flops, identity, sharding
 from anytime_jax.checkpoint import Checkpoints, saved_steps
 from anytime_jax.clock import human
 from anytime_jax.config import Config
@@ -249,10 +250,10 @@ class _Loop:
                 self._save(step)
             return step
         except NonFiniteError as error:
+            last = f"that of step {self._saved:,} is the last" if self._saved else "none was made"
             raise RunError(
-                f"{error}; the last checkpoint is that of step {self._saved:,} in "
-                f"{self._checkpoints.directory}. Try a lower peak rate, a longer warmup or a "
-                "smaller clip_norm, in a new run_dir"
+                f"{error}; of the checkpoints in {self._checkpoints.directory} {last}. Try a lower "
+                "peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
             ) from error
         finally:
             self._checkpoints.wait()
@@ -287,6 +288,9 @@ class _Loop:
             began = time.perf_counter()
             losses = self._evaluate_trees(self._state)
             seconds = time.perf_counter() - began
+        for label, loss in losses.items():
+            if not math.isfinite(loss):
+                raise NonFiniteError(f"the validation loss of {label} at step {step:,} is {loss}")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
         tokens = self._config.clock.tokens(step)
         self._writers.write(step, tokens, {**values, "eval_seconds": seconds})
@@ -304,7 +308,6 @@ class _Loop:
             "samples": self._samples,
             "tokens": clock.tokens(step),
             "multiple": clock.multiple(step),
-            "averages": list(averaging.averages(self._state.opt_state)),
             "interval": self._meter.interval,
             "config": dict(self._config.source),
             "fingerprint": self._dataset.fingerprint,

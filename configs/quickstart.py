@@ -3,7 +3,7 @@
     python -m anytime_jax.main --config=configs/quickstart.py
 
 Prepares the built-in corpus (the Python sources on this machine) and its vocabulary, once; then
-trains a decoder of 98,304 block parameters with the inverse square root and the five averages to
+trains a decoder of 81,920 block parameters with the inverse square root and the five averages to
 4x its Chinchilla budget. Run it again and it goes on to 8x, 16x, ...: there is no horizon.
 """
 
@@ -19,26 +19,27 @@ def get_config() -> ConfigDict:
     config.run_dir = "runs/quickstart"
     config.batch_size = 32
     config.microbatches = 1
-    config.chinchilla_tokens = 20 * 98_304  # 20 tokens per block parameter: 480 steps
+    config.chinchilla_tokens = 20 * 81_920  # 20 tokens per block parameter: 400 steps
     config.stop = "4x+"
 
     config.model.layers = 2
     config.model.heads = 4
     config.model.width = 64
-    config.model.mlp_width = 256
+    config.model.mlp_width = 192
     config.model.length = 128
     config.model.vocab_size = 1024
     config.model.embedding_rows = 1024
     config.model.dtype = "float32"
+    config.model.layer_loop = "unroll"
 
     config.data.path = "runs/data/builtin-1024-128"
-    config.data.builtin_megabytes = 40.0
+    config.data.builtin_megabytes = 70.0
 
     config.schedule = ConfigDict()
     config.schedule.kind = "inverse_sqrt"
     config.schedule.peak = 1e-2
-    config.schedule.alpha = 960.0
-    config.schedule.warmup = "192 steps"
+    config.schedule.alpha = 800.0
+    config.schedule.warmup = "160 steps"
     config.schedule.warmup_init = 0.1
 
     config.eval.every = "0.5x"
