@@ -8,6 +8,7 @@ A configuration file is Python code and is executed: use those you trust.
 """
 
 import contextlib
+import itertools
 import os
 import runpy
 import shlex
@@ -217,8 +218,9 @@ def _parse(argv: list[str]) -> list[str]:
 def _check_file(argv: Sequence[str]) -> None:
     """Checks that the configuration file runs and has every setting that the flags override."""
     prefix = "--config="
-    joined = [f"{prefix}{b}" if a == "--config" else a for a, b in zip(argv, [*argv[1:], ""])]
-    path = next((given.removeprefix(prefix) for given in joined if given.startswith(prefix)), None)
+    after = {a: b for a, b in itertools.pairwise(argv) if a == "--config"}
+    given_as = [*(f"{prefix}{path}" for path in after.values()), *argv]
+    path = next((arg.removeprefix(prefix) for arg in given_as if arg.startswith(prefix)), None)
     if path is None:
         return
     if not Path(path).is_file():

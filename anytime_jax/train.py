@@ -250,10 +250,10 @@ class _Loop:
                 self._save(step)
             return step
         except NonFiniteError as error:
-            last = f"that of step {self._saved:,} is the last" if self._saved else "none was made"
+            last = f"that of step {self._saved:,}" if self._saved else "none"
             raise RunError(
-                f"{error}; of the checkpoints in {self._checkpoints.directory} {last}. Try a lower "
-                "peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+                f"{error}; the last checkpoint in {self._checkpoints.directory} is {last}. Try a "
+                "lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
             ) from error
         finally:
             self._checkpoints.wait()
