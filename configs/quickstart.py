@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
     config.schedule.warmup_init = 0.1
 
     config.eval.every = "0.5x"
-    config.eval.tokens = 65_536
+    config.eval.tokens = 32_768
     config.eval.batch_size = 64
     config.checkpoint.every = "1x"
     config.log.every = "10 steps"

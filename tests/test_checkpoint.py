@@ -228,7 +228,6 @@ def test_an_empty_directory_is_no_checkpoint(tmp_path):
     assert saved_steps(tmp_path) == [4]
 
 
-@pytest.mark.xfail(strict=True, reason="Orbax: StepAlreadyExistsError, when the run gets there")
 def test_an_empty_directory_is_not_in_the_way(tmp_path):
     (tmp_path / "checkpoints" / "9").mkdir(parents=True)
     checkpoints = Checkpoints(tmp_path, 2, never)
@@ -293,8 +292,7 @@ def test_damage_to_any_file_is_named_or_harmless(tmp_path):
         gc.collect()
     assert {"params", "meta"} <= caught
     assert not wrong
-    if longest > 1000:
-        pytest.xfail(f"TensorStore's whole specification is in the message: {longest} characters")
+    assert longest < 700
 
 
 def test_numbers_exchanged_on_disk_are_found(tmp_path):

@@ -72,13 +72,13 @@ def test_there_are_files():
 def test_the_quickstart_in_full():
     built = config.build(quickstart())
     assert built.clock.tokens_per_step == 32 * 128
-    assert built.clock.chinchilla_steps == 480
-    assert built.stop == Stop(1920, doubles=True)
-    assert built.schedule == schedules.inverse_sqrt(1e-2, 960.0, warmup_steps=192)
+    assert built.clock.chinchilla_steps == 400
+    assert built.stop == Stop(1600, doubles=True)
+    assert built.schedule == schedules.inverse_sqrt(1e-2, 800.0, warmup_steps=160)
     assert list(built.averages) == ["f6.25", "f12.5", "f25", "f50", "f100"]
     assert (built.model.layers, built.model.dtype) == (2, "float32")
-    assert built.every("eval") == 240
-    assert built.every("checkpoint") == 480
+    assert built.every("eval") == 200
+    assert built.every("checkpoint") == 400
     assert built.every("log") == 10
     assert built.keep_every_steps is None
     assert built.eval_windows == 512
@@ -105,18 +105,18 @@ def test_the_base_is_the_papers_150m():
 
 
 def test_every_kind_of_schedule():
-    common = {"peak": 1e-2, "warmup": "0.1x", "warmup_init": 0.2}  # 48 steps of 480
-    warm = {"warmup_steps": 48, "warmup_init": 0.2}
+    common = {"peak": 1e-2, "warmup": "0.1x", "warmup_init": 0.2}  # 40 steps of 400
+    warm = {"warmup_steps": 40, "warmup_init": 0.2}
     ends = {"horizon": "2x", "floor": 0.05}
     cases = [
         ({"kind": "constant"}, schedules.constant(1e-2, **warm)),
         ({"kind": "inverse_sqrt", "alpha": 7}, schedules.inverse_sqrt(1e-2, 7.0, **warm)),
         ({"kind": "power", "gamma": 1, "alpha": 7}, schedules.power(1e-2, 1.0, 7.0, **warm)),
-        ({"kind": "cosine", **ends}, schedules.cosine(1e-2, 960, **warm, floor=0.05)),
-        ({"kind": "linear", **ends}, schedules.linear(1e-2, 960, **warm, floor=0.05)),
+        ({"kind": "cosine", **ends}, schedules.cosine(1e-2, 800, **warm, floor=0.05)),
+        ({"kind": "linear", **ends}, schedules.linear(1e-2, 800, **warm, floor=0.05)),
         (
             {"kind": "wsd", **ends, "shape": "1-sqrt"},
-            schedules.wsd(1e-2, 864, 960, **warm, floor=0.05, shape="1-sqrt"),
+            schedules.wsd(1e-2, 720, 800, **warm, floor=0.05, shape="1-sqrt"),
         ),
     ]
     for given, expected in cases:
@@ -257,13 +257,13 @@ def test_the_nearest_name():
 
 
 def test_a_decay_and_its_stop():
-    assert config.build(wsd()).schedule.horizon_steps == 480
-    past = ("stop = '4x' is past", "stop = 'never' is past", "stop = '481 steps' is past")
-    for stop, start in zip(("4x", "never", "481 steps"), past, strict=True):
+    assert config.build(wsd()).schedule.horizon_steps == 400
+    past = ("stop = '4x' is past", "stop = 'never' is past", "stop = '401 steps' is past")
+    for stop, start in zip(("4x", "never", "401 steps"), past, strict=True):
         message = refusal({**wsd(), "stop": stop})
-        assert message.startswith(f"config.{start} the schedule's horizon of 480 steps (1x")
+        assert message.startswith(f"config.{start} the schedule's horizon of 400 steps (1x")
     assert config.build({**wsd(), "stop": "0.5x"}).stop.step == 240
-    assert config.build({**wsd(), "stop": "horizon"}).stop == Stop(480, doubles=False)
+    assert config.build({**wsd(), "stop": "horizon"}).stop == Stop(400, doubles=False)
     assert "stop = 'horizon' is not allowed" in refusal(quickstart(stop="horizon"))
     assert "horizon = 'soon'" in refusal(wsd(horizon="soon"))
     assert "shape = 'round'" in refusal(wsd(shape="round"))
@@ -286,15 +286,15 @@ def test_a_decay_begins_after_the_warmup():
 
 
 def test_when_a_run_stops():
-    clock = config.build(quickstart()).clock  # 480 steps are 1x
+    clock = config.build(quickstart()).clock  # 400 steps are 1x
 
     def stops(text, *steps):
         stop = config.build(quickstart(stop=text)).stop
         return [stop.after(step, clock) for step in steps]
 
-    assert stops("4x", 0, 1919, 1920, 4000) == [1920, 1920, 1920, 1920]
-    assert stops("4x+", 0, 1919, 1920, 3839, 3840) == [1920, 1920, 3840, 3840, 7680]
-    assert stops("100 steps+", 0, 100, 480) == [100, 480, 960]
+    assert stops("4x", 0, 1599, 1600, 4000) == [1600, 1600, 1600, 1600]
+    assert stops("4x+", 0, 1599, 1600, 3199, 3200) == [1600, 1600, 3200, 3200, 6400]
+    assert stops("100 steps+", 0, 100, 400) == [100, 400, 800]
     assert stops("never", 0, 10**9) == [None, None]
     assert stops("1M tokens", 0) == [245]  # 1,000,000 / 4096, rounded up
 

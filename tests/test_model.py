@@ -472,13 +472,16 @@ def test_rotated_products_depend_on_the_distance_only():
 # Settings.
 
 INVALID = [
-    ({"layers": 0}, "layers = 0 is not allowed: it must be a whole number, 1 or more"),
+    ({"layers": 0}, "layers = 0 is not allowed: it must be a whole number from 1"),
     ({"heads": 0}, "heads = 0"),
     ({"width": 32.0}, r"width = 32\.0"),
     ({"mlp_width": -1}, "mlp_width = -1"),
     ({"length": 0}, "length = 0"),
     ({"vocab_size": True}, "vocab_size = True"),
-    ({"embedding_rows": 89}, "embedding_rows = 89 is not allowed: .*, 90 or more"),
+    (
+        {"embedding_rows": 89},
+        "embedding_rows = 89 is not allowed: it must be a whole number from 90",
+    ),
     ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
     ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
     ({"architecture": "gpt"}, "architecture = 'gpt' is not allowed: .* one of olmo, olmo2"),

@@ -55,6 +55,8 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
         axes.set_xlabel("training tokens (millions)")
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.grid(alpha=0.3)
+        # Under the axes, where it covers no line.
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
     path = Path(run_dir) / FILE
     part = path.with_name(f".{FILE}.part.png")
     figure.savefig(part, dpi=140)
@@ -81,12 +83,11 @@ def _draw_losses(
             x = _millions([row for row, _ in points])
             axes.plot(x, [y for _, y in points], ".-", color=colour, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
-    axes.legend(frameon=False)
 
 
 def _draw_gains(axes: Axes, evaluated: list[tuple[Row, dict[str, float]]]) -> None:
     labels = [label for label in evaluated[-1][1] if label != LIVE]
-    axes.axhline(0, color="black", linewidth=1, label=f"{LIVE} (live weights)")
+    axes.axhline(0, color="black", linewidth=1, label=LIVE)
     for i, label in enumerate(labels):
         points = [(row, losses) for row, losses in evaluated if label in losses]
         x = _millions([row for row, _ in points])
@@ -100,4 +101,3 @@ def _draw_gains(axes: Axes, evaluated: list[tuple[Row, dict[str, float]]]) -> No
         margin = 0.1 * (high - low) or 0.01
         axes.set_ylim(low - margin, min(high, -2 * low if low < 0 else high) + margin)
     axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
-    axes.legend(frameon=False, fontsize="small", ncols=2)
