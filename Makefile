@@ -23,7 +23,7 @@ test: $(VENV)/.installed-dev  ## Run the default tests
 test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
 	$(BIN)/python -m pytest -n 2
 
-test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with the newest jax
+test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
 	$(VENV312)/bin/python -m pytest -n 2 -m "not slow and not oracle"
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the layering
@@ -51,7 +51,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV312)/.installed-dev: pyproject.toml
 	$(call make_venv,$(PYTHON312),$(VENV312))
-	$(VENV312)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(VENV312)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'jax==0.11.*'
 	touch $@
 
 define make_venv

@@ -56,7 +56,13 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.grid(alpha=0.3)
         # Under the axes, where it covers no line.
-        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
+        axes.legend(
+            frameon=False,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.14),
+            ncols=6,
+            columnspacing=1.2,
+        )
     path = Path(run_dir) / FILE
     part = path.with_name(f".{FILE}.part.png")
     figure.savefig(part, dpi=140)
