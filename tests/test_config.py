@@ -81,7 +81,7 @@ def test_the_quickstart_in_full():
     assert built.every("checkpoint") == 400
     assert built.every("log") == 10
     assert built.keep_every_steps is None
-    assert built.eval_windows == 512
+    assert built.eval_windows == 256
     assert built.optimizer.b2 == 0.98
     assert built.source == quickstart()
 
@@ -262,7 +262,7 @@ def test_a_decay_and_its_stop():
     for stop, start in zip(("4x", "never", "401 steps"), past, strict=True):
         message = refusal({**wsd(), "stop": stop})
         assert message.startswith(f"config.{start} the schedule's horizon of 400 steps (1x")
-    assert config.build({**wsd(), "stop": "0.5x"}).stop.step == 240
+    assert config.build({**wsd(), "stop": "0.5x"}).stop.step == 200
     assert config.build({**wsd(), "stop": "horizon"}).stop == Stop(400, doubles=False)
     assert "stop = 'horizon' is not allowed" in refusal(quickstart(stop="horizon"))
     assert "horizon = 'soon'" in refusal(wsd(horizon="soon"))
