@@ -308,7 +308,8 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
         increment = newest * (theta.astype(jnp.float32) - avg)
         # A dither of half a spacing either way before rounding to nearest is stochastic rounding.
         dither = _spacing(avg) * _uniform(avg.shape, count)
-        return jnp.where(increment == 0, avg, avg + (increment + dither))
+        moved = jnp.where(increment == 0, avg, avg + (increment + dither))
+        return jnp.where(newest == 1, theta.astype(jnp.float32), moved)
 
     return jax.tree.map(one, average, params)
 

@@ -14,6 +14,7 @@ and any single changed word changes it. Restoring computes it again.
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ class Checkpoints:
         self.directory = Path(run_dir).absolute() / DIRECTORY
         for left in self.directory.glob("[0-9]*"):
             if left.name.isdecimal() and not (left / _COMPLETE).exists():
-                left.rename(left.with_name(f"{left.name}.incomplete"))  # Orbax would count it
+                aside = left.with_name(f"{left.name}.incomplete")  # Orbax would count it
+                shutil.rmtree(aside, ignore_errors=True)
+                left.rename(aside)
         kept = [checkpoint_managers.LatestN(keep), _KeepSteps(keep_forever)]
         options = ocp.CheckpointManagerOptions(
             preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),

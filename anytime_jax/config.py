@@ -25,8 +25,8 @@ from anytime_jax.settings import Section, flatten
 from anytime_jax.sharding import MeshConfig
 
 # What may change between starts of one run. All else is the run's identity. The data set counts by
-# its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; mesh
-# and microbatches move the rounding of sums only.
+# its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
+# mesh and the ways to compute the same thing move the rounding of sums only.
 NOT_IDENTITY = (
     "name",
     "run_dir",
@@ -40,6 +40,9 @@ NOT_IDENTITY = (
     "data.path",
     "data.builtin_megabytes",
     "data.repeat",
+    "model.attention",
+    "model.layer_loop",
+    "model.remat",
 )
 
 

@@ -50,16 +50,14 @@ class Evaluator:
 
     def losses(self, trees: Mapping[str, model.Params]) -> dict[str, float]:
         """Returns the mean token loss in nats of each weight tree."""
-        sums: dict[str, list[jax.Array]] = {label: [] for label in trees}
+        sums: list[dict[str, jax.Array | float]] = []
         for tokens, weights in self._batches():
-            for label, tree in trees.items():
-                sums[label].append(self._eval_step(tree, tokens, weights))
+            sums.append({k: self._eval_step(tree, tokens, weights) for k, tree in trees.items()})
+            # One batch is computed while the next is read; more would pile up on the device.
+            if len(sums) > 1:
+                sums[-2] = {label: float(part) for label, part in sums[-2].items()}
         tokens = self._count * self._length
-        # Batches are summed in float64 on the host, once all of them are under way.
-        return {
-            label: math.fsum(float(x) for x in jax.device_get(parts)) / tokens
-            for label, parts in sums.items()
-        }
+        return {label: math.fsum(float(part[label]) for part in sums) / tokens for label in trees}
 
     def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
         size = self._batch_size

@@ -1,7 +1,9 @@
 """Whose a run directory is: the settings that make a run what it is, written down once."""
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,25 @@ def claim(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) 
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror}): choose "
             "another directory"
         ) from error
+
+
+@contextlib.contextmanager
+def alone(run_dir: Path) -> Iterator[None]:
+    """Holds a run's directory for this process, inside a `with`.
+
+    Raises:
+      InputError: if another process holds it.
+    """
+    with (run_dir / "lock").open("w") as lock:
+        try:
+            # Held by this process alone and gone with it, however it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"config.run_dir = {str(run_dir)!r} is in use by another process: wait for it, or "
+                "stop it"
+            ) from error
+        yield
 
 
 def _compare(run_dir: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -63,20 +63,20 @@ def _run() -> int:
     if _CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
     settings = config.build(_CONFIG.value.to_dict())
+    _set_up_jax()
     try:
         mesh = sharding.make_mesh(settings.mesh)
     except ValueError as error:
         raise InputError(f"config.mesh: {error}") from error
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     config.check_layout(settings, mesh.size, shards, tensor)
-    _cache_compilations()
     display = Display(settings.clock)
     dataset = _dataset(settings, display)
     train.check_data(settings, dataset)
     began = time.monotonic()
     with _interruptible() as interrupted:
         outcome = train.train(settings, mesh, dataset, display, interrupted)
-    _report(settings, display, outcome, time.monotonic() - began)
+    _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
 
 
@@ -85,11 +85,12 @@ def _dataset(settings: config.Config, display: Display) -> DatasetInfo:
     data, model = settings.data, settings.model
     if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
         hint = (
-            f"prepare it: python -m anytime_jax.prepare --source=json --input='C4/*.json.gz' "
-            f"--validation-input='C4-VALIDATION/*.json.gz' --vocabulary=T5.model "
+            "prepare it: python -m anytime_jax.prepare --source=json "
+            "--input='c4/en/c4-train.*.json.gz' "
+            "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
             f"--length={model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
         )
-        return load_dataset(data.path, hint)
+        return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
     began = time.monotonic()
     dataset = prepare_builtin(
@@ -104,14 +105,30 @@ def _dataset(settings: config.Config, display: Display) -> DatasetInfo:
     return dataset
 
 
+def _of_that_size(dataset: DatasetInfo, megabytes: float) -> DatasetInfo:
+    """Refuses a built-in corpus that was prepared in another size than the one asked for."""
+    held = dataset.settings.get("megabytes")
+    if megabytes and held is not None and held != megabytes:
+        raise InputError(
+            f"config.data.builtin_megabytes = {megabytes:g}, but {dataset.path} holds {held:g}: "
+            "ask for that, or give another config.data.path"
+        )
+    return dataset
+
+
 def _report(
-    settings: config.Config, display: Display, outcome: train.Outcome, seconds: float
+    settings: config.Config,
+    dataset: DatasetInfo,
+    display: Display,
+    outcome: train.Outcome,
+    seconds: float,
 ) -> None:
     """Ends a start of the run: the table, the picture, and what to do next."""
     clock, run_dir = settings.clock, Path(settings.run_dir)
     where = clock.describe(outcome.step)
     if outcome.reason == "interrupted":
-        display.say(f"interrupted and saved at {where}. To go on: {_command()}")
+        state = f"saved at {where}" if outcome.step else "nothing to save yet"
+        display.say(f"interrupted, {state}. To go on: {_command()}")
         return
     rows = curves.eval_losses(read_records(run_dir))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
@@ -128,21 +145,30 @@ def _report(
     ):
         if path is not None:
             display.say(f"  {what:12} {path}")
-    _say_next(settings, display, outcome)
+    _say_next(settings, dataset, display, outcome)
 
 
-def _say_next(settings: config.Config, display: Display, outcome: train.Outcome) -> None:
+def _say_next(
+    settings: config.Config, dataset: DatasetInfo, display: Display, outcome: train.Outcome
+) -> None:
+    """Says how to go on to the next doubling, if the schedule and the data reach that far."""
     clock, horizon = settings.clock, settings.schedule.horizon_steps
     following = clock.next_doubling(outcome.step)
     there = f"{clock.multiple(following):g}x"
-    if outcome.reason == "data":
-        display.say(f"to go over the data again: {_command()} --config.data.repeat=True")
-    elif horizon is not None and outcome.step >= horizon:
+    windows = dataset.splits["train"].windows
+    again = not settings.data.repeat and following * settings.batch_size > windows
+    command = _command(None if settings.stop.doubles else there)
+    if horizon is not None and outcome.step >= horizon:
         display.say("the schedule ends here; a constant or inverse_sqrt run would go on")
-    elif settings.stop.doubles:
-        display.say(f"this run has no horizon. To go on to {there}: {_command()}")
+    elif horizon is not None and following > horizon:
+        display.say(f"to go on to the schedule's end: {_command('horizon')}")
+    elif again:
+        display.say(
+            f"the data end before {there}. To go over them again: "
+            f"{command} --config.data.repeat=True"
+        )
     else:
-        display.say(f"to go on to {there}: {_command(stop=there)}")
+        display.say(f"this run has no horizon. To go on to {there}: {command}")
     display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
 
 
@@ -181,12 +207,15 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _cache_compilations() -> None:
-    """Keeps compiled programs for the next start, unless the user has said where."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+def _set_up_jax() -> None:
+    """Sets what must be set before JAX looks for devices."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs compiled by earlier starts
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        # Programs under way together would starve each other's collectives of the few real cores.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _command(stop: str | None = None) -> str:
@@ -195,7 +224,9 @@ def _command(stop: str | None = None) -> str:
     if stop is not None:
         kept = [given for given in arguments if not given.startswith("--config.stop=")]
         arguments = [*kept, f"--config.stop={stop}"]
-    return shlex.join(["python", "-m", "anytime_jax.main", *arguments])
+    here = os.path.relpath(sys.executable)
+    python = "python" if here.startswith("..") else here
+    return shlex.join([python, "-m", "anytime_jax.main", *arguments])
 
 
 def _complain(error: Exception, status: int) -> int:
@@ -208,21 +239,27 @@ def _complain(error: Exception, status: int) -> int:
 
 def _parse(argv: list[str]) -> list[str]:
     """Parses flags; whatever is wrong with them, or inside the file, is one line and status 2."""
+    if {"--help", "-h"} & set(argv):
+        print(__doc__, "Every setting: configs/base.py", sep="\n")
+        return sys.exit(0)
     try:
+        argv = [f"-{given}" if given.startswith("-config") else given for given in argv]
         _check_file(argv)
         return flags.FLAGS(argv)
-    except (flags.Error, ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # absl, ml_collections and the file can raise anything
         return sys.exit(_complain(error, 2))
 
 
 def _check_file(argv: Sequence[str]) -> None:
     """Checks that the configuration file runs and has every setting that the flags override."""
     prefix = "--config="
-    after = {a: b for a, b in itertools.pairwise(argv) if a == "--config"}
-    given_as = [*(f"{prefix}{path}" for path in after.values()), *argv]
-    path = next((arg.removeprefix(prefix) for arg in given_as if arg.startswith(prefix)), None)
-    if path is None:
+    paths = [given.removeprefix(prefix) for given in argv if given.startswith(prefix)]
+    paths += [after for given, after in itertools.pairwise(argv) if given == "--config"]
+    if not paths:
         return
+    path = paths[0]
+    if len(paths) > 1:
+        raise InputError(f"{len(paths)} configurations are given ({', '.join(paths)}): give one")
     if not Path(path).is_file():
         raise InputError(f"{prefix}{path}: there is no such file; the runs are in configs/")
     try:

@@ -1,7 +1,7 @@
 """What is measured while training: the meter between device and host, and the writers.
 
 Every number is written once per step and name: `train/loss`, `train/grad_norm`, `train/clipped`,
-`train/update_norm`, `lr`, `tokens_per_s`, `mfu`, `eval/LABEL/loss`.
+`train/update_norm`, `lr`, `tokens_per_s`, `mfu`, `eval/LABEL/loss`, `eval_seconds`.
 """
 
 import collections

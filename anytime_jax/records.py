@@ -16,7 +16,7 @@ from typing import Any
 DIRECTORY = "records"
 
 # Names whose values depend on the machine and the moment, not on the run.
-TIMINGS = ("tokens_per_s", "mfu", "eval_seconds", "save_seconds")
+TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The training loop: from where the run stands to where it is to stop."""
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -77,14 +78,14 @@ def train(
         raise InputError(f"config.mesh: {error}") from error
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     identity.claim(run_dir, named, about)
-    _announce(config, mesh, dataset, display, program, start, goal)
-    checkpoints = Checkpoints(run_dir, config.checkpoint.keep, keeps_forever(config))
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(identity.alone(run_dir))
+        _announce(config, mesh, dataset, display, program, start, goal)
+        checkpoints = Checkpoints(run_dir, config.checkpoint.keep, keeps_forever(config))
+        stack.callback(checkpoints.close)
         loop = _Loop(config, mesh, dataset, display, program, checkpoints, start)
-        with display:
-            done = loop.run(goal, interrupted)
-    finally:
-        checkpoints.close()
+        stack.enter_context(display)
+        done = loop.run(goal, interrupted)
     return Outcome(done, reason if done == goal else "interrupted")
 
 
@@ -250,14 +251,23 @@ class _Loop:
                 self._save(step)
             return step
         except NonFiniteError as error:
-            last = f"that of step {self._saved:,}" if self._saved else "none"
-            raise RunError(
-                f"{error}; the last checkpoint in {self._checkpoints.directory} is {last}. Try a "
-                "lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
-            ) from error
+            advice = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+            raise self._broken(error, advice) from error
+        except jax.errors.JaxRuntimeError as error:
+            advice = (
+                "if memory ran out, more microbatches, model.remat or a smaller eval.batch_size"
+            )
+            raise self._broken(error, advice) from error
         finally:
-            self._checkpoints.wait()
             self._writers.close()
+            self._checkpoints.wait()
+
+    def _broken(self, error: Exception, advice: str) -> RunError:
+        last = f"that of step {self._saved:,}" if self._saved else "none"
+        return RunError(
+            f"{str(error)[:300]}; the last checkpoint in {self._checkpoints.directory} is {last}. "
+            f"Try {advice}"
+        )
 
     def _batches(self) -> Iterator[jax.Array]:
         """Global batches from the next sample on, read ahead of the device."""

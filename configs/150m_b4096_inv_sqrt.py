@@ -3,7 +3,7 @@
     python -m anytime_jax.main --config=configs/150m_b4096_inv_sqrt.py
 
 Settings: ours, inside the paper's grid; it publishes none for batch 4096.
-Cost:     49 hours of one H100 to 16x (52.4B tokens); 1x is 3.0 hours.
+Cost:     49 hours of one H100 to 16x (52.5B tokens); 1x is 3.0 hours.
 Result:   unpublished as numbers (the paper's large-batch figure).
 """
 

@@ -39,6 +39,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
+# Programs under way together would starve each other's collectives of the few real cores.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 _compiled = 0
 
 

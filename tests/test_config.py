@@ -306,6 +306,7 @@ def test_identity():
     assert identity["data.fingerprint"] == "abc"
     outside = {"name", "run_dir", "stop", "averages", "microbatches"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
+    outside |= {"model.attention", "model.layer_loop", "model.remat"}
     groups = ("mesh", "eval", "checkpoint", "log")
     flat = dict(settings.flatten(quickstart()))
     inside = {n for n in flat if n not in outside and n.partition(".")[0] not in groups}

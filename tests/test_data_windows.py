@@ -4,6 +4,7 @@ import gc
 import json
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -126,8 +127,9 @@ def test_stream_leaves_no_threads(info):
     assert set(threading.enumerate()) - before
     del batches
     gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=10)
+    deadline = time.monotonic() + 10
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not set(threading.enumerate()) - before
 
 

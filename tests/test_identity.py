@@ -1,6 +1,8 @@
 """A directory belongs to one run."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import tiny
@@ -58,6 +60,9 @@ MAY_CHANGE = {
     "stop": "never",
     "averages": (50.0, "uniform"),
     "microbatches": 2,
+    "model__remat": "full",
+    "model__layer_loop": "unroll",
+    "model__attention": "xla",
     "mesh__fsdp": 2,
     "eval__every": "7 steps",
     "eval__tokens": 80,
@@ -74,7 +79,6 @@ MAKES_ANOTHER_RUN = {
     "chinchilla_tokens": 320,
     "model__width": 24,
     "model__dtype": "bfloat16",
-    "model__remat": "full",
     "data__seed": 1,
     "schedule__peak": 2e-2,
     "schedule__alpha": 8.0,
@@ -104,3 +108,16 @@ def test_other_data_make_another_run(tmp_path):
     identity.claim(tmp_path, config.identity("x"), {})
     with pytest.raises(InputError, match=r"data\.fingerprint was 'x', is 'y'"):
         identity.claim(tmp_path, config.identity("y"), {})
+
+
+def test_a_second_process_is_refused(tmp_path):
+    identity.claim(tmp_path, {"seed": 0}, {})
+    code = (
+        "import pathlib, sys; from anytime_jax import identity\n"
+        "with identity.alone(pathlib.Path(sys.argv[1])): pass"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with identity.alone(tmp_path):
+        second = subprocess.run(command, capture_output=True, text=True)
+    assert "is in use by another process" in second.stderr
+    assert subprocess.run(command).returncode == 0  # the lock went with its holder

@@ -154,7 +154,7 @@ def run_main(monkeypatch, capsys):
 
     def run(settings):
         monkeypatch.setattr(main, "_CONFIG", types.SimpleNamespace(value=settings))
-        monkeypatch.setattr(main, "_cache_compilations", lambda: None)
+        monkeypatch.setattr(main, "_set_up_jax", lambda: None)
         status = main.run(["anytime_jax.main"])
         return status, capsys.readouterr().err
 
@@ -266,8 +266,8 @@ def start_process(tmp_path):
 
 def go_on_line(said):
     """The command that an interrupted run says to go on with, run by this Python."""
-    (step,) = re.findall(r"interrupted and saved at ([\d,]+) steps", said)
-    (line,) = re.findall(r"To go on: (python -m anytime_jax\.main .*)", said)
+    (step,) = re.findall(r"interrupted, saved at ([\d,]+) steps", said)
+    (line,) = re.findall(r"To go on: (\S*python\S* -m anytime_jax\.main .*)", said)
     return int(step.replace(",", "")), [sys.executable, *shlex.split(line)[1:]]
 
 
@@ -304,7 +304,7 @@ def test_signals_save_and_the_line_that_is_printed_goes_on(dataset, tmp_path, st
     assert status == 0, said
     assert f"at {later + 2:,} steps" in said
     assert "validation loss (nats per token), * the best of each row" in said
-    assert "to go on to" in said
+    assert "To go on to" in said
     assert (run / "curves.png").stat().st_size > 10_000
     assert any((run / "tensorboard").iterdir())
     rows = read_records(run)
