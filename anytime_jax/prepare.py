@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
@@ -72,8 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Answers a usage error in one line, like any other bad input."""
+        self.exit(2, f"error: {message}; --help lists the options\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m anytime_jax.prepare",
         description="Turn text into a dataset of token windows, resumable and reproducible.",
         allow_abbrev=False,

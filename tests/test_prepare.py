@@ -107,7 +107,8 @@ def test_usage_errors_are_status_2_too(capsys):
     with pytest.raises(SystemExit) as stop:
         prepare.main(["--source=builtin", "--output=x", "--len=3", "--train-vocabulary=400"])
     assert stop.value.code == 2
-    assert "--len=3" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--len=3" in line
 
 
 def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
