@@ -5,6 +5,10 @@
 Prepares the built-in corpus (the Python sources on this machine) and its vocabulary, once; then
 trains a decoder of 81,920 block parameters with the inverse square root and the five averages to
 4x its Chinchilla budget. Run it again and it goes on to 8x, 16x, ...: there is no horizon.
+
+Cost:   about 3 minutes on two CPU cores, after half a minute for the corpus.
+Result: validation loss near 3.24 nats for `last` and 3.17 for `f25` at 4x; it depends a little on
+        which Python packages, and so which text, are on the machine.
 """
 
 from ml_collections import ConfigDict
