@@ -254,9 +254,7 @@ class _Loop:
             advice = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
             raise self._broken(error, advice) from error
         except jax.errors.JaxRuntimeError as error:
-            advice = (
-                "if memory ran out, more microbatches, model.remat or a smaller eval.batch_size"
-            )
+            advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
             raise self._broken(error, advice) from error
         finally:
             self._writers.close()
