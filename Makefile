@@ -6,7 +6,7 @@ VENV ?= .venv
 VENV312 ?= .venv312
 BIN := $(VENV)/bin
 SOURCES := anytime_jax configs tests
-# glibc: back large arrays with huge pages. On a CPU the quickstart's step takes 0.7 of the time.
+# glibc: back large arrays with huge pages. On a CPU the quickstart's step takes two thirds of the time.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
 .PHONY: quickstart test test-all test-py312 lint format clean help

@@ -31,7 +31,7 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
-_C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl")
+_C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 
 # The same examples at every run: a failure in CI is a failure at home.
 hypothesis.settings.register_profile(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import pickle
 from pathlib import Path
 
@@ -18,15 +17,6 @@ from anytime_jax.errors import InputError
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
 
 HELD_OUT = [f"held out {i}" for i in range(5)]
-
-
-def sample_file(name: str) -> Path:
-    """A file of the optional test material, or a skip that says what is missing."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("ANYTIME_JAX_TEST_DATA", beside))
-    if not (folder / name).is_file():
-        pytest.skip(f"optional test material {name} not found (set ANYTIME_JAX_TEST_DATA)")
-    return folder / name
 
 
 def read(source):
@@ -267,9 +257,9 @@ def test_nothing_to_read_is_refused(tmp_path):
         list(part.documents())
 
 
-def test_real_c4():
+def test_real_c4(c4_data):
     names = [f"c4-sample.0{i}.json.gz" for i in (1, 2, 3)]
-    files = [sample_file(name) for name in names]
+    files = [c4_data / name for name in names]
     lines = [line for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
     expected = [json.loads(line)["text"] for line in lines]
     source = FileSource("json", str(files[0].parent / "c4-sample.*.json.gz"), validation_share=0.1)

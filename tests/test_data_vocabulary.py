@@ -3,8 +3,6 @@
 import argparse
 import hashlib
 import inspect
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +13,6 @@ from anytime_jax.errors import InputError
 
 SOURCE = inspect.getsource(argparse)
 AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
-
-
-def sample_file(name: str) -> Path:
-    """A file of the optional test material, or a skip that says what is missing."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("ANYTIME_JAX_TEST_DATA", beside))
-    if not (folder / name).is_file():
-        pytest.skip(f"optional test material {name} not found (set ANYTIME_JAX_TEST_DATA)")
-    return folder / name
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +103,8 @@ def test_no_model_is_refused(tmp_path, capfd, content):
     assert capfd.readouterr() == ("", "")
 
 
-def test_t5():
-    vocabulary = load_vocabulary(sample_file("t5_cc_all_32000_100extra.model"))
+def test_t5(c4_data):
+    vocabulary = load_vocabulary(c4_data / "t5_cc_all_32000_100extra.model")
     assert (vocabulary.size, vocabulary.eos_id) == (32_100, 1)
     assert vocabulary.encode(["Today is a fine"])[0].tolist() == [1960, 19, 3, 9, 1399]
     assert vocabulary.decode([1960, 19, 3, 9, 1399, 1, 0, 0]) == "Today is a fine"

@@ -17,14 +17,6 @@ from anytime_jax.data.windows import load_dataset
 REPOSITORY = Path(__file__).parents[1]
 
 
-def sample_file(name: str) -> Path:
-    """A file of the optional test material, or a skip that says what is missing."""
-    folder = Path(os.environ.get("ANYTIME_JAX_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not (folder / name).is_file():
-        pytest.skip(f"optional test material {name} not found (set ANYTIME_JAX_TEST_DATA)")
-    return folder / name
-
-
 @pytest.fixture
 def text(tmp_path):
     lines = [json.dumps({"text": f"{i} " + "words to prepare " * 20}) for i in range(100)]
@@ -63,9 +55,9 @@ def test_builtin_is_the_shortest_command(tmp_path):
     assert load_dataset(output).settings["validation_share"] == 0.05
 
 
-def test_c4_with_the_vocabulary_of_t5(tmp_path):
-    vocabulary = sample_file("t5_cc_all_32000_100extra.model")
-    documents = sample_file("c4-sample.01.json.gz").parent / "c4-sample.*.json.gz"
+def test_c4_with_the_vocabulary_of_t5(c4_data, tmp_path):
+    vocabulary = c4_data / "t5_cc_all_32000_100extra.model"
+    documents = c4_data / "c4-sample.*.json.gz"
     command = ["--source=json", f"--input={documents}", f"--vocabulary={vocabulary}"]
     rest = ["--validation-fraction=0.2", "--length=128", f"--output={tmp_path / 'c4'}"]
     assert prepare.main([*command, *rest]) == 0
