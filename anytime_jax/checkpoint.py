@@ -5,11 +5,10 @@ A checkpoint of a run lies in `RUN/checkpoints/STEP` and holds four items, writt
     params    the live weights
     opt       the optimizer's state without the averages
     averages  the averages of the weights, by label
-    meta      JSON: step, samples, tokens, configuration, versions, and a checksum of every array
+    meta      JSON: step, samples, tokens, configuration, versions, a checksum of every array, and
+              a digest of all this
 
-Only the copy of the arrays to host memory blocks the caller. A checksum is a sum modulo 2^32 of the
-array's words, each times an odd number made from its position: the same on any layout of devices,
-and any single changed word changes it. Restoring computes it again.
+Only the copy of the arrays to host memory blocks the caller. Reading computes every checksum again.
 """
 
 import contextlib
@@ -24,21 +23,20 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from anytime_jax import averaging
+from anytime_jax import averaging, integrity
+from anytime_jax.checksums import checksums, digest, not_finite
 from anytime_jax.errors import RunError
+from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
 from anytime_jax.model import Params
+from anytime_jax.retention import Retention, free_bytes
 from anytime_jax.step import TrainState
 
-DIRECTORY = "checkpoints"
-ARRAY_ITEMS = ("params", "opt", "averages")
-_COMPLETE = "_CHECKPOINT_METADATA"  # what Orbax puts into a step's directory last
-
-Meta = dict[str, Any]
+_FULL = ("No space left on device", "Disk quota exceeded")  # what the system says
 
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """What `Checkpoints.restore` gives.
+    """A state read back.
 
     Attributes:
       state: the state as it was saved.
@@ -53,33 +51,35 @@ class Restored:
     dropped: tuple[str, ...]
 
 
-def saved_steps(run_dir: str | Path) -> list[int]:
-    """Returns the steps of all complete checkpoints of a run, in order."""
-    found = (Path(run_dir) / DIRECTORY).glob(f"[0-9]*/{_COMPLETE}")
-    return sorted(int(path.parent.name) for path in found if path.parent.name.isdecimal())
-
-
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """The checkpoints of one run directory, held by this process."""
 
-    def __init__(self, run_dir: str | Path, keep: int, keep_forever: Callable[[int], bool]):
+    def __init__(
+        self,
+        run_dir: str | Path,
+        policy: Retention,
+        say: Callable[[str], None] = lambda text: None,
+    ):
         """Opens, and creates if need be, the checkpoints of a run.
 
         Args:
           run_dir: the run's directory.
-          keep: number of latest checkpoints kept.
-          keep_forever: whether the checkpoint of a step is kept whatever its age.
+          policy: which checkpoints stay.
+          say: is told what is found that is no checkpoint.
         """
-        self.directory = Path(run_dir).absolute() / DIRECTORY
-        for left in self.directory.glob("[0-9]*"):
-            if left.name.isdecimal() and not (left / _COMPLETE).exists():
-                aside = left.with_name(f"{left.name}.incomplete")  # Orbax would count it
-                shutil.rmtree(aside, ignore_errors=True)
-                left.rename(aside)
-        kept = [checkpoint_managers.LatestN(keep), _KeepSteps(keep_forever)]
+        self.directory = Path(run_dir).absolute() / integrity.DIRECTORY
+        self._say = say
+        self._bytes = 0  # of the save under way
+        for found in integrity.survey(run_dir):
+            if found.kind == "half-written":
+                shutil.rmtree(found.path)
+                say(f"removed {found.path.name}: the save was cut short")
+            elif found.kind == "foreign":
+                say(f"passing over {found.path}: it is no checkpoint")
+        rolling = checkpoint_managers.LatestN(policy.rolling)
+        kept = checkpoint_managers.AnyPreservationPolicy([rolling, _Keep(policy.keeps_forever)])
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),
-            enable_async_checkpointing=True,
+            preservation_policy=kept, enable_async_checkpointing=True
         )
         self._manager = ocp.CheckpointManager(
             self.directory, item_names=(*ARRAY_ITEMS, "meta"), options=options
@@ -91,15 +91,25 @@ class Checkpoints:
         Args:
           state: the state; its arrays may be donated as soon as this returns.
           meta: plain data to save beside it.
+
+        Raises:
+          RunError: if the state holds a NaN or an infinity, if the disk is full, or if the save
+            before this one has failed meanwhile; the message names the last good checkpoint.
         """
-        step = int(state.step)
-        items = _items(state)
+        step, items = int(state.step), _items(state)
         sums = {name: checksums(tree) for name, tree in items.items()}
         # Orbax has no empty items: a run may keep no averages.
         arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items() if tree}
-        about = {"step": step, "checksums": sums, "averages": list(items["averages"])}
-        args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave({**meta, **about}))
+        about = {**meta, "step": step, "checksums": sums, "averages": list(items["averages"])}
+        about["digest"] = digest(about)
+        args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(about))
+        self.wait()
         with self._saving():
+            bad = [f"{name}/{path}" for name, tree in items.items() for path in not_finite(tree)]
+            if bad:
+                raise RunError(f"{bad[0]} holds a NaN or an infinity at step {step:,}")
+            self._bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(items))
+            self._check_room()
             self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
@@ -112,21 +122,6 @@ class Checkpoints:
         with self._saving():
             self._manager.close()
 
-    @contextlib.contextmanager
-    def _saving(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # of this save, or of one that was still being written
-            last = saved_steps(self.directory.parent)[-1:]
-            raise RunError(
-                f"a checkpoint could not be saved in {self.directory}: {_brief(error)}; the last "
-                f"good one is {f'that of step {last[0]:,}' if last else 'none'}"
-            ) from error
-
-    def meta(self, step: int) -> Meta:
-        """Returns what was saved beside the arrays of a step."""
-        return self._read(step, "meta", ocp.args.JsonRestore())
-
     def restore(self, step: int, abstract: TrainState) -> Restored:
         """Restores a state on any layout of devices and checks every array.
 
@@ -137,27 +132,80 @@ class Checkpoints:
         Raises:
           RunError: if a part is missing or damaged; the message names it.
         """
-        meta = self.meta(step)
-        if not {"checksums", "averages"} <= meta.keys():
-            raise RunError(f"checkpoint {self.directory / str(step)}: its meta is not complete")
+        self.wait()
+        path = self.directory / str(step)
+        meta = integrity.read_meta(path)
         wanted = _items(abstract)
         averages = wanted.pop("averages")
-        restored = {name: self._arrays(step, name, tree) for name, tree in wanted.items()}
         stored = list(meta["averages"])
+        restored = {name: self._arrays(step, name, tree) for name, tree in wanted.items()}
         common = {label: averages[label] for label in averages if label in stored}
         restored["averages"] = self.averages(step, common)
-        for name, tree in restored.items():
-            self._verify(step, name, tree, meta)
-        added = tuple(label for label in averages if label not in stored)
+        for item, tree in restored.items():
+            whole = item != "averages"  # some may be dropped
+            integrity.compare(path, item, checksums(tree), meta["checksums"][item], whole)
         trees = {
             label: restored["averages"][label] if label in stored else _copy(restored["params"])
             for label in averages
         }
         opt_state = averaging.replace_averages(restored["opt"], trees)
         counter = jax.device_put(jnp.asarray(step, jnp.int32), abstract.step.sharding)
-        state = TrainState(counter, restored["params"], opt_state)
-        dropped = tuple(label for label in stored if label not in averages)
-        return Restored(state, meta, added, dropped)
+        return Restored(
+            TrainState(counter, restored["params"], opt_state),
+            meta,
+            added=tuple(label for label in averages if label not in stored),
+            dropped=tuple(label for label in stored if label not in averages),
+        )
+
+    def restore_newest(self, abstract: TrainState, fall_back: bool) -> Restored | None:
+        """Restores the newest checkpoint; None if there is none.
+
+        Args:
+          abstract: as for `restore`.
+          fall_back: whether to set a damaged one aside and go on from the newest good one. Nothing
+            is deleted.
+
+        Raises:
+          RunError: if it is damaged; the message names the newest good one.
+        """
+        steps = [
+            x
+            for x in integrity.survey(self.directory.parent)
+            if x.kind in ("complete", "incomplete")
+        ]
+        for position, found in reversed(list(enumerate(steps))):
+            step = int(found.path.name)
+            try:
+                if found.kind == "incomplete":
+                    integrity.verify(found.path)  # says what is wrong with it
+                return self.restore(step, abstract)
+            except RunError as error:
+                self._set_aside(found.path, error, steps[:position], fall_back)
+        return None
+
+    def _set_aside(
+        self, path: Path, error: RunError, older: Sequence[Found], fall_back: bool
+    ) -> None:
+        """Renames a damaged checkpoint where that is allowed, and raises where it is not."""
+        if integrity.is_good(path):
+            raise error  # reading it failed for a reason that is not on disk
+        if not fall_back:
+            good = next((x for x in reversed(older) if integrity.is_good(x.path)), None)
+            advice = (
+                f"The newest good one is that of step {good.step:,}: --fall_back sets the damaged "
+                "ones aside and goes on from there"
+                if good
+                else "There is no good one: give another run_dir, or --fall_back to begin again"
+            )
+            raise RunError(f"{error}. {advice}") from error
+        aside = path.with_name(path.name + DAMAGED)
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}{DAMAGED}.{number}")
+        path.rename(aside)
+        self._manager.reload()
+        self._say(f"set aside as {aside.name}: {error}")
 
     def averages(self, step: int, abstract: Mapping[str, Params]) -> dict[str, Params]:
         """Returns some of a checkpoint's averages, reading only those.
@@ -174,30 +222,40 @@ class Checkpoints:
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
             partial_restore=True,  # some of the averages
         )
-        return self._read(step, item, args)
-
-    def _read(self, step: int, item: str, args: Any) -> Any:
-        try:
+        with integrity.reading(self.directory / str(step), item):
             return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item]
-        except Exception as error:  # Orbax and what it stands on raise many kinds
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of this save, or of one that was still being written
+            last = integrity.saved_steps(self.directory.parent)[-1:]
+            what = str(error) if isinstance(error, RunError) else integrity.brief(error)
+            if any(sign in str(error) for sign in _FULL):
+                what = self._missing()
             raise RunError(
-                f"checkpoint {self.directory / str(step)}: {item} cannot be read: {_brief(error)}. "
-                "Remove that directory to go on from the checkpoint before it"
+                f"a checkpoint could not be saved in {self.directory}: {what}; the last "
+                f"good one is {f'that of step {last[0]:,}' if last else 'none'}"
             ) from error
 
-    def _verify(self, step: int, item: str, tree: Any, meta: Meta) -> None:
-        expected = meta["checksums"][item]
-        for name, found in checksums(tree).items():
-            if found != expected.get(name):
-                raise RunError(
-                    f"checkpoint {self.directory / str(step)}: {item}{name} is damaged: its "
-                    f"checksum is {found}, it was saved with {expected.get(name)}. Remove that "
-                    "directory to go on from the checkpoint before it"
-                )
+    def _check_room(self) -> None:
+        if free_bytes(self.directory) < self._bytes:
+            raise RunError(self._missing())
+
+    def _missing(self) -> str:
+        """How much space a save lacks, now that what it had begun to write is on the disk."""
+        found = integrity.survey(self.directory.parent)
+        begun = [integrity.bytes_of(x.path) for x in found if x.kind == "half-written"]
+        free = free_bytes(self.directory) + sum(begun)
+        return (
+            f"the disk is full: it needs {self._bytes:,} bytes, {free:,} are free, "
+            f"{max(0, self._bytes - free):,} are missing"
+        )
 
 
 @dataclasses.dataclass
-class _KeepSteps(checkpoint_managers.PreservationPolicy):
+class _Keep(checkpoint_managers.PreservationPolicy):
     """Preserves the checkpoints whose step satisfies a predicate."""
 
     keep: Callable[[int], bool]
@@ -205,45 +263,6 @@ class _KeepSteps(checkpoint_managers.PreservationPolicy):
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         del context
         return [self.keep(checkpoint.step) for checkpoint in checkpoints]
-
-
-def checksums(tree: Any) -> dict[str, int]:
-    """Returns a checksum of every array of a tree, by its path.
-
-        sum_i (2 * h(i) + 1) * word_i  mod 2^32
-
-        h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
-
-    with word_i the bits of the i-th element of the array in row-major order.
-
-    Args:
-      tree: arrays of 16- or 32-bit elements, on any layout of devices.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    if not leaves:
-        return {}
-    sums = jax.device_get(_checksum_all([leaf for _, leaf in leaves]))
-    return {
-        jax.tree_util.keystr(path): int(value)
-        for (path, _), value in zip(leaves, sums, strict=True)
-    }
-
-
-@jax.jit
-def _checksum_all(leaves: list[jax.Array]) -> list[jax.Array]:
-    return [_checksum(leaf) for leaf in leaves]
-
-
-def _checksum(x: jax.Array) -> jax.Array:
-    unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    position = jnp.zeros(x.shape, jnp.uint32)
-    for axis, size in enumerate(x.shape):
-        position = position * jnp.uint32(size % 2**32)
-        position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    mixed = (position ^ (position >> 15)) * jnp.uint32(0x2C1B3C6D)
-    mixed = (mixed ^ (mixed >> 12)) * jnp.uint32(0x297A2D39)
-    return jnp.sum(words * (2 * mixed + 1), dtype=jnp.uint32)
 
 
 @jax.jit
@@ -257,9 +276,3 @@ def _items(state: TrainState) -> dict[str, Any]:
         "opt": averaging.replace_averages(state.opt_state, {}),
         "averages": averaging.averages(state.opt_state),
     }
-
-
-def _brief(error: Exception) -> str:
-    """What an error says, without the description of the storage that TensorStore appends."""
-    text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
-    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"

@@ -20,13 +20,15 @@ from anytime_jax.checks import (
 )
 from anytime_jax.clock import Clock, Stop, read_stop
 from anytime_jax.errors import InputError
+from anytime_jax.guard import GuardConfig
 from anytime_jax.model import ModelConfig
 from anytime_jax.settings import Section, flatten
 from anytime_jax.sharding import MeshConfig
 
 # What may change between starts of one run. All else is the run's identity. The data set counts by
 # its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
-# mesh and the ways to compute the same thing move the rounding of sums only.
+# mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
+# bad update may be told to pass over it.
 NOT_IDENTITY = (
     "name",
     "run_dir",
@@ -34,6 +36,7 @@ NOT_IDENTITY = (
     "averages",
     "microbatches",
     "mesh",
+    "guard",
     "eval",
     "checkpoint",
     "log",
@@ -169,6 +172,7 @@ class Config:
       data: where token windows come from.
       schedule: the learning rate.
       optimizer: AdamW and its clip.
+      guard: what becomes of updates that went wrong.
       averages: averaging rules by label.
       mesh: devices along each axis.
       eval: evaluation.
@@ -188,6 +192,7 @@ class Config:
     data: DataConfig
     schedule: schedules.Schedule
     optimizer: OptimizerConfig
+    guard: GuardConfig
     averages: Mapping[str, averaging.Rule]
     mesh: MeshConfig
     eval: EvalConfig
@@ -232,7 +237,9 @@ def build(source: Mapping[str, Any]) -> Config:
       InputError: one line that names the setting, what was given and what is allowed.
     """
     fields = Section("config", source)
-    sections = ("model", "data", "schedule", "optimizer", "mesh", "eval", "checkpoint", "log")
+    sections = (
+        "model", "data", "schedule", "optimizer", "guard", "mesh", "eval", "checkpoint", "log",
+    )  # fmt: skip
     top = {"name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int}
     fields.check_names([*top, *sections, "chinchilla_tokens", "stop", "averages"])
     values = {name: fields.typed(name, kind) for name, kind in top.items()}
@@ -258,6 +265,7 @@ def build(source: Mapping[str, Any]) -> Config:
         data=fields.section("data").build(DataConfig),
         schedule=schedule,
         optimizer=fields.section("optimizer").build(OptimizerConfig),
+        guard=fields.section("guard").build(GuardConfig),
         averages=averages,
         mesh=fields.section("mesh").build(MeshConfig),
         eval=fields.section("eval").build(EvalConfig),

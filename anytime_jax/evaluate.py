@@ -41,17 +41,29 @@ class Evaluator:
         self._batch_size = batch_size
         self._mesh = mesh
 
-    def __call__(self, state: TrainState) -> dict[str, float]:
-        """Returns the mean token loss in nats of the live weights and every average, by label."""
+    def __call__(
+        self, state: TrainState, interrupted: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
+        """Returns the mean token loss in nats of the live weights and every average, by label.
+
+        Args:
+          state: what to evaluate.
+          interrupted: asked between batches; once true, the evaluation ends and returns None.
+        """
         trees = averaging.averages(state.opt_state)
         # JAX sorts the keys of a dict by letters; people want f6.25 before f100.
         ordered = sorted(trees, key=averaging.label_order)
-        return self.losses({averaging.LIVE: state.params, **{k: trees[k] for k in ordered}})
+        labelled = {averaging.LIVE: state.params, **{k: trees[k] for k in ordered}}
+        return self.losses(labelled, interrupted)
 
-    def losses(self, trees: Mapping[str, model.Params]) -> dict[str, float]:
-        """Returns the mean token loss in nats of each weight tree."""
+    def losses(
+        self, trees: Mapping[str, model.Params], interrupted: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
+        """Returns the mean token loss in nats of each weight tree; None once `interrupted`."""
         sums: list[dict[str, jax.Array | float]] = []
         for tokens, weights in self._batches():
+            if interrupted():
+                return None
             sums.append({k: self._eval_step(tree, tokens, weights) for k, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:

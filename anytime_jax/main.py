@@ -2,7 +2,8 @@
 
 Run again, it goes on from the latest checkpoint. Ctrl-C or SIGTERM saves, and the same line
 continues. Exit status: 0 when it stopped where it should or was interrupted and saved, 2 when
-something it was given cannot be used, 1 when it broke in flight. `--debug` shows tracebacks.
+something it was given cannot be used, 1 when it broke in flight. `--fall_back` sets a damaged
+checkpoint aside and goes on from the newest good one; `--debug` shows tracebacks.
 
 A configuration file is Python code and is executed: use those you trust.
 """
@@ -25,7 +26,7 @@ from ml_collections import ConfigDict, config_flags
 from rich import box
 from rich.table import Table
 
-from anytime_jax import config, sharding, train
+from anytime_jax import config, preflight, sharding, train
 from anytime_jax.clock import human
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
@@ -36,6 +37,9 @@ from anytime_jax.settings import flatten, nearest
 from anytime_jax.study import curves
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
+_FALL_BACK = flags.DEFINE_bool(
+    "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
+)
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
@@ -72,10 +76,10 @@ def _run() -> int:
     config.check_layout(settings, mesh.size, shards, tensor)
     display = Display(settings.clock)
     dataset = _dataset(settings, display)
-    train.check_data(settings, dataset)
+    preflight.check_data(settings, dataset)
     began = time.monotonic()
     with _interruptible() as interrupted:
-        outcome = train.train(settings, mesh, dataset, display, interrupted)
+        outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
     _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
 

@@ -1,7 +1,8 @@
 """What is measured while training: the meter between device and host, and the writers.
 
 Every number is written once per step and name: `train/loss`, `train/grad_norm`, `train/clipped`,
-`train/update_norm`, `lr`, `tokens_per_s`, `mfu`, `eval/LABEL/loss`, `eval_seconds`.
+`train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
+`eval/LABEL/loss`, `eval_seconds`.
 """
 
 import collections
@@ -24,9 +25,10 @@ from anytime_jax.step import Metrics
 # the device busy, few enough that batches do not pile up in its memory.
 AHEAD = 4
 
-
-class NonFiniteError(RuntimeError):
-    """The loss or the gradient of an update is NaN or infinite."""
+# What a row holds of an update's metrics: the mean over the updates that were made since the last
+# row, or for these the value at the row's own update. All else is for the loop alone.
+_MEANS = ("loss", "grad_norm", "clipped", "update_norm")
+_LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
 
 class Meter:
@@ -39,6 +41,7 @@ class Meter:
     def __init__(
         self,
         every: int,
+        landed: Callable[[int, dict[str, float]], None],
         emit: Callable[[int, dict[str, float]], None],
         tokens_per_step: int,
         peak_tokens_per_s: float | None,
@@ -48,6 +51,8 @@ class Meter:
 
         Args:
           every: distance between rows, in updates.
+          landed: called with the step and the metrics of every update, in order; what it raises
+            comes out of the call that made the update land.
           emit: called with the step and the values of each row, in order.
           tokens_per_step: tokens in an update.
           peak_tokens_per_s: tokens per second at full use of the devices; None if unknown.
@@ -55,6 +60,7 @@ class Meter:
             run gave them: a resumed run then writes the same means.
         """
         self._every = every
+        self._landed = landed
         self._emit = emit
         self._tokens_per_step = tokens_per_step
         self._peak_tokens_per_s = peak_tokens_per_s
@@ -93,22 +99,20 @@ class Meter:
     def _land(self) -> None:
         step, metrics = self._flying.popleft()
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        for name in ("loss", "grad_norm", "update_norm"):
-            if not math.isfinite(values[name]):
-                raise NonFiniteError(f"the {name} of update {step:,} is {values[name]}")
-        for name, value in values.items():
-            self._interval.setdefault(name, []).append(value)
+        self._landed(step, values)
+        if not values["in_a_row"]:  # a bad update is not made: its loss may be no number
+            for name in _MEANS:
+                self._interval.setdefault(name, []).append(values[name])
         if self._since is None:
             self._since = time.perf_counter()
         else:
             self._timed_steps += 1
         if step % self._every == 0:
-            self._emit(step, self._row())
+            self._emit(step, self._row(values))
 
-    def _row(self) -> dict[str, float]:
-        means = {k: math.fsum(v) / len(v) for k, v in self._interval.items() if k != "lr"}
-        row = {f"train/{name}": mean for name, mean in means.items()}
-        row["lr"] = self._interval["lr"][-1]
+    def _row(self, last: Mapping[str, float]) -> dict[str, float]:
+        row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
+        row |= {name: last[metric] for metric, name in _LAST.items()}
         self._read_clock()
         if self._timed_steps:
             row["tokens_per_s"] = self._timed_steps * self._tokens_per_step / self._seconds

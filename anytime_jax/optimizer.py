@@ -1,4 +1,4 @@
-"""The optimizer: clip, Adam, weight decay, learning rate, averages, in that order."""
+"""The optimizer: clip, Adam, weight decay and learning rate under a guard, then the averages."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,25 @@ import optax
 
 from anytime_jax import averaging, schedules
 from anytime_jax.config import OptimizerConfig
+from anytime_jax.guard import GuardConfig, guarded
 
 
 def make_optimizer(
     config: OptimizerConfig,
     schedule: schedules.Schedule,
     averages: Mapping[str, averaging.Rule],
+    guard: GuardConfig,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdamW with a clip by global norm before it and the averages of the weights after it.
+
+    Its `update` takes the loss as `value` and the norm of the gradient as `grad_norm`: an update
+    that the guard finds bad is zero.
 
     Args:
       config: Adam's constants and the clip.
       schedule: the learning rate.
       averages: averaging rules by label.
+      guard: what a bad update is.
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
     """
@@ -28,6 +34,7 @@ def make_optimizer(
         optax.scale_by_adam(config.b1, config.b2, config.epsilon),
         decay,
         optax.scale_by_learning_rate(schedule),
-        averaging.average_params(averages),  # last: it must see the final updates
     ]
-    return optax.chain(*(part for part in parts if part is not None))
+    adamw = optax.chain(*(part for part in parts if part is not None))
+    # The averages come last: they must see the final updates.
+    return optax.chain(guarded(adamw, guard), averaging.average_params(averages))

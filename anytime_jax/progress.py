@@ -80,7 +80,8 @@ class Display:
         parts = [
             f"step {step:,}",
             f"{tokens} tokens",
-            f"loss {values['train/loss']:.4f}",
+            # Without a loss if no update was made since the last line: all were bad.
+            f"loss {values.get('train/loss', float('nan')):.4f}",
             f"rate {values['lr']:.2e}",
         ]
         if "tokens_per_s" in values:

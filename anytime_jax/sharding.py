@@ -8,6 +8,7 @@ beyond the rounding of sums taken in another order.
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -137,6 +138,18 @@ def local_rows(mesh: Mesh, batch_size: int) -> slice:
     if sum(last - first for first, last in ranges) != stop - start:
         raise ValueError(f"the rows of this process do not lie together: {sorted(ranges)}")
     return slice(start, stop)
+
+
+def device_memory(mesh: Mesh) -> int | None:
+    """Returns the bytes of memory of each device of a mesh; None if it is not known.
+
+    CPU devices share the machine's memory.
+    """
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return machine // len(mesh.local_devices)
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def put_batch(mesh: Mesh, rows: np.ndarray, batch_size: int) -> jax.Array:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from anytime_jax import model, sharding
 from anytime_jax.config import Config
+from anytime_jax.guard import find_guard
 from anytime_jax.loss import token_losses
 from anytime_jax.optimizer import make_optimizer
 
@@ -27,7 +28,7 @@ class TrainState(NamedTuple):
     Attributes:
       step: int32 scalar, updates done; every count in `opt_state` equals it.
       params: the live weights, float32.
-      opt_state: Adam's moments and the averages.
+      opt_state: Adam's moments, the guard's view of the loss, and the averages.
     """
 
     step: jax.Array
@@ -72,7 +73,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     Raises:
       ValueError: if the mesh does not divide the parameters.
     """
-    optimizer = make_optimizer(config.optimizer, config.schedule, config.averages)
+    optimizer = make_optimizer(config.optimizer, config.schedule, config.averages, config.guard)
 
     def init() -> TrainState:
         params = model.init_params(config.model, jax.random.key(config.seed))
@@ -100,7 +101,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 
 def _train_step(
     config: Config,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     constrain: Callable[[jax.Array], jax.Array],
     state: TrainState,
     tokens_BxT: jax.Array,
@@ -111,14 +112,22 @@ def _train_step(
     loss, grads = _accumulate(
         jax.value_and_grad(mean_loss), state.params, tokens_BxT, config.microbatches
     )
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     grad_norm = optax.tree.norm(grads)
+    updates, opt_state = optimizer.update(
+        grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm
+    )
+    before, after = find_guard(state.opt_state), find_guard(opt_state)
     metrics = {
         "loss": loss,
         "lr": config.schedule(state.step),
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),
+        "recent_loss": before.mean,
+        "spiked": after.spikes - before.spikes,
+        "spikes": after.spikes,
+        "skipped": after.skipped,
+        "in_a_row": after.in_a_row,
     }
     params = cast(model.Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics

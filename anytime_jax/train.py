@@ -3,10 +3,9 @@
 import contextlib
 import dataclasses
 import datetime
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import __version__, flops, identity, sharding
-from anytime_jax.checkpoint import Checkpoints, saved_steps
-from anytime_jax.clock import human
+from anytime_jax.checkpoint import Checkpoints, Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, stream
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.evaluate import Evaluator
-from anytime_jax.metrics import Meter, NonFiniteError, Writers, check_mirrors
-from anytime_jax.model import count_params
-from anytime_jax.progress import Display, size
+from anytime_jax.integrity import saved_steps
+from anytime_jax.metrics import Meter, Writers, check_mirrors
+from anytime_jax.preflight import announce, check_machine, find_goal
+from anytime_jax.progress import Display
+from anytime_jax.records import read_records
+from anytime_jax.retention import retention
 from anytime_jax.step import Program, make_program
 
 
@@ -47,6 +48,7 @@ def train(
     dataset: DatasetInfo,
     display: Display,
     interrupted: Callable[[], bool] = lambda: False,
+    fall_back: bool = False,
 ) -> Outcome:
     """Trains from the run's latest checkpoint, or from the start, to its stop.
 
@@ -55,131 +57,46 @@ def train(
       mesh: the device mesh.
       dataset: prepared token windows.
       display: what a person sees.
-      interrupted: asked after every update; once true, the run saves and ends.
+      interrupted: asked after every update and between the batches of an evaluation; once true, the
+        run saves and ends.
+      fall_back: whether to set a damaged checkpoint aside and go on from the newest good one.
 
     Returns:
       how it ended; the state is saved in any case.
 
     Raises:
-      InputError: if the data do not fit the configuration; before anything is compiled.
+      InputError: if the data, the devices or the disk do not fit the configuration; before anything
+        is compiled.
       RunError: if the run breaks in flight; the message names the last good checkpoint.
     """
     run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
     identity.check(run_dir, named)
-    saved = saved_steps(run_dir)
-    start = saved[-1] if saved else 0
-    goal, reason = _goal(config, dataset, start)
-    if goal is not None and start >= goal:
+    start = max(saved_steps(run_dir), default=0)
+    goal, reason = find_goal(config, dataset, start)
+    if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
         return Outcome(start, reason)
     check_mirrors(config.log)
     try:
         program = make_program(config, mesh)
     except ValueError as error:
         raise InputError(f"config.mesh: {error}") from error
+    check_machine(config, mesh, program)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     identity.claim(run_dir, named, about)
     with contextlib.ExitStack() as stack:
         stack.enter_context(identity.alone(run_dir))
-        _announce(config, mesh, dataset, display, program, start, goal)
-        checkpoints = Checkpoints(run_dir, config.checkpoint.keep, keeps_forever(config))
+        announce(config, mesh, dataset, display, program, start, goal)
+        checkpoints = Checkpoints(run_dir, retention(config), display.say)
         stack.callback(checkpoints.close)
-        loop = _Loop(config, mesh, dataset, display, program, checkpoints, start)
+        restored = checkpoints.restore_newest(program.abstract_state, fall_back)
+        if (found := restored.meta["step"] if restored else 0) != start:
+            goal, reason = find_goal(config, dataset, start := found)
+        end = "no end" if goal is None else config.clock.describe(goal)
+        display.say(f"from     {config.clock.describe(start)} to {end}")
+        loop = _Loop(config, mesh, dataset, display, program, checkpoints, restored)
         stack.enter_context(display)
-        done = loop.run(goal, interrupted)
-    return Outcome(done, reason if done == goal else "interrupted")
-
-
-def keeps_forever(config: Config) -> Callable[[int], bool]:
-    """Returns whether the checkpoint of a step is kept for ever."""
-    every = config.keep_every_steps
-    return lambda step: config.clock.is_landmark(step) or (every is not None and step % every == 0)
-
-
-def _kept_until(config: Config, goal: int) -> set[int]:
-    """The steps up to `goal` whose checkpoints are kept for ever."""
-    landmarks = itertools.takewhile(lambda step: step <= goal, config.clock.landmarks())
-    every = config.keep_every_steps
-    return {*landmarks, *(range(every, goal + 1, every) if every else ())}
-
-
-def check_data(config: Config, dataset: DatasetInfo) -> None:
-    """Checks that a dataset fits the model and the evaluation.
-
-    Raises:
-      InputError: if it does not; the message says what to change.
-    """
-    where = f"the dataset at {dataset.path}"
-    if dataset.length != config.model.length:
-        raise InputError(
-            f"config.model.length = {config.model.length}, but {where} has windows of "
-            f"{dataset.length}: set that length, or prepare the text with the other"
-        )
-    if dataset.vocab_size != config.model.vocab_size:
-        raise InputError(
-            f"config.model.vocab_size = {config.model.vocab_size}, but {where} was made with a "
-            f"vocabulary of {dataset.vocab_size}: set that size, or prepare the text with the other"
-        )
-    held = dataset.splits["validation"].windows
-    if config.eval_windows > held:
-        raise InputError(
-            f"config.eval.tokens = {config.eval.tokens:,}, but the validation split of {where} has "
-            f"{held * dataset.length:,}: set at most that"
-        )
-
-
-def _goal(config: Config, dataset: DatasetInfo, start: int) -> tuple[int | None, str]:
-    """The update to stop at, and what ends the run there."""
-    goal = config.stop.after(start, config.clock)
-    horizon = config.schedule.horizon_steps
-    if goal is not None and horizon is not None and goal > horizon:
-        goal = horizon
-    if config.data.repeat:
-        return goal, "stop"
-    windows = dataset.splits["train"].windows
-    last = windows // config.batch_size
-    if goal is None:
-        return last, "data"
-    if goal > last:
-        raise InputError(
-            f"config.stop = {config.source['stop']!r} needs {goal * config.batch_size:,} windows; "
-            f"the dataset at {dataset.path} has {windows:,}, enough for "
-            f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
-            "config.data.repeat=True"
-        )
-    return goal, "stop"
-
-
-def _announce(
-    config: Config,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    display: Display,
-    program: Program,
-    start: int,
-    goal: int | None,
-) -> None:
-    """Says what is about to be run, on what, and what it will leave on disk."""
-    clock, counts, device = config.clock, count_params(config.model), mesh.devices.flat[0]
-    shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    peak = flops.peak_flops(device)
-    speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    bytes_each = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
-    disk = f"{size(bytes_each)} a checkpoint"
-    if goal is not None:
-        kept = len(_kept_until(config, goal))
-        rolling = config.checkpoint.keep
-        disk += f", {kept} kept + {rolling} rolling: {size((kept + rolling) * bytes_each)} at most"
-    end = "no end" if goal is None else clock.describe(goal)
-    display.say(f"run      {config.name} in {config.run_dir}")
-    display.say(
-        f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
-        f"{human(counts['all'])} parameters in all; averages "
-        + (", ".join(config.averages) or "none")
-    )
-    display.say(f"data     {dataset.path}: {human(dataset.splits['train'].tokens)} tokens")
-    display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
-    display.say(f"disk     {disk}")
-    display.say(f"from     {clock.describe(start)} to {end}")
+        done, ended = loop.run(goal, interrupted)
+    return Outcome(done, reason if ended else "interrupted")
 
 
 class _Loop:
@@ -193,28 +110,33 @@ class _Loop:
         display: Display,
         program: Program,
         checkpoints: Checkpoints,
-        start: int,
+        restored: Restored | None,
     ):
         self._config, self._mesh, self._dataset = config, mesh, dataset
         self._display, self._program, self._checkpoints = display, program, checkpoints
         self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
-        self._keeps_forever = keeps_forever(config)
-        self._saved = start
-        meta: dict[str, Any] = {}
-        if start:
-            restored = checkpoints.restore(start, program.abstract_state)
-            self._state, meta = restored.state, restored.meta
+        self._keeps_forever = retention(config).keeps_forever
+        meta: dict[str, Any] = restored.meta if restored else {}
+        if restored:
+            self._state = restored.state
             for label in restored.added:
-                display.say(f"average {label} is new: it starts from the weights at step {start:,}")
+                display.say(
+                    f"average {label} is new: it starts from the weights at {meta['step']:,}"
+                )
             for label in restored.dropped:
                 display.say(f"average {label} is no longer kept")
         else:
             self._state = program.init()
+        self._start = self._saved = int(self._state.step)
         self._samples = int(meta.get("samples", 0))
-        self._writers = Writers(Path(config.run_dir), config.name, config.log, start, _header(mesh))
+        self._start_samples = self._samples
+        self._writers = Writers(
+            Path(config.run_dir), config.name, config.log, self._start, _header(mesh)
+        )
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
             config.every("log"),
+            self._landed,
             self._logged,
             config.clock.tokens_per_step,
             peak and peak * mesh.size / flops.flops_per_token(config.model),
@@ -233,39 +155,73 @@ class _Loop:
             mesh,
         )
 
-    def run(self, goal: int | None, interrupted: Callable[[], bool]) -> int:
-        """Makes updates up to `goal` or an interruption; returns the step it got to."""
-        config, step = self._config, self._saved
+    def run(self, goal: int | None, interrupted: Callable[[], bool]) -> tuple[int, bool]:
+        """Makes updates up to `goal` or an interruption.
+
+        Returns:
+          the step it got to, and whether that is the goal with nothing left to do there.
+        """
+        config, step = self._config, self._start
         batches = self._batches()
         try:
+            due = step == goal or (step > 0 and self._evaluates(step))
+            if due and not _is_evaluated(Path(config.run_dir), step):
+                self._evaluate(step, interrupted)  # the last start was ended before or in it
             while step != goal and not interrupted():
                 self._state, metrics = self._program.train_step(self._state, next(batches))
                 step += 1
                 self._samples += config.batch_size
                 self._meter.push(step, metrics)
-                if self._evaluates(step) or step == goal:
-                    self._evaluate(step)
-                if self._saves(step):
+                # Saved first: an evaluation that is cut short is made up for at the next start.
+                if self._saves(step) or step == goal:
                     self._save(step)
+                if self._evaluates(step) or step == goal:
+                    self._evaluate(step, interrupted)
             if step > self._saved:
                 self._save(step)
-            return step
-        except NonFiniteError as error:
-            advice = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
-            raise self._broken(error, advice) from error
+            return step, step == goal and not interrupted()
         except jax.errors.JaxRuntimeError as error:
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
-            raise self._broken(error, advice) from error
+            raise self._broken(str(error)[:300], advice) from error
+        except OSError as error:
+            raise self._broken(str(error), "to mend that, then the same line again") from error
         finally:
-            self._writers.close()
+            with contextlib.suppress(OSError):  # every row is on its way to the disk already
+                self._writers.close()
             self._checkpoints.wait()
 
-    def _broken(self, error: Exception, advice: str) -> RunError:
+    def _broken(self, what: str, advice: str) -> RunError:
         last = f"that of step {self._saved:,}" if self._saved else "none"
         return RunError(
-            f"{str(error)[:300]}; the last checkpoint in {self._checkpoints.directory} is {last}. "
+            f"{what}; the last good checkpoint in {self._checkpoints.directory} is {last}. "
             f"Try {advice}"
         )
+
+    def _landed(self, step: int, values: Mapping[str, float]) -> None:
+        """Looks at the metrics of an update: says what is odd, and stops what went wrong."""
+        guard, in_a_row = self._config.guard, int(values["in_a_row"])
+        first = self._start_samples + (step - self._start - 1) * self._config.batch_size
+        batch = f"samples {first:,} to {first + self._config.batch_size - 1:,}"
+        slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+        if values["spiked"]:
+            what = f"the loss of update {step:,} ({batch}) spiked to {values['loss']:.4f}"
+            what += f", after {values['recent_loss']:.4f} of late"
+        else:
+            what = (
+                f"update {step:,} ({batch}) has a loss of {values['loss']:.4g} and a gradient of "
+            )
+            what += f"norm {values['grad_norm']:.4g}"
+        if in_a_row > guard.limit:
+            raise self._broken(f"{what}: bad update number {in_a_row} in a row", slower)
+        if in_a_row and guard.skip == "nothing":
+            skip = "--config.guard.skip=nonfinite to pass over such batches"
+            raise self._broken(what, f"{skip}, or {slower}")
+        if not math.isfinite(values["update_norm"]):
+            raise self._broken(f"update {step:,} has a norm of {values['update_norm']}", slower)
+        if in_a_row:
+            self._display.say(f"{what}: skipped, {int(values['skipped'])} so far")
+        elif values["spiked"]:
+            self._display.say(what)
 
     def _batches(self) -> Iterator[jax.Array]:
         """Global batches from the next sample on, read ahead of the device."""
@@ -291,14 +247,17 @@ class _Loop:
         self._writers.write(step, self._config.clock.tokens(step), values)
         self._display.update(step, values)
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int, interrupted: Callable[[], bool]) -> None:
         with self._meter.paused():
             began = time.perf_counter()
-            losses = self._evaluate_trees(self._state)
+            losses = self._evaluate_trees(self._state, interrupted)
             seconds = time.perf_counter() - began
+        if losses is None:  # interrupted: the next start makes up for it
+            return
         for label, loss in losses.items():
             if not math.isfinite(loss):
-                raise NonFiniteError(f"the validation loss of {label} at step {step:,} is {loss}")
+                what = f"the validation loss of {label} at step {step:,} is {loss}"
+                raise self._broken(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
         tokens = self._config.clock.tokens(step)
         self._writers.write(step, tokens, {**values, "eval_seconds": seconds})
@@ -322,6 +281,12 @@ class _Loop:
             "version": __version__,
             "jax": jax.__version__,
         }
+
+
+def _is_evaluated(run_dir: Path, step: int) -> bool:
+    """Whether the records hold an evaluation of a step."""
+    rows = [row for row in read_records(run_dir) if row.step == step]
+    return any(name.startswith("eval/") for row in rows for name in row.values)
 
 
 def _header(mesh: Mesh) -> dict[str, Any]:

@@ -54,6 +54,13 @@ def get_config() -> ConfigDict:
     config.optimizer.weight_decay = 0.0
     config.optimizer.clip_norm = 1.0
 
+    config.guard = ConfigDict()
+    config.guard.skip = (
+        "nothing"  # stop at a NaN; or pass over "nonfinite" updates, or "spikes" too
+    )
+    config.guard.spike = 6.0  # standard deviations above the recent losses
+    config.guard.limit = 10  # bad updates in a row that are passed over before the run stops
+
     config.mesh = ConfigDict()
     config.mesh.data = -1  # all remaining devices
     config.mesh.fsdp = 1

@@ -1,6 +1,7 @@
 """Checkpoints: bitwise, checked, on any layout, each part alone; never silently wrong."""
 
 import gc
+import hashlib
 import json
 import pathlib
 import shutil
@@ -17,8 +18,12 @@ import pytest
 import tiny
 
 from anytime_jax import averaging
-from anytime_jax.checkpoint import Checkpoints, checksums, saved_steps
+from anytime_jax.checkpoint import Checkpoints
+from anytime_jax.checksums import checksums
+from anytime_jax.clock import Clock
 from anytime_jax.errors import RunError
+from anytime_jax.integrity import read_meta, saved_steps
+from anytime_jax.retention import Retention
 from anytime_jax.step import TrainState
 
 # Reads of damaged files leave coroutines behind, which are complained about whenever they go.
@@ -27,9 +32,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 WIDE = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
-def never(step):
-    del step
-    return False
+def latest(count):
+    """A policy that keeps the latest checkpoints alone, as far as these tests go."""
+    return Retention(Clock(1, 1, 10**6), None, count)
 
 
 def same_bits(left, right):
@@ -60,7 +65,7 @@ def trained():
 def saved(trained, tmp_path_factory):
     """A run directory with that state."""
     folder = tmp_path_factory.mktemp("saved")
-    checkpoints = Checkpoints(folder, 2, never)
+    checkpoints = Checkpoints(folder, latest(2))
     checkpoints.save(trained[0], {"samples": 24, "config": {"averages": (6.25, 25.0)}})
     checkpoints.close()
     return folder
@@ -79,7 +84,7 @@ def small_state(step, seed=0):
 
 def test_what_is_restored_is_what_was_saved_to_the_bit(trained, saved):
     state, program = trained
-    checkpoints = Checkpoints(saved, 2, never)
+    checkpoints = Checkpoints(saved, latest(2))
     assert saved_steps(saved) == [3]
     restored = checkpoints.restore(3, program.abstract_state)
     checkpoints.close()
@@ -91,7 +96,7 @@ def test_what_is_restored_is_what_was_saved_to_the_bit(trained, saved):
 def test_restored_on_another_layout_it_is_the_same_and_lies_there(trained, saved):
     state, _ = trained
     wanted = tiny.program(tiny.config("unused"), tiny.mesh(8, **WIDE)).abstract_state
-    checkpoints = Checkpoints(saved, 2, never)
+    checkpoints = Checkpoints(saved, latest(2))
     restored = checkpoints.restore(3, wanted).state
     checkpoints.close()
     assert same_bits(restored, state)
@@ -103,7 +108,7 @@ def test_restored_on_another_layout_it_is_the_same_and_lies_there(trained, saved
 def test_the_state_may_be_donated_as_soon_as_save_returns(tmp_path):
     state = small_state(5)
     before = tiny.leaves(state)
-    checkpoints = Checkpoints(tmp_path, 1, never)
+    checkpoints = Checkpoints(tmp_path, latest(1))
     checkpoints.save(state, {})
     wanted = abstract(state)
     for leaf in jax.tree.leaves(state):
@@ -118,9 +123,7 @@ def test_the_state_may_be_donated_as_soon_as_save_returns(tmp_path):
 
 def test_meta_holds_the_step_what_was_given_and_a_checksum_of_every_array(trained, saved):
     state, _ = trained
-    checkpoints = Checkpoints(saved, 2, never)
-    meta = checkpoints.meta(3)
-    checkpoints.close()
+    meta = read_meta(saved / "checkpoints" / "3")
     assert meta["step"] == 3
     assert meta["samples"] == 24
     assert meta["config"] == {"averages": [6.25, 25.0]}
@@ -129,7 +132,10 @@ def test_meta_holds_the_step_what_was_given_and_a_checksum_of_every_array(traine
     count = sum(map(len, sums.values()))
     assert count == len(jax.tree.leaves(state)) - 1  # all but the step, which is said
     for name, leaf in tiny.leaves(state.params).items():
-        assert sums["params"][name] == numpy_checksum(leaf)
+        assert sums["params"][name.strip("[']").replace("']['", "/")] == numpy_checksum(leaf)
+    text = json.dumps({k: v for k, v in meta.items() if k != "digest"}, sort_keys=True)
+    text = text.replace(", ", ",").replace(": ", ":")
+    assert meta["digest"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 # Averages
@@ -141,7 +147,7 @@ def test_one_average_is_read_without_the_rest(trained, saved, tmp_path):
     for other in ("params", "opt"):
         shutil.rmtree(run / "checkpoints" / "3" / other)
     wanted = averaging.averages(program.abstract_state.opt_state)
-    checkpoints = Checkpoints(run, 2, never)
+    checkpoints = Checkpoints(run, latest(2))
     found = checkpoints.averages(3, {"f25": wanted["f25"]})
     checkpoints.close()
     assert found.keys() == {"f25"}
@@ -152,7 +158,7 @@ def test_a_new_average_starts_from_the_live_weights_and_an_old_one_is_dropped(tr
     state, _ = trained
     config = tiny.config("unused", averages=(25.0, 100.0, "uniform"))
     wanted = tiny.program(config, tiny.mesh(8, **WIDE)).abstract_state
-    checkpoints = Checkpoints(saved, 2, never)
+    checkpoints = Checkpoints(saved, latest(2))
     restored = checkpoints.restore(3, wanted)
     checkpoints.close()
     assert set(restored.added) == {"f100", "uniform"}
@@ -177,7 +183,7 @@ def test_a_new_average_starts_from_the_live_weights_and_an_old_one_is_dropped(tr
 def test_a_copy_of_the_weights_keeps_the_sign_of_zero(tmp_path):
     params = {"w": jnp.asarray([-0.0, 0.0, 1.0], jnp.float32)}
     old, new = (averaging.average_params(rules).init(params) for rules in ([50.0], [25.0]))
-    checkpoints = Checkpoints(tmp_path, 1, never)
+    checkpoints = Checkpoints(tmp_path, latest(1))
     checkpoints.save(TrainState(jnp.asarray(1, jnp.int32), params, (old,)), {})
     wanted = abstract(TrainState(jnp.asarray(1, jnp.int32), params, (new,)))
     restored = checkpoints.restore(1, wanted)
@@ -189,7 +195,7 @@ def test_a_copy_of_the_weights_keeps_the_sign_of_zero(tmp_path):
 def test_a_run_may_keep_no_average(tmp_path):
     params = {"w": jnp.ones(3)}
     none, one = (averaging.average_params(rules).init(params) for rules in ([], [25.0]))
-    checkpoints = Checkpoints(tmp_path, 1, never)
+    checkpoints = Checkpoints(tmp_path, latest(1))
     state = TrainState(jnp.asarray(1, jnp.int32), params, (none,))
     checkpoints.save(state, {})
     restored = checkpoints.restore(1, abstract(state))
@@ -203,15 +209,15 @@ def test_a_run_may_keep_no_average(tmp_path):
 
 
 def test_the_latest_and_the_chosen_are_kept(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 2, lambda step: step in (2, 3))
+    checkpoints = Checkpoints(tmp_path, Retention(Clock(1, 1, 2), every=3, rolling=2))
     for step in range(1, 8):
         checkpoints.save(small_state(step), {})
     checkpoints.close()
-    assert saved_steps(tmp_path) == [2, 3, 6, 7]
+    assert saved_steps(tmp_path) == [2, 3, 4, 6, 7]  # 1x, every third, 2x, and the last two
 
 
 def test_directories_that_are_no_checkpoint_are_passed_over(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 2, never)
+    checkpoints = Checkpoints(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.close()
     folder = tmp_path / "checkpoints"
@@ -221,7 +227,7 @@ def test_directories_that_are_no_checkpoint_are_passed_over(tmp_path):
 
 
 def test_an_empty_directory_is_no_checkpoint(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 2, never)
+    checkpoints = Checkpoints(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.close()
     (tmp_path / "checkpoints" / "9").mkdir()
@@ -229,13 +235,20 @@ def test_an_empty_directory_is_no_checkpoint(tmp_path):
 
 
 def test_an_empty_directory_is_not_in_the_way(tmp_path):
+    """Set aside where that is allowed; then its step can be saved."""
     (tmp_path / "checkpoints" / "9").mkdir(parents=True)
-    checkpoints = Checkpoints(tmp_path, 2, never)
+    said = []
+    checkpoints = Checkpoints(tmp_path, latest(2), said.append)
+    with pytest.raises(RunError, match=r"checkpoints/9 is empty\. There is no good one"):
+        checkpoints.restore_newest(abstract(small_state(9)), fall_back=False)
+    assert checkpoints.restore_newest(abstract(small_state(9)), fall_back=True) is None
     for step in (5, 9):
         checkpoints.save(small_state(step), {})
     assert same_bits(checkpoints.restore(9, abstract(small_state(9))).state, small_state(9))
     checkpoints.close()
     assert saved_steps(tmp_path) == [5, 9]
+    (aside,) = said
+    assert aside.startswith("set aside as 9.damaged")
 
 
 # Damage
@@ -256,7 +269,7 @@ def damages(content: bytes):
 def test_damage_to_any_file_is_named_or_harmless(tmp_path):
     """Whatever happens to a file: the state is right to the bit, or a RunError says where."""
     state = small_state(4)
-    checkpoints = Checkpoints(tmp_path / "good", 1, never)
+    checkpoints = Checkpoints(tmp_path / "good", latest(1))
     checkpoints.save(state, {})
     checkpoints.close()
     files = [p for p in sorted((tmp_path / "good" / "checkpoints" / "4").rglob("*")) if p.is_file()]
@@ -273,7 +286,7 @@ def test_damage_to_any_file_is_named_or_harmless(tmp_path):
                 (run / relative).unlink()
             else:
                 (run / relative).write_bytes(damaged)
-            reader = Checkpoints(run, 1, never)
+            reader = Checkpoints(run, latest(1))
             try:
                 restored = reader.restore(4, abstract(state))
                 if not same_bits(restored.state, state):
@@ -298,14 +311,14 @@ def test_damage_to_any_file_is_named_or_harmless(tmp_path):
 def test_numbers_exchanged_on_disk_are_found(tmp_path):
     """A file that is whole, of other numbers: only the checksum can tell."""
     for name, seed in (("run", 0), ("other", 1)):
-        checkpoints = Checkpoints(tmp_path / name, 1, never)
+        checkpoints = Checkpoints(tmp_path / name, latest(1))
         checkpoints.save(small_state(4, seed), {})
         checkpoints.close()
     item = pathlib.Path("checkpoints", "4", "params")
     shutil.rmtree(tmp_path / "run" / item)
     shutil.copytree(tmp_path / "other" / item, tmp_path / "run" / item)
-    reader = Checkpoints(tmp_path / "run", 1, never)
-    with pytest.raises(RunError, match=r"checkpoints/4: params\['w'\] is damaged"):
+    reader = Checkpoints(tmp_path / "run", latest(1))
+    with pytest.raises(RunError, match=r"checkpoints/4: params/w is damaged"):
         reader.restore(4, abstract(small_state(4)))
     reader.close()
 
@@ -326,7 +339,7 @@ def numpy_checksum(x) -> int:
 
 
 def checksum(x) -> int:
-    return checksums({"x": x})["['x']"]
+    return checksums({"x": x})["x"]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (2, 3, 4), (0,), (40, 1000)], ids=str)

@@ -307,7 +307,7 @@ def test_identity():
     outside = {"name", "run_dir", "stop", "averages", "microbatches"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"model.attention", "model.layer_loop", "model.remat"}
-    groups = ("mesh", "eval", "checkpoint", "log")
+    groups = ("mesh", "guard", "eval", "checkpoint", "log")
     flat = dict(settings.flatten(quickstart()))
     inside = {n for n in flat if n not in outside and n.partition(".")[0] not in groups}
     assert set(identity) == inside | {"data.fingerprint"}
@@ -328,6 +328,7 @@ def test_identity():
         ("checkpoint__keep", 5, True),
         ("log__tensorboard", False, True),
         ("mesh__fsdp", 2, True),
+        ("guard__skip", "nonfinite", True),
         ("microbatches", 2, True),
         ("data__path", "moved", True),
         ("data__repeat", True, True),

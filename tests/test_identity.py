@@ -64,6 +64,7 @@ MAY_CHANGE = {
     "model__layer_loop": "unroll",
     "model__attention": "xla",
     "mesh__fsdp": 2,
+    "guard__skip": "nonfinite",
     "eval__every": "7 steps",
     "eval__tokens": 80,
     "checkpoint__every": "3 steps",

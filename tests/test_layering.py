@@ -17,6 +17,7 @@ RANKS = {
     "schedules": 2,
     "averaging": 2,
     "clock": 2,
+    "guard": 2,
     "settings": 2,
     "loss": 2,
     "sharding": 2,
@@ -26,15 +27,19 @@ RANKS = {
     "config": 10,
     # Floor 2: state and I/O.
     "identity": 20,
+    "checksums": 20,
+    "integrity": 21,
     "data/": 20,
     "records": 20,
     "optimizer": 20,
     "step": 21,
     "progress": 20,
     "checkpoint": 22,
+    "retention": 21,
     "metrics": 22,
     # Floor 3: a run.
     "evaluate": 30,
+    "preflight": 30,
     "train": 31,
     # Floor 4: doors.
     "prepare": 40,
@@ -57,7 +62,7 @@ ONLY = {
 # The only rooms that know these packages.
 CONFINED = {
     "flax": {"model"},
-    "orbax": {"checkpoint"},
+    "orbax": {"checkpoint", "integrity"},
     "ml_collections": {"main", "prepare", "sweep", "export", "generate", "runs"},
     "tensorflow": set(),
     "clu": set(),

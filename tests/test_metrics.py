@@ -10,10 +10,11 @@ from tensorboardX.proto import event_pb2
 from anytime_jax import metrics
 from anytime_jax.config import LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.metrics import AHEAD, Meter, NonFiniteError, Writers, check_mirrors
+from anytime_jax.metrics import AHEAD, Meter, Writers, check_mirrors
 from anytime_jax.records import read_records
 
 NAMES = ("loss", "lr", "grad_norm", "clipped", "update_norm")
+COUNTS = {"spikes": 0, "skipped": 0, "in_a_row": 0}
 
 
 class Number:
@@ -33,7 +34,7 @@ def value(step, name):
 
 
 def pushed(step, log=None, **changes):
-    values = {name: value(step, name) for name in NAMES} | changes
+    values = {name: value(step, name) for name in NAMES} | COUNTS | changes
     return {name: Number(x, [] if log is None else log, step) for name, x in values.items()}
 
 
@@ -47,8 +48,10 @@ class Clock:
 
 def make(every=3, rows=None, **keywords):
     rows = [] if rows is None else rows
-    keywords = {"tokens_per_step": 64, "peak_tokens_per_s": None} | keywords
-    return Meter(every, lambda step, values: rows.append((step, values)), **keywords), rows
+    keywords = {
+        "landed": lambda step, values: None, "tokens_per_step": 64, "peak_tokens_per_s": None,
+    } | keywords  # fmt: skip
+    return Meter(every, emit=lambda step, values: rows.append((step, values)), **keywords), rows
 
 
 def untimed(rows):
@@ -61,7 +64,7 @@ def mean_row(steps):
         for name in NAMES
         if name != "lr"
     }
-    return row | {"lr": value(steps[-1], "lr")}
+    return row | {"lr": value(steps[-1], "lr"), "train/spikes": 0, "train/skipped": 0}
 
 
 def test_rows_hold_the_means_since_the_last_row_and_the_last_rate():
@@ -70,7 +73,8 @@ def test_rows_hold_the_means_since_the_last_row_and_the_last_rate():
         meter.push(step, pushed(step))
     meter.drain()
     assert untimed(rows) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
-    assert meter.interval == {name: [value(7, name), value(8, name)] for name in NAMES}
+    means = [name for name in NAMES if name != "lr"]
+    assert meter.interval == {name: [value(7, name), value(8, name)] for name in means}
 
 
 def test_no_metric_younger_than_ahead_is_ever_read():
@@ -114,15 +118,37 @@ def test_the_interval_is_a_copy():
     assert given["loss"] == meter.interval["loss"] == [value(1, "loss")]
 
 
-@pytest.mark.parametrize("name", ["loss", "grad_norm", "update_norm"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_raises_and_names_the_update(name, bad):
-    meter, rows = make(every=1)
+def test_every_update_lands_once_in_order_and_what_the_loop_raises_comes_out():
+    seen = []
+
+    def landed(step, values):
+        seen.append((step, values["loss"]))
+        if step == 3:
+            raise RuntimeError("update 3 is bad")
+
+    meter, rows = make(every=1, landed=landed)
     meter.push(1, pushed(1))
-    meter.push(2, pushed(2, **{name: bad}))
-    with pytest.raises(NonFiniteError, match=f"{name} of update 2 is {bad}"):
+    meter.push(2, pushed(2))
+    meter.push(3, pushed(3))
+    with pytest.raises(RuntimeError, match="update 3 is bad"):
         meter.drain()
-    assert [step for step, _ in rows] == [1]
+    assert seen == [(step, value(step, "loss")) for step in (1, 2, 3)]
+    assert [step for step, _ in rows] == [1, 2]
+
+
+def test_means_are_over_the_updates_that_were_made():
+    meter, rows = make(every=3)
+    meter.push(1, pushed(1))
+    meter.push(2, pushed(2, loss=math.nan, grad_norm=math.inf, in_a_row=1, skipped=1))
+    meter.push(3, pushed(3, skipped=1))
+    for step in (4, 5, 6):  # none is made: there is nothing to take a mean of
+        meter.push(step, pushed(step, loss=math.nan, in_a_row=step - 3, skipped=step - 2))
+    meter.drain()
+    assert untimed(rows)[0] == (3, mean_row([1, 3]) | {"train/skipped": 1})
+    assert untimed(rows)[1] == (
+        6,
+        {"lr": value(6, "lr"), "train/spikes": 0, "train/skipped": 4},
+    )
 
 
 def run_at(meter, clock, steps, seconds):

@@ -1,0 +1,70 @@
+"""Checksums: of arrays, the same on any layout of devices; and of what is saved beside them.
+
+The checksum of an array is a sum modulo 2^32 of its words, each times an odd number made from its
+position:
+
+    sum_i (2 * h(i) + 1) * word_i  mod 2^32
+
+    h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
+
+with word_i the bits of the i-th element in row-major order. Any single changed word changes it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def checksums(tree: Any) -> dict[str, int]:
+    """Returns the checksum of every array of a tree, by its path, such as `1/mu/blocks/qkv`.
+
+    Args:
+      tree: arrays of 16- or 32-bit elements, on any layout of devices or in host memory.
+    """
+    return _by_path(tree, _checksum_all)
+
+
+def not_finite(tree: Any) -> list[str]:
+    """Returns the paths of the arrays of a tree that hold a NaN or an infinity."""
+    return [path for path, finite in _by_path(tree, _are_finite).items() if not finite]
+
+
+def digest(plain: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of plain data, whatever the order of its keys."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _by_path(tree: Any, function: Any) -> dict[str, int]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if not leaves:
+        return {}
+    values = jax.device_get(function([leaf for _, leaf in leaves]))
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    return {name: int(value) for name, value in zip(names, values, strict=True)}
+
+
+@jax.jit
+def _checksum_all(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [_checksum(leaf) for leaf in leaves]
+
+
+@jax.jit
+def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+
+
+def _checksum(x: jax.Array) -> jax.Array:
+    unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    position = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        position = position * jnp.uint32(size % 2**32)
+        position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    mixed = (position ^ (position >> 15)) * jnp.uint32(0x2C1B3C6D)
+    mixed = (mixed ^ (mixed >> 12)) * jnp.uint32(0x297A2D39)
+    return jnp.sum(words * (2 * mixed + 1), dtype=jnp.uint32)

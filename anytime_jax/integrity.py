@@ -1,0 +1,160 @@
+"""What lies among a run's checkpoints, and whether it is what was written.
+
+Reads without the run: neither its configuration nor its devices are needed, and nothing is changed.
+"""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from anytime_jax.checksums import checksums, digest
+from anytime_jax.errors import RunError
+
+DIRECTORY = "checkpoints"
+ARRAY_ITEMS = ("params", "opt", "averages")
+DAMAGED = ".damaged"  # appended to the name of a checkpoint that is set aside
+_COMPLETE = "_CHECKPOINT_METADATA"  # what Orbax puts into a step's directory last
+_HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the name of the directory of a save under way
+
+Meta = dict[str, Any]
+Kind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Something that lies among the checkpoints of a run.
+
+    Attributes:
+      path: where.
+      step: the step it is, or was to be, the checkpoint of; None for a foreign file.
+      kind: "complete"; "incomplete", a step's directory that is empty or lacks Orbax's seal;
+        "half-written", a save that was cut short; "set aside" as damaged; "foreign".
+    """
+
+    path: Path
+    step: int | None
+    kind: Kind
+
+
+def survey(run_dir: str | Path) -> list[Found]:
+    """Returns all that lies among a run's checkpoints, by step, foreign files last; reads none."""
+    directory = Path(run_dir).absolute() / DIRECTORY
+    entries = [_classify(path) for path in directory.iterdir()] if directory.is_dir() else []
+    return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
+
+
+def saved_steps(run_dir: str | Path) -> list[int]:
+    """Returns the steps of all complete checkpoints of a run, in order."""
+    return [x.step for x in survey(run_dir) if x.kind == "complete" and x.step is not None]
+
+
+def read_meta(path: Path) -> Meta:
+    """Returns what was saved beside the arrays of the checkpoint at `path`.
+
+    Raises:
+      RunError: if it is missing or damaged.
+    """
+    try:
+        meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
+        found = digest({name: value for name, value in meta.items() if name != "digest"})
+        if found != meta["digest"]:
+            raise ValueError("it is not what was written: its digest differs")
+        if str(meta["step"]) != path.name.partition(".")[0]:
+            raise ValueError(f"it belongs to step {meta['step']}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"checkpoint {path}: meta cannot be used: {brief(error)}") from error
+    return meta
+
+
+def verify(path: Path) -> Meta:
+    """Reads every array of the checkpoint at `path` into host memory, an item at a time.
+
+    Needs neither the configuration nor the devices of the run.
+
+    Returns:
+      its meta.
+
+    Raises:
+      RunError: if a part is missing or damaged; the message names it.
+    """
+    if _classify(path).kind in ("incomplete", "half-written"):
+        what = "incomplete" if any(path.iterdir()) else "empty"
+        raise RunError(f"checkpoint {path} is {what}")
+    meta = read_meta(path)
+    handler = ocp.PyTreeCheckpointHandler()
+    for item in ARRAY_ITEMS:
+        if not meta["checksums"][item]:
+            continue
+        with reading(path, item):
+            place = epath.Path(path / item)
+            described = handler.metadata(place)
+            to_host = jax.tree.map(
+                lambda _: ocp.RestoreArgs(restore_type=np.ndarray), described.tree
+            )
+            args = ocp.args.PyTreeRestore(restore_args=to_host)
+            tree = handler.restore(place, args=args)
+        compare(path, item, checksums(tree), meta["checksums"][item])
+    return meta
+
+
+def bytes_of(path: Path) -> int:
+    """Returns the size of all files under a path."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _classify(path: Path) -> Found:
+    step, _, rest = path.name.partition(".")
+    kind: Kind = "foreign"
+    if step.isdecimal() and path.is_dir():
+        if not rest:
+            kind = "complete" if (path / _COMPLETE).exists() else "incomplete"
+        elif f".{rest}".startswith(_HALF_WRITTEN):
+            kind = "half-written"
+        elif f".{rest}".startswith(DAMAGED):
+            kind = "set aside"
+    return Found(path, None if kind == "foreign" else int(step), kind)
+
+
+def is_good(path: Path) -> bool:
+    """Whether `verify` finds nothing wrong with the checkpoint at `path`."""
+    try:
+        verify(path)
+    except RunError:
+        return False
+    return True
+
+
+def compare(
+    path: Path, item: str, found: Mapping[str, int], saved: Mapping[str, int], whole: bool = True
+) -> None:
+    """Raises a RunError unless the arrays found are those that were saved."""
+    lost = saved.keys() - found.keys() if whole else set()
+    for name in sorted(found.keys() | lost):
+        if found.get(name) != saved.get(name):
+            raise RunError(
+                f"checkpoint {path}: {item}/{name} is damaged: its checksum is "
+                f"{found.get(name)}, it was saved with {saved.get(name)}"
+            )
+
+
+@contextlib.contextmanager
+def reading(path: Path, item: str) -> Iterator[None]:
+    """Turns whatever is raised inside, while an item is read, into a RunError that names it."""
+    try:
+        yield
+    except Exception as error:  # Orbax and what it stands on raise many kinds
+        raise RunError(f"checkpoint {path}: {item} cannot be read: {brief(error)}") from error
+
+
+def brief(error: Exception) -> str:
+    """What an error says, without the description of the storage that TensorStore appends."""
+    text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
+    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"

@@ -1,0 +1,137 @@
+"""What is checked, decided and said before a run makes its first update."""
+
+import math
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from anytime_jax import flops, sharding
+from anytime_jax.clock import human
+from anytime_jax.config import Config
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.errors import InputError
+from anytime_jax.model import count_params
+from anytime_jax.progress import Display, size
+from anytime_jax.retention import free_bytes, retention
+from anytime_jax.step import Program
+
+
+def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
+    """Checks that the state fits the devices, and a checkpoint the disk.
+
+    Raises:
+      InputError: if it does not.
+    """
+    leaves = jax.tree.leaves(program.abstract_state)
+    shards = [leaf.sharding.shard_shape(leaf.shape) for leaf in leaves]
+    needed = sum(
+        math.prod(shape) * x.dtype.itemsize for shape, x in zip(shards, leaves, strict=True)
+    )
+    there = sharding.device_memory(mesh)
+    if there is not None and needed > there:
+        raise InputError(
+            f"config.model: the weights, moments and {len(config.averages)} averages take "
+            f"{size(needed)} on each device, which has {size(there)}: choose a smaller model, "
+            "fewer averages or a larger mesh.fsdp"
+        )
+    free = free_bytes(Path(config.run_dir))
+    if (each := state_bytes(program)) > free:
+        raise InputError(
+            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {size(each)} and the disk "
+            f"has {size(free)} free: make room, or choose a directory on another disk"
+        )
+
+
+def state_bytes(program: Program) -> int:
+    """Returns the size of a run's state, and so of a checkpoint, in bytes."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
+
+
+def check_data(config: Config, dataset: DatasetInfo) -> None:
+    """Checks that a dataset fits the model and the evaluation.
+
+    Raises:
+      InputError: if it does not; the message says what to change.
+    """
+    where = f"the dataset at {dataset.path}"
+    if dataset.length != config.model.length:
+        raise InputError(
+            f"config.model.length = {config.model.length}, but {where} has windows of "
+            f"{dataset.length}: set that length, or prepare the text with the other"
+        )
+    if dataset.vocab_size != config.model.vocab_size:
+        raise InputError(
+            f"config.model.vocab_size = {config.model.vocab_size}, but {where} was made with a "
+            f"vocabulary of {dataset.vocab_size}: set that size, or prepare the text with the other"
+        )
+    held = dataset.splits["validation"].windows
+    if config.eval_windows > held:
+        raise InputError(
+            f"config.eval.tokens = {config.eval.tokens:,}, but the validation split of {where} has "
+            f"{held * dataset.length:,}: set at most that"
+        )
+
+
+def find_goal(config: Config, dataset: DatasetInfo, start: int) -> tuple[int | None, str]:
+    """Returns the update to stop at, None for never, and what ends the run there.
+
+    Args:
+      config: the run.
+      dataset: prepared token windows.
+      start: updates done.
+
+    Raises:
+      InputError: if the data end before it.
+    """
+    goal = config.stop.after(start, config.clock)
+    horizon = config.schedule.horizon_steps
+    if goal is not None and horizon is not None and goal > horizon:
+        goal = horizon
+    if config.data.repeat:
+        return goal, "stop"
+    windows = dataset.splits["train"].windows
+    last = windows // config.batch_size
+    if goal is None:
+        return last, "data"
+    if goal > last:
+        raise InputError(
+            f"config.stop = {config.source['stop']!r} needs {goal * config.batch_size:,} windows; "
+            f"the dataset at {dataset.path} has {windows:,}, enough for "
+            f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
+            "config.data.repeat=True"
+        )
+    return goal, "stop"
+
+
+def announce(
+    config: Config,
+    mesh: Mesh,
+    dataset: DatasetInfo,
+    display: Display,
+    program: Program,
+    start: int,
+    goal: int | None,
+) -> None:
+    """Says what is about to be run, on what, and what it will leave on disk."""
+    counts, device = count_params(config.model), mesh.devices.flat[0]
+    shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    peak = flops.peak_flops(device)
+    speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
+    policy, each, free = retention(config), state_bytes(program), free_bytes(Path(config.run_dir))
+    disk = f"{size(each)} a checkpoint"
+    if goal is not None:
+        kept = len(policy.kept_between(start, goal))
+        # One more is being written while the last of the rolling ones is still there.
+        total = (kept + policy.rolling + 1) * each
+        disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {size(total)} at most"
+        disk += f"; {size(free)} free" + (", which is TOO LITTLE" if total > free else "")
+    display.say(f"run      {config.name} in {config.run_dir}")
+    display.say(
+        f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
+        f"{human(counts['all'])} parameters in all; averages "
+        + (", ".join(config.averages) or "none")
+    )
+    display.say(f"data     {dataset.path}: {human(dataset.splits['train'].tokens)} tokens")
+    display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
+    display.say(f"disk     {disk}")

@@ -1,0 +1,45 @@
+"""Which checkpoints stay, and the disk they need."""
+
+import dataclasses
+import itertools
+import shutil
+from pathlib import Path
+
+from anytime_jax.clock import Clock
+from anytime_jax.config import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """The policy of a run: landmarks and multiples of a distance for ever, the last few besides.
+
+    Attributes:
+      clock: the run's clock; its landmarks are each multiple 1x, 2x, 4x, ... and 90% of it.
+      every: distance between other checkpoints kept for ever, in updates; None for none.
+      rolling: number of latest checkpoints kept.
+    """
+
+    clock: Clock
+    every: int | None
+    rolling: int
+
+    def keeps_forever(self, step: int) -> bool:
+        """Whether the checkpoint of a step is kept whatever its age."""
+        return self.clock.is_landmark(step) or (self.every is not None and step % self.every == 0)
+
+    def kept_between(self, start: int, goal: int) -> set[int]:
+        """Returns the steps after `start`, up to `goal`, whose checkpoints are kept for ever."""
+        landmarks = itertools.takewhile(lambda step: step <= goal, self.clock.landmarks())
+        multiples = range(self.every, goal + 1, self.every) if self.every else ()
+        return {step for step in (*landmarks, *multiples) if step > start}
+
+
+def retention(config: Config) -> Retention:
+    """Returns the policy of a configuration."""
+    return Retention(config.clock, config.keep_every_steps, config.checkpoint.keep)
+
+
+def free_bytes(directory: Path) -> int:
+    """Returns the free space on the disk of a directory, which need not be there yet."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return shutil.disk_usage(there).free
