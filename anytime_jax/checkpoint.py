@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging, integrity
-from anytime_jax.checksums import checksums, digest, not_finite
+from anytime_jax.checksums import by_name, checksums, digest, not_finite
 from anytime_jax.errors import RunError
 from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
 from anytime_jax.model import Params
@@ -99,7 +99,11 @@ class Checkpoints:
         step, items = int(state.step), _items(state)
         sums = {name: checksums(tree) for name, tree in items.items()}
         # Orbax has no empty items: a run may keep no averages.
-        arrays = {name: ocp.args.PyTreeSave(tree) for name, tree in items.items() if tree}
+        arrays = {
+            name: ocp.args.PyTreeSave(integrity.nested(by_name(tree)))
+            for name, tree in items.items()
+            if tree
+        }
         about = {**meta, "step": step, "checksums": sums, "averages": list(items["averages"])}
         about["digest"] = digest(about)
         args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(about))
@@ -138,12 +142,11 @@ class Checkpoints:
         wanted = _items(abstract)
         averages = wanted.pop("averages")
         stored = list(meta["averages"])
-        restored = {name: self._arrays(step, name, tree) for name, tree in wanted.items()}
+        restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
         common = {label: averages[label] for label in averages if label in stored}
         restored["averages"] = self.averages(step, common)
         for item, tree in restored.items():
-            whole = item != "averages"  # some may be dropped
-            integrity.compare(path, item, checksums(tree), meta["checksums"][item], whole)
+            integrity.compare(path, item, checksums(tree), meta["checksums"][item])
         trees = {
             label: restored["averages"][label] if label in stored else _copy(restored["params"])
             for label in averages
@@ -214,16 +217,8 @@ class Checkpoints:
           step: the step to read.
           abstract: shapes, types and placement by label.
         """
-        return self._arrays(step, "averages", dict(abstract)) if abstract else {}
-
-    def _arrays(self, step: int, item: str, abstract: Any) -> Any:
-        args = ocp.args.PyTreeRestore(
-            item=abstract,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-            partial_restore=True,  # some of the averages
-        )
-        with integrity.reading(self.directory / str(step), item):
-            return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item]
+        path = self.directory / str(step)
+        return _read(path, "averages", dict(abstract)) if abstract else {}
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
@@ -263,6 +258,12 @@ class _Keep(checkpoint_managers.PreservationPolicy):
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         del context
         return [self.keep(checkpoint.step) for checkpoint in checkpoints]
+
+
+def _read(path: Path, item: str, abstract: Any) -> Any:
+    """The arrays of an item in the tree's own structure."""
+    arrays = integrity.read_arrays(path, item, by_name(abstract))
+    return jax.tree.unflatten(jax.tree.structure(abstract), arrays.values())
 
 
 @jax.jit

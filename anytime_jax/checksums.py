@@ -39,13 +39,20 @@ def digest(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def path_name(path: Any) -> str:
+    """Returns the path of a leaf as text: `1/mu/blocks/qkv`, the same for tuples and for dicts."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by the names of their paths."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def _by_path(tree: Any, function: Any) -> dict[str, int]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    if not leaves:
-        return {}
-    values = jax.device_get(function([leaf for _, leaf in leaves]))
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    return {name: int(value) for name, value in zip(names, values, strict=True)}
+    flat = by_name(tree)
+    values = jax.device_get(function(list(flat.values()))) if flat else []
+    return {name: int(value) for name, value in zip(flat, values, strict=True)}
 
 
 @jax.jit

@@ -134,7 +134,7 @@ def _report(
         state = f"saved at {where}" if outcome.step else "nothing to save yet"
         display.say(f"interrupted, {state}. To go on: {_command()}")
         return
-    rows = curves.eval_losses(read_records(run_dir))
+    rows = curves.eval_losses(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
         display.console.print(_table(settings, doublings or rows[-1:]))

@@ -120,9 +120,8 @@ class _Loop:
         if restored:
             self._state = restored.state
             for label in restored.added:
-                display.say(
-                    f"average {label} is new: it starts from the weights at {meta['step']:,}"
-                )
+                step = f"{restored.meta['step']:,}"
+                display.say(f"average {label} is new: it starts from the weights at step {step}")
             for label in restored.dropped:
                 display.say(f"average {label} is no longer kept")
         else:

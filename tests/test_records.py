@@ -8,6 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from anytime_jax import __version__
 from anytime_jax.records import RecordWriter, Row, read_records
 
 
@@ -27,7 +28,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     ]
     writer.close()
     header, *_ = segment(tmp_path, 0).read_text().split("\n")
-    assert json.loads(header) == {"segment": 0, "from_step": 0, "jax": "1"}
+    assert json.loads(header) == {"format_version": 1, "segment": 0, "from_step": 0, "jax": "1"}
 
 
 def test_a_name_is_written_once_a_step_and_never_into_the_past(tmp_path):
@@ -92,6 +93,66 @@ def test_a_start_that_was_killed_while_it_wrote_its_head_changes_nothing(tmp_pat
     writer.close()
     assert segment(tmp_path, 2).is_file()
     assert [row.step for row in read_records(tmp_path)] == [2, 4]
+
+
+def write_lines(run, number, *lines):
+    segment(run, number).parent.mkdir(parents=True, exist_ok=True)
+    segment(run, number).write_text("".join(f"{line}\n" for line in lines))
+
+
+HEAD = f'{{"format_version": 1, "segment": 0, "from_step": 0, "version": "{__version__}"}}'
+ROW = '{"step": %d, "tokens": 8, "values": {"a": 1.5}}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", "7", "null", "", '{"step": 3}', '{"step": -1, "tokens": 8, "values": {}}',
+     '{"step": "3", "tokens": 8, "values": {}}', '{"step": 3, "tokens": 8, "values": 1}',
+     '{"step": 3, "tokens": 8, "values": {"a": "b"}}',
+     '{"step": 3, "tokens": 8, "values": {"a": []}}'],
+)  # fmt: skip
+def test_a_segment_is_read_as_far_as_it_is_good_and_that_is_said(tmp_path, line):
+    write_lines(tmp_path, 0, HEAD, ROW % 2, line, ROW % 4)
+    write_lines(tmp_path, 1, HEAD.replace('step": 0', 'step": 2'), ROW % 6)
+    said = []
+    assert [row.step for row in read_records(tmp_path, said.append)] == [2, 6]
+    (remark,) = said
+    assert f"{segment(tmp_path, 0)}: read up to line 3, which is no record" in remark
+
+
+def test_bytes_that_are_no_text_are_said_too(tmp_path):
+    write_lines(tmp_path, 0, HEAD, ROW % 2)
+    with segment(tmp_path, 0).open("ab") as file:
+        file.write(b"\xff\xfe\x00\n")
+    said = []
+    assert [row.step for row in read_records(tmp_path, said.append)] == [2]
+    assert "line 3" in said[0]
+
+
+@pytest.mark.parametrize("head", [HEAD.replace('version": 1', 'version": 2'), "{}", "[]", "x"])
+def test_a_segment_of_another_format_is_passed_over_and_that_is_said(tmp_path, head):
+    write_lines(tmp_path, 0, HEAD, ROW % 2, ROW % 4)
+    write_lines(tmp_path, 1, head, ROW % 3)
+    said = []
+    assert [row.step for row in read_records(tmp_path, said.append)] == [2, 4]
+    (remark,) = said
+    assert "line 1" in remark
+
+
+def test_another_version_of_the_code_is_said_and_read(tmp_path):
+    write_lines(tmp_path, 0, HEAD.replace(__version__, "0.0.1"), ROW % 2)
+    said = []
+    assert [row.step for row in read_records(tmp_path, said.append)] == [2]
+    assert said == [f"{segment(tmp_path, 0)}: written by version 0.0.1, this is {__version__}"]
+
+
+def test_a_torn_line_is_said(tmp_path):
+    write_lines(tmp_path, 0, HEAD, ROW % 2)
+    with segment(tmp_path, 0).open("a") as file:
+        file.write('{"step": 4, "tok')
+    said = []
+    assert [row.step for row in read_records(tmp_path, said.append)] == [2]
+    assert "its last line is torn" in said[0]
 
 
 def test_no_records_is_no_rows(tmp_path):
