@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -172,6 +173,8 @@ def read_arrays(path: Path, item: str, wanted: Mapping[str, Any]) -> dict[str, A
         with concurrent.futures.ThreadPoolExecutor(_READERS) as readers:
             return dict(zip(wanted, readers.map(read, wanted), strict=True))
     except Exception as error:  # Orbax and what it stands on raise many kinds
+        # Of the reads that Orbax gave up on: said whenever they are collected.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise RunError(f"checkpoint {path}: {item} cannot be read: {brief(error)}") from error
 
 
