@@ -28,7 +28,7 @@ from anytime_jax.checksums import by_name, checksums, digest, not_finite
 from anytime_jax.errors import RunError
 from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
 from anytime_jax.model import Params
-from anytime_jax.retention import Retention, free_bytes
+from anytime_jax.retention import Retention, checkpoint_bytes, free_bytes
 from anytime_jax.step import TrainState
 
 _FULL = ("No space left on device", "Disk quota exceeded")  # what the system says
@@ -112,8 +112,9 @@ class Checkpoints:
             bad = [f"{name}/{path}" for name, tree in items.items() for path in not_finite(tree)]
             if bad:
                 raise RunError(f"{bad[0]} holds a NaN or an infinity at step {step:,}")
-            self._bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(items))
-            self._check_room()
+            self._bytes = self._needed(items)
+            if free_bytes(self.directory) < self._bytes:
+                raise RunError(self._missing())
             self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
@@ -234,19 +235,22 @@ class Checkpoints:
                 f"good one is {f'that of step {last[0]:,}' if last else 'none'}"
             ) from error
 
-    def _check_room(self) -> None:
-        if free_bytes(self.directory) < self._bytes:
-            raise RunError(self._missing())
+    def _needed(self, items: Any) -> int:
+        """The disk space of a checkpoint: its arrays, or what the last one took if that is more."""
+        last = integrity.saved_steps(self.directory.parent)[-1:]
+        taken = [integrity.bytes_of(self.directory / str(step), on_disk=True) for step in last]
+        arrays = sum(leaf.nbytes for leaf in jax.tree.leaves(items))
+        return max([checkpoint_bytes(arrays), *taken])
 
     def _missing(self) -> str:
         """How much space a save lacks, now that what it had begun to write is on the disk."""
         found = integrity.survey(self.directory.parent)
-        begun = [integrity.bytes_of(x.path) for x in found if x.kind == "half-written"]
+        half = [x.path for x in found if x.kind == "half-written"]
+        begun = [integrity.bytes_of(path, on_disk=True) for path in half]
         free = free_bytes(self.directory) + sum(begun)
-        return (
-            f"the disk is full: it needs {self._bytes:,} bytes, {free:,} are free, "
-            f"{max(0, self._bytes - free):,} are missing"
-        )
+        lack = max(0, self._bytes - free)
+        missing = f"{lack:,} are missing" if lack else "but something else filled it meanwhile"
+        return f"the disk is full: it needs {self._bytes:,} bytes, {free:,} are free, {missing}"
 
 
 @dataclasses.dataclass

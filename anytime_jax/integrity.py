@@ -99,12 +99,18 @@ def verify(path: Path) -> Meta:
     return meta
 
 
-def bytes_of(path: Path) -> int:
-    """Returns the size of a file, or of all files under a directory."""
+def bytes_of(path: Path, on_disk: bool = False) -> int:
+    """Returns the size of a file, or of all files under a directory.
+
+    Args:
+      path: the file or the directory.
+      on_disk: count the blocks that the files take, rather than their lengths.
+    """
     total = 0
     for file in (path, *path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):  # a run may be tidying up
-            total += file.stat().st_size if file.is_file() else 0
+            stat = file.stat()
+            total += 512 * stat.st_blocks if on_disk else stat.st_size * file.is_file()
     return total
 
 
@@ -114,7 +120,7 @@ def _classify(path: Path) -> Found:
     if step.isdecimal() and path.is_dir():
         if not rest:
             kind = "complete" if (path / _COMPLETE).exists() else "incomplete"
-        elif f".{rest}".startswith(_HALF_WRITTEN):
+        elif f".{rest}".startswith(_HALF_WRITTEN) and not path.is_symlink():
             kind = "half-written"
         elif f".{rest}".startswith(DAMAGED):
             kind = "set aside"

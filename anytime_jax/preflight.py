@@ -13,7 +13,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError
 from anytime_jax.model import count_params
 from anytime_jax.progress import Display, size
-from anytime_jax.retention import free_bytes, retention
+from anytime_jax.retention import checkpoint_bytes, free_bytes, retention
 from anytime_jax.step import Program
 
 
@@ -36,7 +36,7 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
             "fewer averages or a larger mesh.fsdp"
         )
     free = free_bytes(Path(config.run_dir))
-    if (each := state_bytes(program)) > free:
+    if (each := checkpoint_bytes(state_bytes(program))) > free:
         raise InputError(
             f"config.run_dir = {config.run_dir!r}: a checkpoint takes {size(each)} and the disk "
             f"has {size(free)} free: make room, or choose a directory on another disk"
@@ -44,7 +44,7 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
 
 
 def state_bytes(program: Program) -> int:
-    """Returns the size of a run's state, and so of a checkpoint, in bytes."""
+    """Returns the size of a run's state in bytes."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
 
 
@@ -118,7 +118,8 @@ def announce(
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     peak = flops.peak_flops(device)
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    policy, each, free = retention(config), state_bytes(program), free_bytes(Path(config.run_dir))
+    policy, free = retention(config), free_bytes(Path(config.run_dir))
+    each = checkpoint_bytes(state_bytes(program))
     disk = f"{size(each)} a checkpoint"
     if goal is not None:
         kept = len(policy.kept_between(start, goal))

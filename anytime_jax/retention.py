@@ -8,6 +8,8 @@ from pathlib import Path
 from anytime_jax.clock import Clock
 from anytime_jax.config import Config
 
+_OVERHEAD = 2**18  # bytes of a checkpoint that are not arrays, files' last blocks included
+
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
@@ -37,6 +39,11 @@ class Retention:
 def retention(config: Config) -> Retention:
     """Returns the policy of a configuration."""
     return Retention(config.clock, config.keep_every_steps, config.checkpoint.keep)
+
+
+def checkpoint_bytes(arrays: int) -> int:
+    """Returns the space on disk of a checkpoint, given the bytes of its arrays; at most that."""
+    return arrays + arrays // 50 + _OVERHEAD
 
 
 def free_bytes(directory: Path) -> int:

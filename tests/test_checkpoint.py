@@ -4,7 +4,10 @@ import gc
 import hashlib
 import json
 import pathlib
+import re
 import shutil
+import subprocess
+import sys
 import time
 
 import hypothesis
@@ -16,13 +19,15 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from test_main import environment, write_config
+from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import averaging
+from anytime_jax import averaging, checkpoint
 from anytime_jax.checkpoint import Checkpoints
 from anytime_jax.checksums import checksums
 from anytime_jax.clock import Clock
 from anytime_jax.errors import RunError
-from anytime_jax.integrity import read_meta, saved_steps
+from anytime_jax.integrity import read_meta, saved_steps, verify
 from anytime_jax.retention import Retention
 from anytime_jax.step import TrainState
 
@@ -249,6 +254,70 @@ def test_an_empty_directory_is_not_in_the_way(tmp_path):
     assert saved_steps(tmp_path) == [5, 9]
     (aside,) = said
     assert aside.startswith("set aside as 9.damaged")
+
+
+# A full disk
+
+
+def test_a_full_disk_is_said_with_the_bytes_that_are_missing(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints.save(small_state(4), {})
+    checkpoints.wait()
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda directory: 1000)
+    arrays = sum(x.nbytes for x in jax.tree.leaves(small_state(4)[1:]))
+    needed = arrays + arrays // 50 + 2**18
+    message = f"it needs {needed:,} bytes, 1,000 are free, {needed - 1000:,} are missing; .* step 4"
+    with pytest.raises(RunError, match=message):
+        checkpoints.save(small_state(5), {})
+    monkeypatch.undo()
+    checkpoints.save(small_state(6), {})
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [4, 6]
+
+
+def test_a_disk_that_fills_up_while_a_save_is_written_is_said(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints.save(small_state(4), {})
+    checkpoints.wait()
+
+    def fail(*args, **keywords):
+        raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [...]")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    with pytest.raises(RunError, match=r"the disk is full: .* filled it meanwhile; .* of step 4"):
+        checkpoints.save(small_state(5), {})
+    checkpoints.close()
+
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=900k small "$1" || exit 77
+"$2" -m anytime_jax.main --config="$3" 2> "$4"
+status=$?
+cp -r "$1/run" "$5"
+exit $status
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full_stops_the_run_with_its_last_checkpoint_intact(
+    dataset, tmp_path
+):
+    (tmp_path / "disk").mkdir()
+    file = write_config(tmp_path / "config.py", tmp_path / "disk" / "run", dataset.path, stop="4x")
+    places = (tmp_path / "disk", sys.executable, file, tmp_path / "errors", tmp_path / "left")
+    try:
+        ended = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, places)],
+            env=environment(tmp_path), cwd=tmp_path, timeout=120, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    except FileNotFoundError:
+        pytest.skip("this machine has no unshare")
+    if ended.returncode == 77:
+        pytest.skip("this machine allows no mount in a namespace")
+    (line,) = (tmp_path / "errors").read_text().splitlines()
+    assert ended.returncode == 1
+    assert re.match(r"error: a checkpoint .* [\d,]+ are missing; the last good one is .* 4$", line)
+    verify(tmp_path / "left" / "checkpoints" / "4")
 
 
 # Damage

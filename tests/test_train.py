@@ -4,6 +4,7 @@ Bitwise, on one CPU device. Log, evaluation and checkpoint intervals leave no tr
 """
 
 import dataclasses
+import errno
 import io
 import json
 import math
@@ -26,6 +27,7 @@ from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.integrity import saved_steps
+from anytime_jax.metrics import Writers
 from anytime_jax.progress import Display
 from anytime_jax.records import TIMINGS, read_records
 from anytime_jax.retention import retention
@@ -349,10 +351,12 @@ def test_data_that_do_not_fit_are_refused(dataset, changes, splits, message):
 
 def broken_at(monkeypatch, updates, what=jnp.nan):
     """The loss of some updates, and so their gradient, comes out as NaN or some other number."""
-    losses = step_lib._losses
+    losses, programs = step_lib._losses, {}
 
     def make(config, mesh):
-        program = step_lib.make_program(config, mesh)
+        if config.guard not in programs:  # compiled once for all starts of a run
+            programs[config.guard] = step_lib.make_program(config, mesh)
+        program = programs[config.guard]
 
         def train_step(state, tokens):
             bad = int(state.step) + 1 in updates
@@ -475,6 +479,27 @@ def test_an_absurd_rate_ends_in_one_line_and_finite_checkpoints(dataset, tmp_pat
     for step in saved_steps(tmp_path):
         for leaf in jax.tree.leaves(saved(tmp_path, step, config).state):
             assert bool(jnp.isfinite(leaf).all())
+
+
+def test_a_disk_too_full_for_the_records_is_said_in_one_line(dataset, tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device", "0000.jsonl")
+
+    monkeypatch.setattr(Writers, "write", fail)
+    with pytest.raises(RunError, match=r"No space left on device.*last good checkpoint .* none"):
+        start(tmp_path, dataset, stop="2x")
+
+
+def test_a_state_too_large_for_the_devices_or_the_disk_is_refused(dataset, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight, "free_bytes", lambda path: 100_000)
+        with pytest.raises(InputError, match=r"a checkpoint takes 547 kB and the disk has 100 kB"):
+            start(run, dataset)
+    monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
+    with pytest.raises(InputError, match=r"take 279 kB on each device, which has 200 kB"):
+        start(run, dataset)
+    assert not run.exists()
 
 
 def damage(run, step):
