@@ -13,6 +13,7 @@ Only the copy of the arrays to host memory blocks the caller. Reading computes e
 
 import contextlib
 import dataclasses
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -172,19 +173,16 @@ class Checkpoints:
         Raises:
           RunError: if it is damaged; the message names the newest good one.
         """
-        steps = [
-            x
-            for x in integrity.survey(self.directory.parent)
-            if x.kind in ("complete", "incomplete")
-        ]
-        for position, found in reversed(list(enumerate(steps))):
-            step = int(found.path.name)
+        kinds, found = ("complete", "incomplete"), integrity.survey(self.directory.parent)
+        steps = [x for x in found if x.kind in kinds]
+        while steps:
+            newest = steps.pop()
             try:
-                if found.kind == "incomplete":
-                    integrity.verify(found.path)  # says what is wrong with it
-                return self.restore(step, abstract)
+                if newest.kind == "incomplete":
+                    integrity.verify(newest.path)  # says what is wrong with it
+                return self.restore(int(newest.path.name), abstract)
             except RunError as error:
-                self._set_aside(found.path, error, steps[:position], fall_back)
+                self._set_aside(newest.path, error, steps, fall_back)
         return None
 
     def _set_aside(
@@ -202,11 +200,8 @@ class Checkpoints:
                 else "There is no good one: give another run_dir, or --fall_back to begin again"
             )
             raise RunError(f"{error}. {advice}") from error
-        aside = path.with_name(path.name + DAMAGED)
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = path.with_name(f"{path.name}{DAMAGED}.{number}")
+        names = (f"{path.name}{DAMAGED}{f'.{n}' if n else ''}" for n in itertools.count())
+        aside = next(x for name in names if not (x := path.with_name(name)).exists())
         path.rename(aside)
         self._manager.reload()
         self._say(f"set aside as {aside.name}: {error}")

@@ -189,12 +189,10 @@ class _Loop:
                 self._writers.close()
             self._checkpoints.wait()
 
-    def _broken(self, what: str, advice: str) -> RunError:
+    def _broken(self, what: str, advice: str = "") -> RunError:
         last = f"that of step {self._saved:,}" if self._saved else "none"
-        return RunError(
-            f"{what}; the last good checkpoint in {self._checkpoints.directory} is {last}. "
-            f"Try {advice}"
-        )
+        where = f"the last good checkpoint in {self._checkpoints.directory} is {last}"
+        return RunError(f"{what}; {where}" + (f". Try {advice}" if advice else ""))
 
     def _landed(self, step: int, values: Mapping[str, float]) -> None:
         """Looks at the metrics of an update: says what is odd, and stops what went wrong."""
@@ -202,14 +200,10 @@ class _Loop:
         first = self._start_samples + (step - self._start - 1) * self._config.batch_size
         batch = f"samples {first:,} to {first + self._config.batch_size - 1:,}"
         slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
-        if values["spiked"]:
-            what = f"the loss of update {step:,} ({batch}) spiked to {values['loss']:.4f}"
-            what += f", after {values['recent_loss']:.4f} of late"
-        else:
-            what = (
-                f"update {step:,} ({batch}) has a loss of {values['loss']:.4g} and a gradient of "
-            )
-            what += f"norm {values['grad_norm']:.4g}"
+        what = (
+            f"update {step:,} ({batch}) has a loss of {values['loss']:.4g}, after "
+            f"{values['recent_loss']:.4g} of late, and a gradient of norm {values['grad_norm']:.4g}"
+        )
         if in_a_row > guard.limit:
             raise self._broken(f"{what}: bad update number {in_a_row} in a row", slower)
         if in_a_row and guard.skip == "nothing":
@@ -220,7 +214,7 @@ class _Loop:
         if in_a_row:
             self._display.say(f"{what}: skipped, {int(values['skipped'])} so far")
         elif values["spiked"]:
-            self._display.say(what)
+            self._display.say(f"{what}: a spike, {int(values['spikes'])} so far")
 
     def _batches(self) -> Iterator[jax.Array]:
         """Global batches from the next sample on, read ahead of the device."""
@@ -233,8 +227,19 @@ class _Loop:
             repeat=config.data.repeat,
         )
         rows = sharding.local_rows(self._mesh, config.batch_size)
-        for tokens in stream(windows, self._samples, config.batch_size, rows):
-            yield sharding.put_batch(self._mesh, np.asarray(tokens), config.batch_size)
+        batches = stream(windows, self._samples, config.batch_size, rows)
+        while True:
+            with self._reading():
+                tokens = np.asarray(next(batches))
+            yield sharding.put_batch(self._mesh, tokens, config.batch_size)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Names the last good checkpoint where the data cannot be read."""
+        try:
+            yield
+        except RunError as error:
+            raise self._broken(str(error)) from error
 
     def _evaluates(self, step: int) -> bool:
         return step % self._eval_every == 0 or self._config.clock.is_doubling(step)
@@ -247,7 +252,7 @@ class _Loop:
         self._display.update(step, values)
 
     def _evaluate(self, step: int, interrupted: Callable[[], bool]) -> None:
-        with self._meter.paused():
+        with self._meter.paused(), self._reading():
             began = time.perf_counter()
             losses = self._evaluate_trees(self._state, interrupted)
             seconds = time.perf_counter() - began

@@ -5,6 +5,7 @@ child for every line on its standard input. `Starts` is what tests use. A child 
 itself at a moment that no clock would hit: `MOMENTS`.
 """
 
+import contextlib
 import dataclasses
 import json
 import mmap
@@ -45,8 +46,9 @@ class Start:
         return (self.folder / f"{self.number}.log").read_text()
 
     def kill(self) -> None:
-        """Kills it, if it is still there: its parent alone takes its process id back."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Kills it, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, seconds: float = 120) -> int:
         """Waits for its end and returns its exit status, negative for a signal."""

@@ -388,8 +388,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(
     with monkeypatch.context() as patch:
         broken_at(patch, {7})
         message = (
-            r"update 7 \(samples 48 to 55\) has a loss of nan and a gradient of norm nan; the last "
-            r"good checkpoint in .* is that of step 4\. Try --config\.guard\.skip=nonfinite"
+            r"update 7 \(samples 48 to 55\) has a loss of nan, .* and a gradient of norm nan; the "
+            r"last good checkpoint in .* is that of step 4\. Try --config\.guard\.skip=nonfinite"
         )
         with pytest.raises(RunError, match=message):
             start(tmp_path, dataset, stop="2x")
@@ -444,8 +444,9 @@ def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
     for skip in ("nonfinite", "spikes"):
         changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
         _, said = start(tmp_path / skip, dataset, log__every="1 steps", **changes)
-        assert "the loss of update 12 (samples 88 to 95) spiked to 1" in said
-        assert ("skipped, 1 so far" in said) == (skip == "spikes")
+        assert "update 12 (samples 88 to 95) has a loss of 1" in said
+        assert (": skipped, 1 so far" in said) == (skip == "spikes")
+        assert (": a spike, 1 so far" in said) == (skip == "nonfinite")
         rows = {step: values for step, _, values in records(tmp_path / skip)}
         assert [rows[s]["train/spikes"] for s in (11, 12)] == [0, 1]
         kept[skip] = rows[13]["train/loss"]
