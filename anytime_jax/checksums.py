@@ -7,7 +7,8 @@ position:
 
     h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
 
-with word_i the bits of the i-th element in row-major order. Any single changed word changes it.
+with word_i the bits of the i-th element in row-major order. Any single changed word changes it. The
+type and the shape are written before it, since zeros, appended or retyped, leave the sum as it is.
 """
 
 import hashlib
@@ -19,18 +20,25 @@ import jax
 import jax.numpy as jnp
 
 
-def checksums(tree: Any) -> dict[str, int]:
-    """Returns the checksum of every array of a tree, by its path, such as `1/mu/blocks/qkv`.
+def checksums(tree: Any) -> dict[str, str]:
+    """Returns the checksum of every array of a tree, `float32[12,1024] 3294147079`, by its name.
 
     Args:
       tree: arrays of 16- or 32-bit elements, on any layout of devices or in host memory.
     """
-    return _by_path(tree, _checksum_all)
+    flat = by_name(tree)
+    sums = jax.device_get(_checksum_all(list(flat.values())))
+    return {
+        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {total}"
+        for (name, x), total in zip(flat.items(), sums, strict=True)
+    }
 
 
 def not_finite(tree: Any) -> list[str]:
-    """Returns the paths of the arrays of a tree that hold a NaN or an infinity."""
-    return [path for path, finite in _by_path(tree, _are_finite).items() if not finite]
+    """Returns the names of the arrays of a tree that hold a NaN or an infinity."""
+    flat = by_name(tree)
+    finite = jax.device_get(_are_finite(list(flat.values())))
+    return [name for name, good in zip(flat, finite, strict=True) if not good]
 
 
 def digest(plain: Mapping[str, Any]) -> str:
@@ -39,20 +47,10 @@ def digest(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def path_name(path: Any) -> str:
-    """Returns the path of a leaf as text: `1/mu/blocks/qkv`, the same for tuples and for dicts."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
 def by_name(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by the names of their paths."""
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _by_path(tree: Any, function: Any) -> dict[str, int]:
-    flat = by_name(tree)
-    values = jax.device_get(function(list(flat.values()))) if flat else []
-    return {name: int(value) for name, value in zip(flat, values, strict=True)}
+    """Returns the leaves of a tree by name, such as `1/mu/blocks/qkv`, tuples like dicts."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 @jax.jit

@@ -15,11 +15,13 @@ from typing import cast
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
 
 _POINT = re.compile(
-    r"(?P<number>\d[\d_]*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
-    re.IGNORECASE,
+    r"(?P<number>\d+(_\d+)*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
+    re.IGNORECASE | re.ASCII,
 )
 _SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_LONGEST = 100  # characters of a point
 _ALLOWED = 'a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
+_STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
 BRANCH = Fraction(9, 10)  # a WSD branch leaves its trunk at 90% of the horizon
 
 
@@ -44,8 +46,8 @@ class Clock:
         require_count("batch_size", self.batch_size, least=1)
         require_count("length", self.length, least=1)
         tokens = self.chinchilla_tokens
-        ok = type(tokens) is int and tokens > 0
-        require(ok, "chinchilla_tokens", tokens, "a whole number of tokens above 0")
+        ok = type(tokens) is int and 0 < tokens < 2**63
+        require(ok, "chinchilla_tokens", tokens, "a whole number of tokens above 0, below 2^63")
 
     @property
     def tokens_per_step(self) -> int:
@@ -67,7 +69,7 @@ class Clock:
         Raises:
           ValueError: if the point cannot be read.
         """
-        match = _POINT.fullmatch(point.strip()) if isinstance(point, str) else None
+        match = _match(point)
         require(match is not None, name, point, _ALLOWED)
         match = cast(re.Match[str], match)
         number = Fraction(match["number"].replace("_", ""))
@@ -77,8 +79,12 @@ class Clock:
             number *= _SCALE[match["scale"].upper()]
             if match["unit"].lower().startswith("t"):
                 number /= self.tokens_per_step
-        require(number < LARGEST_COUNT, name, point, "less than 2^31 updates away")
-        return -(-number.numerator // number.denominator)
+        steps = -(-number.numerator // number.denominator)
+        near = "less than 2^31 updates away"
+        if match["unit"] is None:
+            near += f" (1x is {self.chinchilla_steps:,} updates: chinchilla_tokens over a batch's)"
+        require(steps < LARGEST_COUNT, name, point, near)
+        return steps
 
     def tokens(self, step: int) -> int:
         """Returns the tokens seen after `step` updates."""
@@ -155,16 +161,20 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     if text == "horizon":
         require(horizon is not None, "stop", text, "a point: this schedule has no horizon")
         return Stop(horizon, doubles=False)
-    try:
-        step = clock.steps(text.removesuffix("+"), "stop")
-    except ValueError as error:
-        raise ValueError(
-            f'{error}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
-        ) from None
+    point = text.removesuffix("+")
+    require(_match(point) is not None, "stop", text, _STOPS)
+    step = clock.steps(point, "stop")
     require(step >= 1, "stop", text, "at least one update")
     endless = not text.endswith("+") or horizon is None
     require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
     return Stop(step, doubles=text.endswith("+"))
+
+
+def _match(point: object) -> re.Match[str] | None:
+    """The parts of a point in a run; None if it cannot be read."""
+    if not isinstance(point, str) or len(point) > _LONGEST:
+        return None
+    return _POINT.fullmatch(point.strip())
 
 
 def human(number: float) -> str:

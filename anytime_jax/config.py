@@ -12,11 +12,15 @@ from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import (
+    is_number,
     require,
     require_choice,
     require_count,
+    require_directory,
     require_fraction,
     require_positive,
+    require_word,
+    shown,
 )
 from anytime_jax.clock import Clock, Stop, read_stop
 from anytime_jax.errors import InputError
@@ -30,23 +34,10 @@ from anytime_jax.sharding import MeshConfig
 # mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
 # bad update may be told to pass over it.
 NOT_IDENTITY = (
-    "name",
-    "run_dir",
-    "stop",
-    "averages",
-    "microbatches",
-    "mesh",
-    "guard",
-    "eval",
-    "checkpoint",
-    "log",
-    "data.path",
-    "data.builtin_megabytes",
-    "data.repeat",
-    "model.attention",
-    "model.layer_loop",
-    "model.remat",
-)
+    "name", "run_dir", "stop", "averages", "microbatches", "mesh", "guard", "eval", "checkpoint", "log",
+    "data.path", "data.builtin_megabytes", "data.repeat",
+    "model.attention", "model.layer_loop", "model.remat",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +59,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        require(bool(self.path.strip()), "path", self.path, "a directory")
+        require_directory("path", self.path)
         ok = 0 <= self.builtin_megabytes < 1e6
         require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
         require_count("seed", self.seed)
@@ -94,8 +85,10 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        require(0 <= self.b1 < 1, "b1", self.b1, "from 0 to below 1")
-        require(0 <= self.b2 < 1, "b2", self.b2, "from 0 to below 1")
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            # float32 rounds what is nearer to 1 up to it.
+            require(0 <= value < 1 - 2**-25, name, value, "from 0 to below 1, in float32 too")
         require_positive("epsilon", self.epsilon)
         require_fraction("weight_decay", self.weight_decay)
         require_positive("clip_norm", self.clip_norm)
@@ -154,6 +147,11 @@ class LogConfig:
     every: str
     tensorboard: bool
     wandb_project: str
+
+    def __post_init__(self) -> None:
+        """Checks what the other settings do not."""
+        if self.wandb_project:
+            require_word("wandb_project", self.wandb_project)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,8 +242,8 @@ def build(source: Mapping[str, Any]) -> Config:
     fields.check_names([*top, *sections, "chinchilla_tokens", "stop", "averages"])
     values = {name: fields.typed(name, kind) for name, kind in top.items()}
     with fields.errors():
-        require(bool(values["name"].strip()), "name", values["name"], "a word")
-        require(bool(values["run_dir"].strip()), "run_dir", values["run_dir"], "a directory")
+        require_word("name", values["name"])
+        require_directory("run_dir", values["run_dir"])
         for name, least in (("seed", 0), ("batch_size", 1), ("microbatches", 1)):
             require_count(name, values[name], least)
     model = fields.section("model").build(ModelConfig)
@@ -278,17 +276,20 @@ def build(source: Mapping[str, Any]) -> Config:
     return config
 
 
-def check_layout(config: Config, devices: int, batch_shards: int, tensor: int) -> None:
-    """Checks the batch and the heads against the device mesh.
+def check_layout(
+    config: Config, devices: int, batch_shards: int, tensor: int, platform: str
+) -> None:
+    """Checks the batch, the heads and the attention against the device mesh.
 
     Args:
       config: the configuration.
       devices: number of devices in the mesh.
       batch_shards: number of parts into which the mesh splits a batch.
       tensor: number of devices that split each matrix product.
+      platform: what the devices are: "cpu", "gpu" or "tpu".
 
     Raises:
-      InputError: if something does not divide.
+      InputError: if something does not divide, or the devices lack it.
     """
     per_step = config.batch_size // config.microbatches
     for name, size in (
@@ -304,6 +305,10 @@ def check_layout(config: Config, devices: int, batch_shards: int, tensor: int) -
         raise InputError(
             f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
             f"{tensor}: choose a mesh that keeps heads whole"
+        )
+    if config.model.attention == "cudnn" and platform != "gpu":
+        raise InputError(
+            f"config.model.attention = 'cudnn' needs a GPU, not a {platform}: try 'auto'"
         )
 
 
@@ -329,18 +334,19 @@ def _check_together(config: Config) -> None:
         )
     horizon = config.schedule.horizon_steps
     if horizon is not None and (config.stop.step is None or config.stop.step > horizon):
-        given = config.source["stop"]
+        given = shown(config.source["stop"])
         raise ValueError(
-            f"stop = {given!r} is past the schedule's horizon of {config.clock.describe(horizon)}: "
+            f"stop = {given} is past the schedule's horizon of {config.clock.describe(horizon)}: "
             "stop there or earlier, or choose a schedule without a horizon"
         )
 
 
 def _rule(given: Any) -> averaging.Rule | float:
     """Reads an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
-    if not isinstance(given, str):
+    if type(given) is not bool and isinstance(given, int | float) and is_number(given):
         return given
-    match = re.fullmatch(r"(f|ema|uniform)(\d*\.?\d*)", given)
+    form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"
+    match = re.fullmatch(form, given) if isinstance(given, str) else None
     kind, number = match.groups() if match else ("", "")
     if kind == "uniform" and "." not in number:
         return averaging.Uniform(int(number or 0))
@@ -348,7 +354,7 @@ def _rule(given: Any) -> averaging.Rule | float:
         value = float(number)
         return averaging.GrowingWindow(value) if kind == "f" else averaging.FixedDecay(value)
     raise ValueError(
-        f"{given!r} is not an average: give a number f, or one of the forms "
+        f"{shown(given)} is not an average: give a number f, or one of the forms "
         '"f25", "ema0.999", "uniform", "uniform1000"'
     )
 

@@ -136,7 +136,7 @@ def is_good(path: Path) -> bool:
     return True
 
 
-def compare(path: Path, item: str, found: Mapping[str, int], saved: Mapping[str, int]) -> None:
+def compare(path: Path, item: str, found: Mapping[str, str], saved: Mapping[str, str]) -> None:
     """Raises a RunError unless the arrays found have the checksums they were saved with."""
     for name, checksum in found.items():
         if checksum != saved.get(name):
@@ -166,13 +166,15 @@ def read_arrays(path: Path, item: str, wanted: Mapping[str, Any]) -> dict[str, A
     def read(name: str) -> Any:
         # One array by itself. Were all read by one call, the first failure would close the loop
         # that the other reads still report to, each with a traceback.
-        to = wanted[name]
+        to = np.zeros(()) if wanted[name] is None else wanted[name]
         args = ocp.args.PyTreeRestore(
-            item=nested({name: 0 if to is None else to}),
-            restore_args=nested({name: _restore_args(to)}),
+            item=nested({name: to}),
+            restore_args=nested({name: _restore_args(wanted[name])}),
             partial_restore=True,
         )
         (array,) = jax.tree.leaves(handler.restore(epath.Path(path / item), args=args))
+        if array is to:  # what Orbax does with a name that is not there
+            raise ValueError(f"it holds no {name}")
         return array
 
     try:

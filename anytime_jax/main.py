@@ -8,38 +8,51 @@ checkpoint aside and goes on from the newest good one; `--debug` shows traceback
 A configuration file is Python code and is executed: use those you trust.
 """
 
-import contextlib
-import itertools
 import os
-import runpy
-import shlex
 import signal
 import sys
+
+if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds, ends it without a word
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+
+import contextlib
+import errno
+import itertools
+import runpy
+import shlex
+import stat
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from jax.sharding import Mesh
+from ml_collections import ConfigDict, FieldReference, config_flags
+from ml_collections.config_dict import RequiredValueError
 from rich import box
 from rich.table import Table
 
-from anytime_jax import config, preflight, sharding, train
+from anytime_jax import config, identity, preflight, sharding, train
+from anytime_jax.checks import shown
 from anytime_jax.clock import human
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display, duration
 from anytime_jax.records import read_records
-from anytime_jax.settings import flatten, nearest
+from anytime_jax.settings import nearest
+from anytime_jax.step import make_program
 from anytime_jax.study import curves
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
 _FALL_BACK = flags.DEFINE_bool(
     "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
 )
+_LONGEST = 580  # characters of a complaint
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
@@ -61,21 +74,24 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted: nothing that was saved is lost. To go on: {_command()}")
         return 130
+    except Exception as error:
+        what = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        return _complain(error, 1, what)
 
 
 def _run() -> int:
     if _CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
-    settings = config.build(_CONFIG.value.to_dict())
+    settings = config.build(_plain(_CONFIG.value))
+    _check_paths(settings)
     _set_up_jax()
-    try:
+    with _named("config.mesh"):
         mesh = sharding.make_mesh(settings.mesh)
-    except ValueError as error:
-        raise InputError(f"config.mesh: {error}") from error
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    config.check_layout(settings, mesh.size, shards, tensor)
+    platform = mesh.devices.flat[0].platform
+    config.check_layout(settings, mesh.size, shards, tensor, platform)
     display = Display(settings.clock)
-    dataset = _dataset(settings, display)
+    dataset = _dataset(settings, mesh, display)
     preflight.check_data(settings, dataset)
     began = time.monotonic()
     with _interruptible() as interrupted:
@@ -84,7 +100,34 @@ def _run() -> int:
     return 0
 
 
-def _dataset(settings: config.Config, display: Display) -> DatasetInfo:
+def _plain(given: ConfigDict) -> dict[str, Any]:
+    """The settings as plain nested data; each must have a value."""
+    for name, value in _settings(given):
+        if isinstance(value, FieldReference):
+            try:
+                value.get()
+            except RequiredValueError as error:
+                advice = f"give it one: --config.{name}=VALUE"
+                raise InputError(f"config.{name} has no value: {advice}") from error
+    return given.to_dict()
+
+
+def _check_paths(settings: config.Config) -> None:
+    """Checks that nothing else is where directories are wanted."""
+    for name, path in (("run_dir", settings.run_dir), ("data.path", settings.data.path)):
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"config.{name} = {shown(path)} cannot be a directory ({error.strerror}): choose "
+                "another"
+            ) from error
+
+
+def _dataset(settings: config.Config, mesh: Mesh, display: Display) -> DatasetInfo:
     """The prepared dataset; the built-in corpus is prepared where the configuration says so."""
     data, model = settings.data, settings.model
     if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
@@ -94,19 +137,42 @@ def _dataset(settings: config.Config, display: Display) -> DatasetInfo:
             "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
             f"--length={model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
         )
-        return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
+        with _named("config.data.path"):
+            return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
+    _check_without_data(settings, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
     began = time.monotonic()
-    dataset = prepare_builtin(
-        data.path,
-        length=model.length,
-        vocab_size=model.vocab_size,
-        megabytes=data.builtin_megabytes,
-    )
+    with _named("config.data"):
+        dataset = prepare_builtin(
+            data.path,
+            length=model.length,
+            vocab_size=model.vocab_size,
+            megabytes=data.builtin_megabytes,
+        )
     seconds = duration(time.monotonic() - began)
     tokens = human(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
     return dataset
+
+
+def _check_without_data(settings: config.Config, mesh: Mesh) -> None:
+    """Checks what needs no data, before a minute goes into preparing them."""
+    run_dir = Path(settings.run_dir)
+    if not (run_dir / identity.FILE).exists():
+        identity.check(run_dir, {})
+    with _named("config.mesh"):
+        program = make_program(settings, mesh)
+    preflight.check_machine(settings, mesh, program)
+
+
+@contextlib.contextmanager
+def _named(setting: str) -> Iterator[None]:
+    """Turns a ValueError raised inside into an InputError that names a setting."""
+    try:
+        yield
+    except ValueError as error:
+        named = str(error).startswith("config.")
+        raise InputError(str(error) if named else f"{setting}: {error}") from error
 
 
 def _of_that_size(dataset: DatasetInfo, megabytes: float) -> DatasetInfo:
@@ -233,10 +299,13 @@ def _command(stop: str | None = None) -> str:
     return shlex.join([python, "-m", "anytime_jax.main", *arguments])
 
 
-def _complain(error: Exception, status: int) -> int:
-    if "--debug" in sys.argv:
+def _complain(error: BaseException, status: int, text: str = "") -> int:
+    """Prints one line, without what a terminal would take for commands; returns the status."""
+    if {"--debug", "-debug", "--debug=true"} & set(sys.argv):  # flags may not be parsed yet
         traceback.print_exception(error)
-    text = " ".join(str(error).split())
+    text = " ".join((text or str(error)).split())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    text = text if len(text) < _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-90:]}"
     print(f"error: {text}", file=sys.stderr, flush=True)
     return status
 
@@ -268,22 +337,46 @@ def _check_file(argv: Sequence[str]) -> None:
         raise InputError(f"{prefix}{path}: there is no such file; the runs are in configs/")
     try:
         made = runpy.run_path(path).get("get_config", dict)()
-    except Exception as error:  # the file is code: it can raise anything
+    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
         kind = type(error).__name__
         raise InputError(f"{prefix}{path} cannot be run: {kind}: {error}") from error
     if not isinstance(made, ConfigDict):
         raise InputError(f"{prefix}{path} has no get_config() that returns a ConfigDict")
-    known = [name for name, _ in flatten(made.to_dict())]
+    known = [str(name) for name, _ in _settings(made)]
     for given in argv:
         name = given.removeprefix("--config.").split("=")[0]
         if given.startswith("--config.") and name not in known:
             raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
 
 
+def _without_stragglers(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Says nothing of writes that were still under way when the first of a save failed."""
+    if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _settings(given: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every setting with its dotted name; references, which may have no value, as such."""
+    for name, value in given.items(preserve_field_references=True):
+        if isinstance(value, ConfigDict) and prefix.count(".") > 9:
+            raise InputError(f"config.{prefix}{name} is nested too deep: a group may hold itself")
+        if isinstance(value, ConfigDict):
+            yield from _settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def cli() -> None:
     """Entry point."""
-    logging.set_verbosity(logging.ERROR)  # libraries speak of their inner life at lower levels
-    app.run(main, flags_parser=_parse)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.excepthook = _without_stragglers
+    logging.set_verbosity(logging.FATAL)  # what libraries log besides, with tracebacks, they raise
+    try:
+        app.run(main, flags_parser=_parse)
+    except KeyboardInterrupt:  # before there was anything to save
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Prepares text for training: `python -m anytime_jax.prepare --help`.
 
 Run again after a kill or Ctrl-C, the same command goes on where it was; run again when it is
-finished, it says so at once. Exit status: 0 finished, 1 broken in flight, 2 bad input, 130 Ctrl-C.
+finished, it says so at once. `--verify --output=DIR` reads a prepared dataset whole and says
+whether it is what was written. Exit status: 0 finished, 1 broken in flight or damaged, 2 bad input,
+130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import NoReturn
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
 from anytime_jax.data.preparation import prepare
-from anytime_jax.data.sources import FileSource, Source, TfdsSource
+from anytime_jax.data.sources import FileSource, Source
+from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.data.verify import verify
 from anytime_jax.data.workers import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
 
@@ -30,6 +34,8 @@ _LIMITED_OPTIONS = {
     "validation_split": ("tfds",),
     "megabytes": ("builtin",),
 }
+# Options that verifying understands.
+_VERIFY_OPTIONS = ("verify", "output", "workers", "debug")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,20 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit status.
     """
-    arguments = _parser().parse_args(argv)
-    began = time.monotonic()
-    was_there = (arguments.output / RECORD_NAME).is_file()
-    trains = arguments.vocabulary is None
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    work = _verify if arguments.verify else _prepare
     try:
-        with _progress_display() as progress:
-            info = prepare(
-                _source(arguments),
-                arguments.output,
-                length=arguments.length,
-                vocabulary=arguments.train_vocabulary if trains else arguments.vocabulary,
-                workers=arguments.workers,
-                progress=progress,
-            )
+        if arguments.verify:
+            _check_verify(parser, arguments)
+        elif arguments.source is None or arguments.vocabulary == arguments.train_vocabulary:
+            parser.error("--source and one of --vocabulary and --train-vocabulary are required")
+        print(work(arguments))
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
         return 130
@@ -66,11 +67,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RunError, OSError) as error:
         if arguments.debug:
             raise
-        print(f"error: {error}; the same command goes on from here", file=sys.stderr)
+        hint = "" if arguments.verify else "; the same command goes on from here"
+        print(f"error: {error}{hint}", file=sys.stderr)
         return 1
-    ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
-    print(f"{_summary(info)}\n{ready}: {info.path}")
     return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> str:
+    """Prepares, and says what."""
+    began = time.monotonic()
+    was_there = (arguments.output / RECORD_NAME).is_file()
+    trains = arguments.vocabulary is None
+    with _progress_display() as progress:
+        info = prepare(
+            _source(arguments),
+            arguments.output,
+            length=arguments.length,
+            vocabulary=arguments.train_vocabulary if trains else arguments.vocabulary,
+            workers=arguments.workers,
+            progress=progress,
+        )
+    ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
+    return f"{_summary(info)}\n{ready}: {info.path}"
+
+
+def _verify(arguments: argparse.Namespace) -> str:
+    """Reads a prepared dataset whole, and says that it is what was written."""
+    with _progress_display() as progress:
+        info = verify(arguments.output, arguments.workers, progress)
+    windows = sum(counts.windows for counts in info.splits.values())
+    return (
+        f"{info.path} is what was written: {windows:,} windows of {info.length} + 1, fingerprint "
+        f"{info.fingerprint}"
+    )
+
+
+def _check_verify(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    for option, value in vars(arguments).items():
+        if option not in _VERIFY_OPTIONS and value != parser.get_default(option):
+            raise InputError(
+                f"--{option.replace('_', '-')} means nothing to --verify; give --output alone"
+            )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--source", required=True, choices=("builtin", "json", "folder", "tfds"))
+    add("--source", choices=("builtin", "json", "folder", "tfds"))
     add("--input", help="file, folder or quoted glob; for tfds the prepared dataset's directory")
     add("--validation-input", help="validation text of its own (json, folder)")
     add(
@@ -98,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--split", help='tfds: split to train on (default "train")')
     add("--validation-split", help='tfds: split to validate on (default "validation")')
     add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
-    vocabulary = parser.add_mutually_exclusive_group(required=True)
+    vocabulary = parser.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocabulary", metavar="PATH", help="a SentencePiece model")
     vocabulary.add_argument(
         "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
@@ -106,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--length", type=int, default=1024, help="tokens a model sees of a window (default 1024)")
     add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
     add("--workers", type=int, help="processes (default: one per core where they pay off)")
+    add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

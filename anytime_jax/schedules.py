@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checks import (
+    LARGEST,
     is_number,
     require,
     require_choice,
@@ -133,7 +134,8 @@ class Power(Schedule):
     def __post_init__(self) -> None:
         """Checks every field."""
         require_positive("peak", self.peak)
-        require(is_number(self.gamma) and self.gamma >= 0, "gamma", self.gamma, "0 or more")
+        ok = is_number(self.gamma) and 0 <= self.gamma <= LARGEST
+        require(ok, "gamma", self.gamma, "a number from 0 on that float32 holds")
         require_positive("alpha", self.alpha)
         require_count("start", self.start)
 

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from anytime_jax.checks import is_number
+from anytime_jax.checks import is_number, shown
 from anytime_jax.errors import InputError
 
 _KINDS = {
@@ -30,7 +30,9 @@ class Section:
           InputError: if they are not a group.
         """
         if not isinstance(given, Mapping):
-            raise InputError(f"{path} = {given!r} is not allowed: it must be a group of settings")
+            raise InputError(
+                f"{path} = {shown(given)} is not allowed: it must be a group of settings"
+            )
         self._path = path
         self._given = given
 
@@ -42,8 +44,10 @@ class Section:
         """Raises an InputError, which ends in the hint, unless exactly these settings are there."""
         for name in self._given:
             if name not in allowed:
-                hint = hint or nearest(name, allowed)
-                raise InputError(f"{self._path}.{name} is not a setting: {hint}")
+                hint = hint or nearest(str(name), allowed)
+                plain = isinstance(name, str) and re.fullmatch(r"\w{1,60}", name)
+                full = f"{self._path}.{name}" if plain else f"{self._path}: {shown(name)}"
+                raise InputError(f"{full} is not a setting: {hint}")
         for name in allowed:
             if name not in self._given:
                 hint = hint or "every setting is written out (configs/base.py has them all)"
@@ -60,7 +64,7 @@ class Section:
             value = tuple(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(
-                f"{self._path}.{name} = {value!r} is not allowed: it must be {_KINDS[kind]}"
+                f"{self._path}.{name} = {shown(value)} is not allowed: it must be {_KINDS[kind]}"
             )
         return value
 

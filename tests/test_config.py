@@ -180,7 +180,7 @@ BAD = [
     # points
     ("stop", "4", "config.stop = '4' is not allowed: it must be a point in a run such as"),
     ("stop", "0x", "config.stop = '0x' is not allowed: it must be at least one update"),
-    ("stop", "never+", "config.stop = 'never'"),
+    ("stop", "never+", "config.stop = 'never+' is not allowed: it must be a point in a run such as"),
     ("stop", 4, "config.stop = 4 is not allowed: it must be text in quotes"),
     ("eval__every", "often", "config.eval.every = 'often'"),
     ("checkpoint__every", "", "config.checkpoint.every = ''"),
@@ -364,15 +364,15 @@ def test_building_changes_nothing_and_repeats():
 
 def test_the_layout_must_divide_the_batch_and_the_heads():
     built = config.build(quickstart(microbatches=2))  # 16 sequences at once, 4 heads
-    config.check_layout(built, devices=8, batch_shards=8, tensor=1)
-    config.check_layout(built, devices=8, batch_shards=2, tensor=4)
+    config.check_layout(built, devices=8, batch_shards=8, tensor=1, platform="cpu")
+    config.check_layout(built, devices=8, batch_shards=2, tensor=4, platform="cpu")
     cases = [
         ((32, 32, 1), "config.batch_size / microbatches = 16 is not divisible by the 32 parts"),
         ((3, 1, 3), "config.model.heads = 4 is not divisible by config.mesh.tensor = 3"),
     ]
     for layout, message in cases:
         with pytest.raises(InputError, match=message):
-            config.check_layout(built, *layout)
+            config.check_layout(built, *layout, platform="cpu")
     few = config.build(quickstart(eval__batch_size=6))
     with pytest.raises(InputError, match=r"config\.eval\.batch_size = 6 is not divisible by the 8"):
-        config.check_layout(few, devices=8, batch_shards=8, tensor=1)
+        config.check_layout(few, devices=8, batch_shards=8, tensor=1, platform="cpu")

@@ -11,7 +11,8 @@ from tensorboardX.record_writer import RecordWriter
 
 from anytime_jax.data import sources
 from anytime_jax.data.builtin import BuiltinSource
-from anytime_jax.data.sources import FileSource, TfdsSource, split_of
+from anytime_jax.data.sources import FileSource, split_of
+from anytime_jax.data.tfds_source import TfdsSource
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
@@ -159,7 +160,6 @@ def test_tfds_share_for_validation(tfds_directories):
     ("options", "message"),
     [
         ({"split": "test"}, "no split 'test'.*train.*validation"),
-        ({"text_field": "body"}, "no feature 'body'.*text"),
         ({"validation_split": None, "validation_share": 1.5}, "fraction 1.5"),
         ({"input": "/nowhere"}, "not a prepared TFDS dataset"),
     ],
@@ -167,6 +167,12 @@ def test_tfds_share_for_validation(tfds_directories):
 def test_tfds_bad_settings(tfds_directories, options, message):
     with pytest.raises(InputError, match=message):
         TfdsSource(**{"input": str(tfds_directories["tfrecord"]), **options}).parts()
+
+
+def test_tfds_without_that_feature(tfds_directories):
+    source = TfdsSource(str(tfds_directories["tfrecord"]), text_field="body")
+    with pytest.raises(InputError, match=r"record 0 has no text under 'body'.*'text', 'url'"):
+        read(source)
 
 
 @pytest.mark.parametrize("format_name", ["array_record", "tfrecord"])
@@ -228,7 +234,7 @@ def test_builtin_bad_settings(source, message, monkeypatch):
         ("a.jsonl", b'["text"]\n', "line 1 has no text.*list"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1 is not valid Unicode"),
         ("a.json.gz", gzip.compress(json_lines(TEXTS))[:-20], "broken gzip"),
-        ("a.json.gz", json_lines(TEXTS), "broken gzip"),
+        ("a.json.gz", json_lines(TEXTS), "not gzip data"),
         ("a.json.gz", gzip.compress(json_lines(TEXTS))[:60] + b"\0" * 60, "broken gzip"),
     ],
 )

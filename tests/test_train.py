@@ -507,7 +507,7 @@ def damage(run, step):
     """Changes one bit of a weight on disk, so to say: its checksum is that of another number."""
     file = run / "checkpoints" / str(step) / "meta" / "metadata"
     meta = json.loads(file.read_text())
-    meta["checksums"]["params"]["head"] ^= 1
+    meta["checksums"]["params"]["head"] += "1"
     del meta["digest"]
     file.write_text(json.dumps({**meta, "digest": digest(meta)}))
 

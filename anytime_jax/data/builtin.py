@@ -18,7 +18,7 @@ from anytime_jax.errors import InputError
 class BuiltinSource:
     """The standard library's source, then that of the installed packages, up to a size.
 
-    Files that are not UTF-8, are empty, or repeat one taken before are passed over.
+    Files that are not UTF-8, hold a NUL, are empty, or repeat one taken before are passed over.
 
     Attributes:
       megabytes: how much to take, in 10⁶ bytes of UTF-8.
@@ -86,4 +86,4 @@ def _read(path: Path) -> bytes:
         text.decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return b""
-    return text
+    return b"" if b"\0" in text else text

@@ -30,7 +30,10 @@ from anytime_jax.data.dataset import (
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
+    ShardInfo,
+    fingerprint_of,
     load_dataset,
+    seal,
 )
 from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, split_of
 from anytime_jax.data.tokens import (
@@ -94,7 +97,7 @@ def prepare(
         shards = _plan_shards(token_files, length, dtype, output, work)
         _forget_stale_shards(output, work, records)
         shard_records = run_jobs(
-            shards, workers, "writing", lambda record: record["tokens"], report
+            shards, workers, "writing", lambda record: record["windows"] * length, report
         )
         _finish(output, work, settings, loaded, records, shards, shard_records)
     return load_dataset(output)
@@ -200,6 +203,8 @@ def _claimed(output: Path, settings: dict[str, Any]) -> Iterator[Path]:
             leftover.unlink(missing_ok=True)
         planned = read_record(work / "plan.json")
         if planned is None:
+            if (work / "plan.json").exists():
+                raise InputError(f"{work / 'plan.json'} is damaged; delete {output} to start anew")
             write_record(work / "plan.json", settings)
         else:
             _compare(output, "is half", planned, settings)
@@ -222,11 +227,9 @@ def _place_vocabulary(
     path = output / VOCABULARY_NAME
     if isinstance(vocabulary, int):
         # One that an interrupted run trained serves: parts are tokenised with it already.
-        return (
-            load_vocabulary(path)
-            if path.is_file()
-            else train_vocabulary(_sample(parts), vocabulary, path)
-        )
+        with contextlib.suppress(InputError):
+            return load_vocabulary(path)
+        return train_vocabulary(_sample(parts), vocabulary, path)
     with replacing(path, work) as temporary:
         shutil.copyfile(vocabulary, temporary)
     return load_vocabulary(path)
@@ -306,7 +309,7 @@ def _plan_shards(
 
 def _forget_stale_shards(output: Path, work: Path, records: list[dict[str, Any]]) -> None:
     """Drops shards that an interrupted run cut from other tokens, if the input has changed."""
-    digest = hashlib.sha256(json.dumps(records).encode("utf-8")).hexdigest()
+    digest = hashlib.sha256(json.dumps(records, sort_keys=True).encode("utf-8")).hexdigest()
     path = work / "shards" / "cut_from.json"
     if read_record(path) != {"parts": digest}:
         for stale in [
@@ -337,25 +340,32 @@ def _finish(
         }
         for split in SPLITS
     }
-    content = {
+    done = list(zip(shards, shard_records, strict=True))
+    record = {
         "format_version": FORMAT_VERSION,
         "length": length,
         "token_dtype": dtype,
         "vocab_size": vocabulary.size,
         "vocabulary_sha256": vocabulary.sha256,
         "eos_id": vocabulary.eos_id,
-    }
-    digests = [[record["name"], record["sha256"]] for record in shard_records]
-    identity = json.dumps([content, digests], sort_keys=True).encode("utf-8")
-    record = {
-        **content,
         "splits": splits,
         "settings": settings,
-        "fingerprint": hashlib.sha256(identity).hexdigest(),
-        "files": {record["name"]: record["bytes"] for record in shard_records},
+        "shards": {
+            split: [record for job, record in done if job.split == split] for split in SPLITS
+        },
+        "files": {
+            name: _written(output / name)
+            for name in ("dataset_info.json", "features.json", VOCABULARY_NAME)
+        },
     }
-    write_record(output / RECORD_NAME, record, work)
+    record["fingerprint"] = fingerprint_of(record, [ShardInfo(**each) for each in shard_records])
+    write_record(output / RECORD_NAME, seal(record), work)
     shutil.rmtree(work)
+
+
+def _written(file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _write_tfds_metadata(output: Path, length: int, dtype: str, shards: list[ShardJob]) -> None:

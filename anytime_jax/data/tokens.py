@@ -64,14 +64,18 @@ class TokenJob:
 
     def finished(self) -> dict[str, Any] | None:
         """The record of this very job from an earlier run, if it was done."""
-        record = read_record(self.record_path)
+        record = read_record(self.record_path) or {}
         # Another part may have had this index, when the input has changed since.
-        return record if record and record["part"] == self.part.identity else None
+        asked = {"part": self.part.identity, "vocabulary": self.vocabulary_sha256}
+        whole = all(record.get(name) == value for name, value in asked.items()) and all(
+            _size(self.token_path(split)) == record[split]["bytes"] for split in SPLITS
+        )
+        return record if whole else None
 
     def __call__(self) -> dict[str, Any]:
-        """Does the job; returns its record, {"part": ..., split: {"documents", "tokens"}}."""
+        """Does the job; returns its record: what it was, and what there is of each split."""
         vocabulary = _load_once(self.vocabulary_path, self.vocabulary_sha256)
-        counts = {split: {"documents": 0, "tokens": 0} for split in SPLITS}
+        counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
         self.record_path.unlink(missing_ok=True)
         with (
             replacing(self.token_path(SPLITS[0])) as first,
@@ -87,7 +91,12 @@ class TokenJob:
                     files[split].write(tokens.tobytes())
                     counts[split]["documents"] += 1
                     counts[split]["tokens"] += tokens.size
-        record = {"part": self.part.identity, **counts}
+                    counts[split]["bytes"] += tokens.nbytes
+        record = {
+            "part": self.part.identity,
+            "vocabulary": self.vocabulary_sha256,
+            **counts,
+        }
         write_record(self.record_path, record)
         return record
 
@@ -133,10 +142,11 @@ class ShardJob:
 
     def finished(self) -> dict[str, Any] | None:
         """The record of this job from an earlier run, if it was done."""
-        return read_record(self.record_path)
+        record = read_record(self.record_path)
+        return record if record and record["bytes"] == _size(self.output / self.name) else None
 
     def __call__(self) -> dict[str, Any]:
-        """Does the job; returns {"name", "bytes", "tokens", "sha256"}, the hash of the tokens."""
+        """Does the job; returns {"name", "bytes", "windows", "sha256"}, a `ShardInfo`."""
         from array_record.python.array_record_module import ArrayRecordWriter
 
         tokens = self._read_tokens()
@@ -149,12 +159,11 @@ class ShardJob:
                 writer.write(features.serialize_example({FEATURE_NAME: window}))
             writer.close()
             size = temporary.stat().st_size
-        digest = hashlib.sha256(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)
         record = {
             "name": self.name,
             "bytes": size,
-            "tokens": self.windows * self.length,
-            "sha256": digest.hexdigest(),
+            "windows": self.windows,
+            "sha256": hashlib.sha256(token_bytes(tokens)).hexdigest(),
         }
         write_record(self.record_path, record)
         return record
@@ -191,15 +200,30 @@ def window_features(length: int, dtype: str) -> Any:
     return tfds.features.FeaturesDict({FEATURE_NAME: tensor})
 
 
+def token_bytes(tokens: np.ndarray) -> bytes:
+    """Returns tokens as they are hashed: little-endian, whatever the machine."""
+    return tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Reads a JSON record, if it is there."""
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    """Reads a JSON record, if it is there and undamaged."""
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def write_record(path: Path, record: dict[str, Any], work: Path | None = None) -> None:
     """Writes a JSON record, completely or not at all."""
     with replacing(path, work) as temporary:
         temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + os.linesep, "utf-8")
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 def _batches(texts: Iterator[str], size: int) -> Iterator[Sequence[str]]:

@@ -9,16 +9,14 @@ Shape suffixes: B samples of a batch (or of a host's rows of it), W = L + 1 toke
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import grain
 import numpy as np
-import tensorflow_datasets as tfds
-from tensorflow_datasets.proto import tf_example_pb2
 
 from anytime_jax.data.dataset import DatasetInfo, SplitInfo, load_dataset
-from anytime_jax.data.tokens import FEATURE_NAME
+from anytime_jax.data.shards import Shards
 from anytime_jax.errors import InputError, RunError
 
 __all__ = ["DataExhausted", "DatasetInfo", "SplitInfo", "Windows", "load_dataset", "stream"]
@@ -74,7 +72,7 @@ class Windows:
         Raises:
           InputError: no such split, another length than the stored one, or a seed out of range.
         """
-        if split not in info.splits:
+        if not (split in info.splits and info.shards.get(split)):
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
             raise InputError(
@@ -83,17 +81,11 @@ class Windows:
             )
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
+        self._path = info.path
         self._name = f'split "{split}" of {info.path}'
-        self._length = length
         self._windows = info.splits[split].windows
         self._repeat = repeat
-        self._dtype = np.dtype(info.token_dtype)
-        builder = tfds.builder_from_directory(info.path)
-        # TFDS's general decoder takes several times as long as the rest of its reader: the records
-        # are taken as they are, and their one feature is looked up in `batch`.
-        raw = tfds.decode.DeserializeMethod.RAW_BYTES
-        self._records = cast(Any, builder).as_data_source(split, deserialize_method=raw)
-        self._files = len(builder.info.splits[split].shard_lengths)
+        self._shards = Shards(info, info.shards[split])
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
@@ -115,6 +107,7 @@ class Windows:
 
         Raises:
           DataExhausted: there are fewer than n + size samples.
+          RunError: a file is damaged; the message names it.
         """
         if n < 0 or size < 1:
             raise InputError(f"batch of {size} samples at {n}; give a size from 1 and n from 0")
@@ -127,20 +120,14 @@ class Windows:
             )
         samples = range(n, n + size)[slice(None) if rows is None else rows]
         indices = [cast(int, self._order[sample]) for sample in samples]
-        tokens_BxW = np.empty((len(indices), self._length + 1), np.int32)
-        for row, record in zip(tokens_BxW, self._read(indices), strict=True):
-            example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-            example.ParseFromString(record)
-            feature = example.features.feature[FEATURE_NAME]
-            row[:] = np.frombuffer(feature.bytes_list.value[0], self._dtype)
-        return tokens_BxW
-
-    def _read(self, indices: list[int]) -> Sequence[bytes]:
-        # The batched read starts a thread for every file that it touches. It takes half the time
-        # where each thread has a few windows to read, and several times as long where it has one.
-        if len(indices) >= 4 * self._files:
-            return self._records.__getitems__(indices)
-        return [self._records[index] for index in indices]
+        try:
+            return self._shards.read(indices)
+        except RunError as error:
+            raise RunError(
+                f"samples {n} to {n + size - 1} of {self._name}: {error}; copy that file again, or "
+                f"delete the dataset and prepare it again (python -m anytime_jax.prepare --verify "
+                f"--output={self._path} reads all of it)"
+            ) from error
 
 
 def stream(
