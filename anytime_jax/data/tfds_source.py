@@ -1,0 +1,247 @@
+"""Text from a prepared TFDS dataset, such as C4, read without TensorFlow.
+
+Of the dataset's own description nothing is taken but names and numbers: `dataset_info.json` is read
+as plain JSON, the files it names must lie in its directory, and `features.json`, from which TFDS
+would import any Python class by its name, is not read at all. Records are `tf.train.Example`s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from anytime_jax.data.sources import Part, check_share
+from anytime_jax.data.tfrecord import read_tfrecord
+from anytime_jax.errors import InputError
+
+_FORMATS = ("array_record", "tfrecord")
+_INFO_NAME = "dataset_info.json"
+# Plain names in braces and characters of paths: no attributes, no widths.
+_TEMPLATE = re.compile(r"(\{[A-Z_]+\}|[\w./@-])*")
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsPart:
+    """The records of one shard of a prepared TFDS dataset.
+
+    Attributes:
+      file: the shard.
+      skip: records to pass over at its start.
+      take: records to read.
+      total: records it holds.
+      text_field: the feature that holds the text.
+      validation_share: see `Part`.
+    """
+
+    file: str
+    skip: int
+    take: int
+    total: int
+    text_field: str
+    validation_share: float
+
+    @property
+    def identity(self) -> list[Any]:
+        """The shard's name, the records and its size."""
+        size = Path(self.file).stat().st_size
+        return [Path(self.file).name, self.skip, self.take, size, self.validation_share]
+
+    def documents(self) -> Iterator[str]:
+        """Yields the texts of the shard's records."""
+        records, end, number = self._records(), self.skip + self.take, self.skip
+        try:
+            for number in range(self.skip, end):
+                record = next(records, None)
+                if record is None:
+                    raise self._miscounted(number)
+                yield self._text(record, number)
+            if end == self.total and next(records, None) is not None:
+                raise self._miscounted("more")
+        except InputError:
+            raise
+        # Protobuf, Riegeli and NumPy each have their own exceptions for damaged files.
+        except Exception as error:
+            raise InputError(
+                f"{self.file} record {number} cannot be read ({_one_line(error)}); copy or prepare "
+                "the TFDS dataset again"
+            ) from error
+
+    def _records(self) -> Iterator[bytes]:
+        """Yields the shard's records after those to skip."""
+        if ".tfrecord" in Path(self.file).name:
+            yield from read_tfrecord(self.file, self.skip)
+            return
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        reader = ArrayRecordReader(self.file)
+        try:
+            if (count := reader.num_records()) != self.total:
+                raise self._miscounted(count)
+            # Some at a time: one by one, the calls cost more than the records.
+            end = self.skip + self.take
+            for start in range(self.skip, end, 256):
+                yield from reader.read(start, min(start + 256, end))
+        finally:
+            reader.close()
+
+    def _text(self, record: bytes, number: int) -> str:
+        from tensorflow_datasets.proto import tf_example_pb2  # a second: not for other sources
+
+        example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+        example.ParseFromString(record)
+        features = example.features.feature
+        values = features[self.text_field].bytes_list.value if self.text_field in features else ()
+        if len(values) != 1:
+            raise InputError(
+                f"{self.file} record {number} has no text under {self.text_field!r} (it has "
+                f"{sorted(features)[:20]}); name the feature that holds the text"
+            )
+        try:
+            return values[0].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self.file} record {number} is not UTF-8 text ({error}); mend or leave out that "
+                "dataset"
+            ) from error
+
+    def _miscounted(self, count: int | str) -> InputError:
+        return InputError(
+            f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; copy or "
+            "prepare the TFDS dataset again"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """A prepared TFDS dataset with text in it, such as C4, as array_record or tfrecord.
+
+    Attributes:
+      input: the directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
+      split: the training split; a slice such as "train[:10]" is allowed.
+      validation_split: the same, for validation; None to set a share of `split` aside.
+      validation_share: that share, by the hash of the documents' content.
+      text_field: the feature that holds the text.
+    """
+
+    input: str
+    split: str = "train"
+    validation_split: str | None = "validation"
+    validation_share: float = 0.01
+    text_field: str = "text"
+
+    def parts(self) -> Sequence[Part]:
+        """Lists the shards of both splits."""
+        directory = os.path.abspath(os.path.expanduser(self.input))
+        splits = _read_splits(directory)
+        if self.validation_split is None:
+            check_share(self.validation_share)
+            return self._list(directory, splits, self.split, self.validation_share)
+        return [
+            *self._list(directory, splits, self.split, 0.0),
+            *self._list(directory, splits, self.validation_split, 1.0),
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """The attributes, with an absolute path."""
+        settings = {
+            "kind": "tfds",
+            "input": os.path.abspath(os.path.expanduser(self.input)),
+            "split": self.split,
+            "text_field": self.text_field,
+        }
+        if self.validation_split is None:
+            return settings | {"validation_share": self.validation_share}
+        return settings | {"validation_split": self.validation_split}
+
+    def _list(self, directory: str, splits: Any, split: str, share: float) -> Sequence[Part]:
+        path = os.path.join(directory, _INFO_NAME)
+        try:
+            instructions = splits[split].file_instructions
+        except Exception as error:  # TFDS has no exception of its own for what it cannot parse
+            raise InputError(
+                f"{path} has no split {split!r} ({_one_line(error)}); it has {sorted(splits)}"
+            ) from error
+        parts: list[Part] = []
+        for shard in instructions:
+            file = os.path.normpath(os.fspath(shard.filename))
+            if not os.path.isfile(file):
+                state = "missing" if not os.path.isdir(file) else "a directory"
+                raise InputError(f"{file} is {state}; copy or prepare the TFDS dataset again")
+            counts = (shard.skip, shard.take, shard.examples_in_shard)
+            parts.append(TfdsPart(file, *counts, self.text_field, share))
+        return parts
+
+
+def _read_splits(directory: str) -> Any:
+    """The splits that `dataset_info.json` describes, as TFDS slices them."""
+    import tensorflow_datasets as tfds
+
+    path = os.path.join(directory, _INFO_NAME)
+    try:
+        info = json.loads(Path(path).read_text("utf-8"))
+        stored_as = info.get("fileFormat") or "tfrecord"
+        if stored_as not in _FORMATS:
+            raise InputError(
+                f"{path}: the dataset is stored as {stored_as!r}; prepare it as one of {_FORMATS}"
+            )
+        listed = (
+            _split_info(directory, info["name"], stored_as, split)
+            for split in info.get("splits", ())
+        )
+        return tfds.core.SplitDict([split for split in listed if split.num_examples])
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{directory} is not a prepared TFDS dataset ({_INFO_NAME}: {error.strerror}); give "
+            f"the directory that holds {_INFO_NAME}"
+        ) from error
+    # Whatever JSON, types and TFDS can say about a description that is none.
+    except Exception as error:
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {_one_line(error)}); copy or prepare the "
+            "TFDS dataset again"
+        ) from error
+
+
+def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]) -> Any:
+    import tensorflow_datasets as tfds
+
+    template = split.get("filepathTemplate") or ""  # TFDS has a default
+    if not _TEMPLATE.fullmatch(template):
+        raise ValueError(f"the template {template!r} of its files' names")
+    files = tfds.core.ShardedFileTemplate(
+        data_dir=epath.Path(directory),
+        dataset_name=name,
+        split=split["name"],
+        filetype_suffix=stored_as,
+        template=template,
+    )
+    lengths = [int(length) for length in split.get("shardLengths", ())]
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shardLengths {lengths} of split {split['name']!r}")
+    for index, length in enumerate(lengths):
+        path = files.sharded_filepath(shard_index=index, num_shards=len(lengths))
+        _check_shard(directory, os.path.normpath(os.fspath(path)), length)
+    return tfds.core.SplitInfo(
+        name=split["name"], shard_lengths=lengths, num_bytes=0, filename_template=files
+    )
+
+
+def _check_shard(directory: str, file: str, length: int) -> None:
+    """Refuses a shard that lies elsewhere, or should be empty and is not: TFDS leaves those out."""
+    if not file.startswith(directory + os.sep):
+        raise ValueError(f"it names {file}, outside the dataset's directory")
+    if length == 0 and os.path.isfile(file):
+        list(TfdsPart(file, 0, 0, 0, "", 0.0).documents())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
