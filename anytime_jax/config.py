@@ -34,7 +34,8 @@ from anytime_jax.sharding import MeshConfig
 # mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
 # bad update may be told to pass over it.
 NOT_IDENTITY = (
-    "name", "run_dir", "stop", "averages", "microbatches", "mesh", "guard", "eval", "checkpoint", "log",
+    "name", "run_dir", "stop", "averages", "microbatches",
+    "mesh", "guard", "eval", "checkpoint", "log",
     "data.path", "data.builtin_megabytes", "data.repeat",
     "model.attention", "model.layer_loop", "model.remat",
 )  # fmt: skip

@@ -51,10 +51,11 @@ def claim(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) 
     check(run_dir, identity)
     if (run_dir / FILE).exists():
         return
+    content = json.dumps({"identity": identity, **about}, indent=1)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         part = run_dir / _PART
-        part.write_text(json.dumps({"identity": identity, **about}, indent=1), encoding="utf-8")
+        part.write_text(content, encoding="utf-8")
         part.replace(run_dir / FILE)
     except OSError as error:
         raise InputError(

@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -82,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
 def _run() -> int:
     if _CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
-    settings = config.build(_plain(_CONFIG.value))
+    settings = config.build(_CONFIG.value.to_dict())
     _check_paths(settings)
     _set_up_jax()
     with _named("config.mesh"):
@@ -98,18 +97,6 @@ def _run() -> int:
         outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
     _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
-
-
-def _plain(given: ConfigDict) -> dict[str, Any]:
-    """The settings as plain nested data; each must have a value."""
-    for name, value in _settings(given):
-        if isinstance(value, FieldReference):
-            try:
-                value.get()
-            except RequiredValueError as error:
-                advice = f"give it one: --config.{name}=VALUE"
-                raise InputError(f"config.{name} has no value: {advice}") from error
-    return given.to_dict()
 
 
 def _check_paths(settings: config.Config) -> None:
@@ -338,11 +325,13 @@ def _check_file(argv: Sequence[str]) -> None:
     try:
         made = runpy.run_path(path).get("get_config", dict)()
     except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-        kind = type(error).__name__
-        raise InputError(f"{prefix}{path} cannot be run: {kind}: {error}") from error
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        where = f"line {frames[-1].lineno}, {shown(frames[-1].line)}: " if frames else ""
+        what = f"{where}{type(error).__name__}: {error}"
+        raise InputError(f"{prefix}{path} cannot be run: {what}") from error
     if not isinstance(made, ConfigDict):
         raise InputError(f"{prefix}{path} has no get_config() that returns a ConfigDict")
-    known = [str(name) for name, _ in _settings(made)]
+    known = list(_settings(made))
     for given in argv:
         name = given.removeprefix("--config.").split("=")[0]
         if given.startswith("--config.") and name not in known:
@@ -357,15 +346,21 @@ def _without_stragglers(
         sys.__excepthook__(kind, error, trace)
 
 
-def _settings(given: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every setting with its dotted name; references, which may have no value, as such."""
-    for name, value in given.items(preserve_field_references=True):
-        if isinstance(value, ConfigDict) and prefix.count(".") > 9:
-            raise InputError(f"config.{prefix}{name} is nested too deep: a group may hold itself")
-        if isinstance(value, ConfigDict):
-            yield from _settings(value, f"{prefix}{name}.")
+def _settings(given: ConfigDict, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted name of every setting; each must have a value, and no group hold itself."""
+    for key, value in given.items(preserve_field_references=True):
+        name = f"{prefix}{key}"
+        if isinstance(value, FieldReference):
+            try:
+                value = value.get()
+            except RequiredValueError as error:
+                raise InputError(f"config.{name} has no value: give it one in the file") from error
+        if not isinstance(value, ConfigDict):
+            yield name
+        elif prefix.count(".") > 9:
+            raise InputError(f"config.{name} is nested too deep: a group may hold itself")
         else:
-            yield f"{prefix}{name}", value
+            yield from _settings(value, f"{name}.")
 
 
 def cli() -> None:

@@ -99,7 +99,7 @@ class ModelConfig:
         ):
             require_choice(name, getattr(self, name), get_args(choices))
         if self.attention == "cudnn":
-            require(self.dtype == "bfloat16", "attention", "cudnn", "another than with float32")
+            require(self.dtype == "bfloat16", "attention", "cudnn", "another for float32")
         divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
         allowed = f"a number that splits width = {self.width} into heads of an even size"
         require(divides, "heads", self.heads, allowed)

@@ -39,7 +39,8 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
     if (each := checkpoint_bytes(state_bytes(program))) > free:
         raise InputError(
             f"config.run_dir = {config.run_dir!r}: a checkpoint takes {size(each)} and the disk "
-            f"has {size(free)} free: make room, or choose a directory on another disk"
+            f"has {size(free)} free: make room, choose a directory on another disk, or a smaller "
+            "config.model"
         )
 
 
@@ -122,7 +123,7 @@ def announce(
     each = checkpoint_bytes(state_bytes(program))
     disk = f"{size(each)} a checkpoint"
     if goal is not None:
-        kept = len(policy.kept_between(start, goal))
+        kept = policy.count_kept(start, goal)
         # One more is being written while the last of the rolling ones is still there.
         total = (kept + policy.rolling + 1) * each
         disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {size(total)} at most"

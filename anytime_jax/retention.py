@@ -29,11 +29,14 @@ class Retention:
         """Whether the checkpoint of a step is kept whatever its age."""
         return self.clock.is_landmark(step) or (self.every is not None and step % self.every == 0)
 
-    def kept_between(self, start: int, goal: int) -> set[int]:
-        """Returns the steps after `start`, up to `goal`, whose checkpoints are kept for ever."""
+    def count_kept(self, start: int, goal: int) -> int:
+        """Returns how many checkpoints after `start`, up to `goal`, are kept for ever."""
         landmarks = itertools.takewhile(lambda step: step <= goal, self.clock.landmarks())
-        multiples = range(self.every, goal + 1, self.every) if self.every else ()
-        return {step for step in (*landmarks, *multiples) if step > start}
+        new = [step for step in landmarks if step > start]
+        if self.every is None:
+            return len(new)
+        multiples = goal // self.every - start // self.every
+        return multiples + sum(step % self.every != 0 for step in new)
 
 
 def retention(config: Config) -> Retention:

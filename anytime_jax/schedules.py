@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checks import (
-    LARGEST,
     is_number,
     require,
     require_choice,
@@ -134,8 +133,7 @@ class Power(Schedule):
     def __post_init__(self) -> None:
         """Checks every field."""
         require_positive("peak", self.peak)
-        ok = is_number(self.gamma) and 0 <= self.gamma <= LARGEST
-        require(ok, "gamma", self.gamma, "a number from 0 on that float32 holds")
+        require(is_number(self.gamma) and 0 <= self.gamma < 1e6, "gamma", self.gamma, "0 or more")
         require_positive("alpha", self.alpha)
         require_count("start", self.start)
 

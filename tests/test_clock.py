@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime_jax.clock import Clock, human
+from anytime_jax.checks import shown
+from anytime_jax.clock import Clock, human, read_stop
 
 PAPER = 3_276_800_000
 SMALL = Clock(256, 1024, PAPER)  # 150M
@@ -75,13 +76,30 @@ def test_tokens_in_capitals():
     [
         *("", "x", "4", "-1x", "1e-3x", "four x", "4x steps", "4y", "1.x", ".5x", "1 epoch"),
         *("steps", "1,000 steps", "nan steps", "inf tokens", "0x10 steps", "1 steps 2 steps"),
+        *("٣ steps", "1__0 steps", "1_ steps", "9" * 5000 + " steps"),
         *(4, 4.0, None, ()),
     ],
 )
 def test_points_that_cannot_be_read(point):
     with pytest.raises(ValueError, match=r'must be a point in a run such as "12500 steps"') as bad:
         SMALL.steps(point, "stop")
-    assert str(bad.value).startswith(f"stop = {point!r} is not allowed")
+    assert str(bad.value).startswith(f"stop = {shown(point)} is not allowed")
+
+
+@pytest.mark.parametrize("point", ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"])
+def test_points_that_are_too_far_away(point):
+    assert SMALL.steps("2147483647 steps") == 2**31 - 1
+    with pytest.raises(ValueError, match=r"must be less than 2\^31 updates away") as bad:
+        read_stop(point, SMALL, None)
+    assert "horizon" not in str(bad.value)
+    assert ("1x is 12,500 updates" in str(bad.value)) == point.endswith("x")
+
+
+@pytest.mark.parametrize("text", ["4", "", "4x++", "never+", "horizon+", "Never"])
+def test_a_stop_that_cannot_be_read_is_shown_as_given(text):
+    with pytest.raises(ValueError, match=r'"4x\+" .*"horizon" or "never"$') as bad:
+        read_stop(text, SMALL, None)
+    assert str(bad.value).startswith(f"stop = {text!r} is not allowed: it must be a point")
 
 
 clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integers(1, 10**13))

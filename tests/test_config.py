@@ -6,6 +6,7 @@ import importlib
 import math
 import pathlib
 
+import numpy as np
 import pytest
 
 from anytime_jax import averaging, config, schedules, settings
@@ -180,7 +181,11 @@ BAD = [
     # points
     ("stop", "4", "config.stop = '4' is not allowed: it must be a point in a run such as"),
     ("stop", "0x", "config.stop = '0x' is not allowed: it must be at least one update"),
-    ("stop", "never+", "config.stop = 'never+' is not allowed: it must be a point in a run such as"),
+    (
+        "stop",
+        "never+",
+        "config.stop = 'never+' is not allowed: it must be a point in a run such as",
+    ),
     ("stop", 4, "config.stop = 4 is not allowed: it must be text in quotes"),
     ("eval__every", "often", "config.eval.every = 'often'"),
     ("checkpoint__every", "", "config.checkpoint.every = ''"),
@@ -192,6 +197,27 @@ BAD = [
     ("averages", ("ema",), "config.averages: 'ema'"),
     ("averages", ("uniform1.5",), "config.averages: 'uniform1.5'"),
     ("averages", ("polyak",), "config.averages: 'polyak'"),
+    # beyond what float32 holds, or what can be shown
+    (
+        "optimizer__epsilon",
+        1e-46,
+        "config.optimizer.epsilon = 1e-46 is not allowed: it must be from",
+    ),
+    ("optimizer__b2", 1 - 1e-9, "config.optimizer.b2 = 0.999999999 is not allowed"),
+    (
+        "schedule__peak",
+        1e39,
+        "config.schedule.peak = 1e+39 is not allowed: it must be from 1.2e-38",
+    ),
+    ("chinchilla_tokens", 2**63, "config.chinchilla_tokens = 9223372036854775808"),
+    ("batch_size", 10**5000, "config.batch_size = a value of type int is not allowed"),
+    ("averages", (np.float32(25),), "config.averages: np.float32(25.0) is not an average"),
+    ("averages", ("f٣",), "config.averages: 'f٣' is not an average"),
+    ("run_dir", "a\0b", "config.run_dir = 'a\\x00b' is not allowed: it must be a directory"),
+    ("run_dir", "~/runs", "config.run_dir = '~/runs' is not allowed: it must be a directory"),
+    ("name", "a\nb", "config.name = 'a\\nb' is not allowed: it must be a word or a few"),
+    ("x" * 300, 1, "config: 'xxx"),
+    ("log__wandb_project", "\x1b[0m", "config.log.wandb_project = '\\x1b[0m' is not allowed"),
     # across settings
     ("microbatches", 5, "config.microbatches = 5 does not divide batch_size = 32"),
     ("eval__tokens", 127, "config.eval.tokens = 127 is less than one sequence of model.length"),

@@ -47,7 +47,7 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
         return None
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     _draw_losses(left, rows, evaluated)
     _draw_gains(right, evaluated)
     for axes in (left, right):
