@@ -81,30 +81,35 @@ def whole(starts, tmp_path_factory):
     return outcome(folder / "whole")
 
 
-@pytest.mark.parametrize(
-    ("moment", "passes"),
-    [
-        ("update", 6),
-        ("save", 3),
-        ("evaluation", 25),
-        ("preparation", 0),
-        pytest.param("save", 0, marks=pytest.mark.slow),
-        pytest.param("evaluation", 2, marks=pytest.mark.slow),
-    ],
-)
-def test_a_kill_at_a_chosen_moment_leaves_no_trace(starts, whole, tmp_path, moment, passes):
-    assert moment in MOMENTS
-    argv = arguments(tmp_path, "killed", "2x")
-    start = starts.begin(*argv, moment=moment, passes=passes)
-    assert start.wait() == -9, start.said
+def kill_and_compare(starts, whole, folder, moments):
+    """A run killed at one moment after another, then left to itself: it is the run never killed."""
+    argv = arguments(folder, "killed", "2x")
+    for moment, passes in moments:
+        start = starts.begin(*argv, moment=moment, passes=passes)
+        assert start.wait() == -9, start.said
     complete(starts, argv)
-    checkpoints, rows, dataset = outcome(tmp_path / "killed")
+    checkpoints, rows, dataset = outcome(folder / "killed")
     assert dataset == whole[2]
     assert rows == whole[1]
     assert checkpoints.keys() == whole[0].keys()
     for step, (meta, arrays) in checkpoints.items():
         assert meta == whole[0][step][0], step
         assert arrays == whole[0][step][1], step
+
+
+# (moment, how often it passes): each update, save and batch of an evaluation is one.
+IN_TURN = (("preparation", 0), ("update", 6), ("save", 1), ("evaluation", 8))
+
+
+def test_kills_at_chosen_moments_leave_no_trace(starts, whole, tmp_path):
+    kill_and_compare(starts, whole, tmp_path, IN_TURN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [*IN_TURN, ("save", 0), ("save", 4), ("evaluation", 25)], ids=str)
+def test_a_kill_at_a_chosen_moment_leaves_no_trace(starts, whole, tmp_path, kill):
+    assert kill[0] in MOMENTS
+    kill_and_compare(starts, whole, tmp_path, [kill])
 
 
 @pytest.mark.slow
