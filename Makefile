@@ -18,13 +18,13 @@ quickstart: $(VENV)/.installed  ## Train a small anytime model on text that is a
 	$(HUGE_PAGES) $(BIN)/python -m anytime_jax.main --config=configs/quickstart.py
 
 test: $(VENV)/.installed-dev  ## Run the default tests
-	$(BIN)/python -m pytest -n 2 -m "not slow and not oracle"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
 test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
-	$(VENV312)/bin/python -m pytest -n 2 -m "not slow and not oracle"
+	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the layering
 	$(BIN)/ruff format --check $(SOURCES)

@@ -25,7 +25,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging, integrity
-from anytime_jax.checksums import by_name, checksums, digest, not_finite
+from anytime_jax.checksums import by_name, checksums, digest, examine
 from anytime_jax.errors import RunError
 from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
 from anytime_jax.model import Params
@@ -98,19 +98,19 @@ class Checkpoints:
             before this one has failed meanwhile; the message names the last good checkpoint.
         """
         step, items = int(state.step), _items(state)
-        sums = {name: checksums(tree) for name, tree in items.items()}
+        sums, bad = examine(items)
         # Orbax has no empty items: a run may keep no averages.
         arrays = {
             name: ocp.args.PyTreeSave(integrity.nested(by_name(tree)))
             for name, tree in items.items()
             if tree
         }
-        about = {**meta, "step": step, "checksums": sums, "averages": list(items["averages"])}
+        about = {**meta, "step": step, "averages": list(items["averages"])}
+        about["checksums"] = {item: _of_item(item, sums) for item in items}
         about["digest"] = digest(about)
         args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(about))
         self.wait()
         with self._saving():
-            bad = [f"{name}/{path}" for name, tree in items.items() for path in not_finite(tree)]
             if bad:
                 raise RunError(f"{bad[0]} holds a NaN or an infinity at step {step:,}")
             self._bytes = self._needed(items)
@@ -147,8 +147,9 @@ class Checkpoints:
         restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
         common = {label: averages[label] for label in averages if label in stored}
         restored["averages"] = self.averages(step, common)
-        for item, tree in restored.items():
-            integrity.compare(path, item, checksums(tree), meta["checksums"][item])
+        sums = checksums({item: restored[item] for item in ARRAY_ITEMS})
+        for item in ARRAY_ITEMS:
+            integrity.compare(path, item, _of_item(item, sums), meta["checksums"][item])
         trees = {
             label: restored["averages"][label] if label in stored else _copy(restored["params"])
             for label in averages
@@ -257,6 +258,12 @@ class _Keep(checkpoint_managers.PreservationPolicy):
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         del context
         return [self.keep(checkpoint.step) for checkpoint in checkpoints]
+
+
+def _of_item(item: str, sums: Mapping[str, str]) -> dict[str, str]:
+    """The checksums of one item, by the names inside it."""
+    inside = [name for name in sums if name.startswith(f"{item}/")]
+    return {name.removeprefix(f"{item}/"): sums[name] for name in inside}
 
 
 def _read(path: Path, item: str, abstract: Any) -> Any:

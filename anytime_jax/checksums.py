@@ -26,19 +26,18 @@ def checksums(tree: Any) -> dict[str, str]:
     Args:
       tree: arrays of 16- or 32-bit elements, on any layout of devices or in host memory.
     """
+    return examine(tree)[0]
+
+
+def examine(tree: Any) -> tuple[dict[str, str], list[str]]:
+    """Returns what `checksums` does, and the names of arrays that hold a NaN or an infinity."""
     flat = by_name(tree)
-    sums = jax.device_get(_checksum_all(list(flat.values())))
-    return {
+    examined = jax.device_get(_examine_all(list(flat.values())))
+    sums = {
         name: f"{x.dtype}[{','.join(map(str, x.shape))}] {total}"
-        for (name, x), total in zip(flat.items(), sums, strict=True)
+        for (name, x), (total, _) in zip(flat.items(), examined, strict=True)
     }
-
-
-def not_finite(tree: Any) -> list[str]:
-    """Returns the names of the arrays of a tree that hold a NaN or an infinity."""
-    flat = by_name(tree)
-    finite = jax.device_get(_are_finite(list(flat.values())))
-    return [name for name, good in zip(flat, finite, strict=True) if not good]
+    return sums, [name for name, (_, finite) in zip(flat, examined, strict=True) if not finite]
 
 
 def digest(plain: Mapping[str, Any]) -> str:
@@ -54,13 +53,8 @@ def by_name(tree: Any) -> dict[str, Any]:
 
 
 @jax.jit
-def _checksum_all(leaves: list[jax.Array]) -> list[jax.Array]:
-    return [_checksum(leaf) for leaf in leaves]
-
-
-@jax.jit
-def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
-    return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+def _examine_all(leaves: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+    return [(_checksum(leaf), jnp.all(jnp.isfinite(leaf))) for leaf in leaves]
 
 
 def _checksum(x: jax.Array) -> jax.Array:

@@ -132,6 +132,7 @@ def files_of(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.iterdir()}
 
 
+@pytest.mark.slow
 def test_kills_cost_nothing(tmp_path):
     """Real processes, killed while tokenising and while writing, by SIGKILL and by Ctrl-C."""
     source, output = tmp_path / "text", tmp_path / "output"
