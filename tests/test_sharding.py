@@ -88,9 +88,9 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("data", "fsdp", "tensor"),
     [
-        (8, 1, 1),
+        slow(8, 1, 1),
         (1, 8, 1),
-        (1, 2, 4),
+        slow(1, 2, 4),
         (2, 2, 2),
         slow(4, 2, 1),
         slow(2, 4, 1),
