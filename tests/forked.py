@@ -220,9 +220,10 @@ def _look_for(folder: pathlib.Path, pattern: str, met) -> None:
     """Calls `met` for every file of a pattern, as soon as it is there."""
     there = set(folder.glob(pattern))
     while True:
-        for path in set(folder.glob(pattern)) - there:
-            there.add(path)
-            met()
+        with contextlib.suppress(FileNotFoundError):  # what is looked through comes and goes
+            for path in set(folder.glob(pattern)) - there:
+                there.add(path)
+                met()
         time.sleep(0.001)
 
 
