@@ -338,6 +338,7 @@ def damages(content: bytes):
     yield "gone", None
 
 
+@pytest.mark.slow
 def test_damage_to_any_file_is_named_or_harmless(tmp_path):
     """Whatever happens to a file: the state is right to the bit, or a RunError says where."""
     state = small_state(4)

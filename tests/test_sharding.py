@@ -89,7 +89,7 @@ def slow(*values):
     ("data", "fsdp", "tensor"),
     [
         slow(8, 1, 1),
-        (1, 8, 1),
+        slow(1, 8, 1),
         slow(1, 2, 4),
         (2, 2, 2),
         slow(4, 2, 1),
