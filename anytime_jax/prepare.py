@@ -14,8 +14,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from anytime_jax.command_line import Parser
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
 from anytime_jax.data.preparation import prepare
@@ -110,14 +110,8 @@ def _check_verify(parser: argparse.ArgumentParser, arguments: argparse.Namespace
             )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Answers a usage error in one line, like any other bad input."""
-        self.exit(2, f"error: {message}; --help lists the options\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m anytime_jax.prepare",
         description="Turn text into a dataset of token windows, resumable and reproducible.",
         allow_abbrev=False,

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from anytime_jax import identity, integrity
 from anytime_jax.clock import human
+from anytime_jax.command_line import Parser
 from anytime_jax.data.atomic import replacing
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.integrity import Found, Meta
@@ -54,14 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if damaged else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Answers a usage error in one line, like any other bad input."""
-        self.exit(2, f"error: {message}; --help lists the options\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m anytime_jax.runs",
         description="List runs and their checkpoints, and verify them.",
         allow_abbrev=False,

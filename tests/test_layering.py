@@ -42,6 +42,7 @@ RANKS = {
     "preflight": 30,
     "train": 31,
     # Floor 4: doors.
+    "command_line": 39,
     "prepare": 40,
     "sweep": 40,
     "export": 40,

@@ -135,7 +135,7 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record with the digest by which `load_dataset` sees that it is undamaged."""
-    return {**record, _DIGEST: _digest(record)}
+    return {**record, _DIGEST: digest_of(record)}
 
 
 def fingerprint_of(info: Mapping[str, Any], shards: Iterable[ShardInfo]) -> str:
@@ -147,10 +147,11 @@ def fingerprint_of(info: Mapping[str, Any], shards: Iterable[ShardInfo]) -> str:
     """
     names = ("length", "token_dtype", "vocab_size", "vocabulary_sha256", "eos_id")
     content = {"format_version": _WINDOWS_VERSION, **{name: info[name] for name in names}}
-    return _digest([content, [[shard.name, shard.sha256] for shard in shards]])
+    return digest_of([content, [[shard.name, shard.sha256] for shard in shards]])
 
 
-def _digest(plain: Any) -> str:
+def digest_of(plain: Any) -> str:
+    """Returns the SHA-256 of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode("utf-8")).hexdigest()
 
 
@@ -163,7 +164,7 @@ def _parse(path: Path, record: dict[str, Any]) -> tuple[DatasetInfo, dict[str, d
             f"{FORMAT_VERSION}; delete the dataset and prepare it again: the same text and "
             "settings give the same fingerprint, and runs go on with it"
         )
-    if record.pop(_DIGEST) != _digest(record):
+    if record.pop(_DIGEST) != digest_of(record):
         raise ValueError("its content does not match its digest")
     splits = {name: SplitInfo(**split) for name, split in record["splits"].items()}
     shards = {

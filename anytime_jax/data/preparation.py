@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import hashlib
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from anytime_jax.data.dataset import (
     WORK_NAME,
     DatasetInfo,
     ShardInfo,
+    digest_of,
     fingerprint_of,
     load_dataset,
     seal,
@@ -309,7 +309,7 @@ def _plan_shards(
 
 def _forget_stale_shards(output: Path, work: Path, records: list[dict[str, Any]]) -> None:
     """Drops shards that an interrupted run cut from other tokens, if the input has changed."""
-    digest = hashlib.sha256(json.dumps(records, sort_keys=True).encode("utf-8")).hexdigest()
+    digest = digest_of(records)
     path = work / "shards" / "cut_from.json"
     if read_record(path) != {"parts": digest}:
         for stale in [
