@@ -197,6 +197,8 @@ class _Loop:
     def _landed(self, step: int, values: Mapping[str, float]) -> None:
         """Looks at the metrics of an update: says what is odd, and stops what went wrong."""
         guard, in_a_row = self._config.guard, int(values["in_a_row"])
+        if not in_a_row and not values["spiked"] and math.isfinite(values["update_norm"]):
+            return
         first = self._start_samples + (step - self._start - 1) * self._config.batch_size
         batch = f"samples {first:,} to {first + self._config.batch_size - 1:,}"
         slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
@@ -213,7 +215,7 @@ class _Loop:
             raise self._broken(f"update {step:,} has a norm of {values['update_norm']}", slower)
         if in_a_row:
             self._display.say(f"{what}: skipped, {int(values['skipped'])} so far")
-        elif values["spiked"]:
+        else:
             self._display.say(f"{what}: a spike, {int(values['spikes'])} so far")
 
     def _batches(self) -> Iterator[jax.Array]:
