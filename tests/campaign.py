@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import tiny  # noqa: F401  (what the configuration files import)
+from forked import leaving
 
 from anytime_jax import main, train
 from anytime_jax.data import dataset
@@ -157,20 +157,13 @@ def _answer(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None
 
     _stand_in(report, answered, data)
     sys.argv = ["anytime_jax.main", *argv]
-    status = 1
-    try:
-        main.cli()
-        status = 0
-    except SystemExit as leaving:
-        status = leaving.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
+
+    def report_it() -> None:
         answered()
         (folder / "report").write_text(json.dumps(report))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+
+    with leaving(report_it):
+        main.cli()
 
 
 def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) -> None:

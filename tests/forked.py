@@ -16,6 +16,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable, Iterator
 
 TESTS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -24,6 +26,40 @@ REPOSITORY = TESTS.parent
 PHASES = ("starting", "preparing", "updating", "saving", "evaluating")
 # Where a process kills itself: (what it waits for, how often it lets that pass).
 MOMENTS = ("update", "save", "evaluation", "preparation")
+
+
+def environment(folder: pathlib.Path) -> dict[str, str]:
+    """What a process of `anytime_jax.main` finds around it; what it compiles goes to a folder."""
+    changes = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "PYTHONPATH": f"{REPOSITORY}:{TESTS}",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return os.environ | changes
+
+
+@contextlib.contextmanager
+def leaving(last: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Leaves this process, a forked child, with the exit status of what runs inside.
+
+    Args:
+      last: called before it goes.
+    """
+    status = 0
+    try:
+        yield
+    except SystemExit as left:
+        status = left.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        last()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 @dataclasses.dataclass
@@ -58,20 +94,13 @@ class Start:
 class Starts:
     """A parent process that starts runs."""
 
-    def __init__(self, folder: pathlib.Path, **environment: str):
+    def __init__(self, folder: pathlib.Path):
         """Starts the parent in a folder, where logs go."""
-        changes = {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            "PYTHONPATH": f"{REPOSITORY}:{TESTS}",
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-            "PYTHONUNBUFFERED": "1",
-        }
         self._folder = folder
         self._parent = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=folder, env=os.environ | changes | environment,
+            cwd=folder, env=environment(folder),
         )  # fmt: skip
         self._ended: dict[int, int] = {}
         self._begun: dict[int, int] = {}
@@ -139,8 +168,6 @@ def serve() -> None:
 
 def _run(order: dict) -> None:
     """The child: the command line, watched."""
-    import traceback
-
     from anytime_jax import main
 
     number = order["number"]
@@ -148,20 +175,10 @@ def _run(order: dict) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv = ["anytime_jax.main", *order["argv"]]
-    status = 1
-    try:
+    with leaving():
         folder = pathlib.Path(order["argv"][0].removeprefix("--config=")).parent
         _watch(f"{number}.phase", folder, order["moment"], order["passes"])
         main.cli()
-        status = 0
-    except SystemExit as leaving:
-        status = leaving.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:

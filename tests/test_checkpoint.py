@@ -21,7 +21,8 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from test_main import environment, write_config
+from forked import environment
+from test_main import write_config
 from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import averaging, checkpoint

@@ -16,6 +16,7 @@ import types
 
 import pytest
 import tiny
+from forked import environment
 from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import main
@@ -25,8 +26,9 @@ TESTS = pathlib.Path(__file__).parent
 REPOSITORY = TESTS.parent
 
 RUN_EACH = """
-import json, os, sys, traceback, warnings
+import json, os, sys, warnings
 from anytime_jax import main
+from forked import leaving
 warnings.simplefilter("ignore")  # forking while JAX has threads is what this is about
 for line in sys.stdin:
     number, argv = json.loads(line)
@@ -35,31 +37,10 @@ for line in sys.stdin:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{number}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), stream)
         sys.argv = ["anytime_jax.main", *argv]
-        status = 1
-        try:
+        with leaving():
             main.cli()
-            status = 0
-        except SystemExit as leaving:
-            status = leaving.code
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status or 0)
     print(number, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-
-
-def environment(folder):
-    changes = {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-        "PYTHONPATH": str(REPOSITORY),
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return os.environ | changes
 
 
 def write_config(path, run, data, **changes):

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from forked import environment
 from test_kills import CHANGES
-from test_main import environment, write_config
+from test_main import write_config
 
 SECRETS = {
     "WANDB_API_KEY": "secret-of-wandb-0123456789",
