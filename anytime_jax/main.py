@@ -44,7 +44,6 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display, duration
 from anytime_jax.records import read_records
 from anytime_jax.settings import nearest
-from anytime_jax.step import make_program
 from anytime_jax.study import curves
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
@@ -147,9 +146,7 @@ def _check_without_data(settings: config.Config, mesh: Mesh) -> None:
     run_dir = Path(settings.run_dir)
     if not (run_dir / identity.FILE).exists():
         identity.check(run_dir, {})
-    with _named("config.mesh"):
-        program = make_program(settings, mesh)
-    preflight.check_machine(settings, mesh, program)
+    preflight.checked_program(settings, mesh)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,21 @@ from anytime_jax.errors import InputError
 from anytime_jax.model import count_params
 from anytime_jax.progress import Display, size
 from anytime_jax.retention import checkpoint_bytes, free_bytes, retention
-from anytime_jax.step import Program
+from anytime_jax.step import Program, make_program
+
+
+def checked_program(config: Config, mesh: Mesh) -> Program:
+    """Returns the functions of a run, once the machine is known to have room for it.
+
+    Raises:
+      InputError: if the mesh does not divide the parameters, or as `check_machine`.
+    """
+    try:
+        program = make_program(config, mesh)
+    except ValueError as error:
+        raise InputError(f"config.mesh: {error}") from error
+    check_machine(config, mesh, program)
+    return program
 
 
 def check_machine(config: Config, mesh: Mesh, program: Program) -> None:

@@ -18,15 +18,15 @@ from anytime_jax.checkpoint import Checkpoints, Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, stream
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import RunError
 from anytime_jax.evaluate import Evaluator
 from anytime_jax.integrity import saved_steps
 from anytime_jax.metrics import Meter, Writers, check_mirrors
-from anytime_jax.preflight import announce, check_machine, find_goal
+from anytime_jax.preflight import announce, checked_program, find_goal
 from anytime_jax.progress import Display
 from anytime_jax.records import read_records
 from anytime_jax.retention import retention
-from anytime_jax.step import Program, make_program
+from anytime_jax.step import Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,7 @@ def train(
     if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
         return Outcome(start, reason)
     check_mirrors(config.log)
-    try:
-        program = make_program(config, mesh)
-    except ValueError as error:
-        raise InputError(f"config.mesh: {error}") from error
-    check_machine(config, mesh, program)
+    program = checked_program(config, mesh)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     identity.claim(run_dir, named, about)
     with contextlib.ExitStack() as stack:

@@ -183,7 +183,7 @@ def _run(order: dict) -> None:
 
 def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
     """Writes down what the process does, and kills it at the moment asked for."""
-    from anytime_jax import main, train
+    from anytime_jax import main, preflight
     from anytime_jax.checkpoint import Checkpoints
     from anytime_jax.evaluate import Evaluator
 
@@ -207,7 +207,7 @@ def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
 
         return wrapped
 
-    def make_program(config, mesh, make=train.make_program):
+    def make_program(config, mesh, make=preflight.make_program):
         program = make(config, mesh)
 
         def train_step(state, tokens):
@@ -224,7 +224,7 @@ def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
 
         return dataclasses.replace(program, train_step=train_step, eval_step=eval_step)
 
-    train.make_program = make_program
+    preflight.make_program = make_program
     main.prepare_builtin = phase("preparing", main.prepare_builtin)
     Checkpoints.save = phase("saving", Checkpoints.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)

@@ -56,7 +56,7 @@ def counting(config, mesh):
 @pytest.fixture(autouse=True)
 def _shared_programs(monkeypatch):
     """Runs of one configuration share compiled functions, which keep no state."""
-    monkeypatch.setattr(train, "make_program", counting)
+    monkeypatch.setattr(preflight, "make_program", counting)
 
 
 def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, **changes):
@@ -108,7 +108,7 @@ def records(run):
 def whole(dataset, tmp_path_factory):
     """A run to 2x, 20 updates, that nothing broke."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(train, "make_program", tiny.program)
+    patch.setattr(preflight, "make_program", tiny.program)
     run = tmp_path_factory.mktemp("whole")
     outcome, said = start(run, dataset, stop="2x")
     patch.undo()
@@ -377,7 +377,7 @@ def broken_at(monkeypatch, updates, what=math.nan):
             factor = jnp.where((tokens[:, :1] == token).all(), multiple, factor)
         return losses(config, constrain, params, tokens) * factor
 
-    monkeypatch.setattr(train, "make_program", make)
+    monkeypatch.setattr(preflight, "make_program", make)
     monkeypatch.setattr(step_lib, "_losses", token_losses)
 
 
@@ -401,7 +401,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(
             start(tmp_path, dataset, stop="2x")
         check_last_good(tmp_path, 4)
     # Without what broke it, the run goes on as if nothing had been.
-    monkeypatch.setattr(train, "make_program", tiny.program)
+    monkeypatch.setattr(preflight, "make_program", tiny.program)
     assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
     assert bits(tmp_path, 20) == bits(whole, 20)
     assert records(tmp_path) == records(whole)
@@ -469,7 +469,7 @@ def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypa
 
         return dataclasses.replace(program, train_step=train_step)
 
-    monkeypatch.setattr(train, "make_program", make)
+    monkeypatch.setattr(preflight, "make_program", make)
     message = "params/blocks/attn_norm/scale holds a NaN or an infinity at step 8; .* step 4"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
