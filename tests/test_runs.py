@@ -5,7 +5,7 @@ import pathlib
 import shutil
 
 import pytest
-from test_train import _shared_programs, start  # noqa: F401
+from loop import shared_programs_fixture, start  # noqa: F401
 from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import runs
@@ -88,10 +88,14 @@ DAMAGE = {
     "nothing in it": (lambda c: (shutil.rmtree(c), c.mkdir()), "empty"),
     "no seal": (lambda c: (c / "_CHECKPOINT_METADATA").unlink(), "incomplete"),
 }
+# Alike to the others in kind: left to the longer tests.
+LONGER = {"a flipped bit in an array", "a flipped bit in the moments", "a missing file", "no meta"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.slow if k in LONGER else ()) for k in DAMAGE]
+)
 def test_damage_is_named_and_the_exit_status_is_1(run, capfd, kind):
     damage, part = DAMAGE[kind]
     damage(run / "checkpoints" / "10")

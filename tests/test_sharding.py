@@ -91,7 +91,7 @@ def slow(*values):
         slow(8, 1, 1),
         slow(1, 8, 1),
         slow(1, 2, 4),
-        (2, 2, 2),
+        slow(2, 2, 2),
         slow(4, 2, 1),
         slow(2, 4, 1),
         slow(4, 1, 2),
