@@ -29,6 +29,7 @@ Source: appendix "Proofs", Lemma 2 (the recursion of m) and the proof of Theorem
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -36,12 +37,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checks import LARGEST_COUNT, require, require_count
+from anytime_jax.checks import require, require_count
 from anytime_jax.schedules import Schedule
 from anytime_jax.theory.averages import Average, Plan, plan
-from anytime_jax.theory.spectrum import Nodes, Problem, Rule
+from anytime_jax.theory.spectrum import Nodes, Problem, Quadrature
 
-CHECK = Rule(first=16, near=64, far=20)
+CHECK = Quadrature(first=16, near=64, far=20)
 _CHUNK = 4096  # updates in a call: what an interruption waits for
 _STABLE = 2.0  # no run with larger step sizes ends well: lambda_1 = 1
 
@@ -94,7 +95,7 @@ def excess_risk(
     averages: Iterable[Average],
     checkpoints: Sequence[int],
     *,
-    rule: Rule | None = None,
+    quadrature: Quadrature | None = None,
     checked: int = 2,
     report: Callable[[float], None] | None = None,
 ) -> Risks:
@@ -105,7 +106,7 @@ def excess_risk(
       schedules: the step sizes; update t uses the schedule's rate at count t - 1, as in training.
       averages: the averages besides the iterate itself; a number f is `GrowingWindow(f)`.
       checkpoints: numbers of updates, from 1, in rising order.
-      rule: how many nodes stand for the coordinates.
+      quadrature: how many nodes stand for the coordinates.
       checked: number of runs to do again with a finer rule, to measure the error.
       report: called with the part of the work that is done, from 0 to 1, some times a second; what
         it raises ends the work.
@@ -117,7 +118,7 @@ def excess_risk(
     report = report or (lambda done: None)
     kept = plan(averages, checkpoints)
     reach = max(_total(schedule, checkpoints[-1]) for schedule in schedules)
-    nodes = (rule or Rule()).nodes(problem, reach)
+    nodes = (quadrature or Quadrature()).nodes(problem, reach)
     share = 1 - 0.25 * bool(checked)
     half = _run(problem, nodes, schedules, kept, checkpoints, lambda done: report(share * done))
     error = np.nan
@@ -144,7 +145,7 @@ def require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule
     for checkpoint in checkpoints:
         require_count("a checkpoint", checkpoint, least=1)
     numbers = [int(checkpoint) for checkpoint in checkpoints]
-    rising = all(x < y for x, y in zip(numbers, numbers[1:], strict=False))
+    rising = all(x < y for x, y in itertools.pairwise(numbers))
     require(numbers and rising, "checkpoints", numbers, "numbers of updates in rising order")
     require(len(schedules) > 0, "schedules", list(schedules), "one schedule or more")
     for schedule in schedules:
@@ -218,7 +219,9 @@ def _run(
         risk = jnp.einsum("k,kcs->cs", weights, m)
         state = _State(m, risk, cross, jnp.broadcast_to(risk, (columns, *risk.shape)))
         for begin, end, rates, newest in _chunks(schedules, kept, checkpoints):
-            state = _advance(state, lambdas, weights, rates, newest, end - begin, problem.batch_size)
+            state = _advance(
+                state, lambdas, weights, rates, newest, end - begin, problem.batch_size
+            )
             if end in checkpoints:
                 now = np.concatenate([state.risk[None], state.averaged])
                 at = checkpoints.index(end)
@@ -231,7 +234,7 @@ def _run(
 
 
 def diverged_to_inf(risks: np.ndarray, kept: Plan) -> np.ndarray:
-    """Returns risks of both channels, float64[2, averages, S, T], inf where either has overflown."""
+    """Returns risks of both channels, float64[2, averages, S, T], inf where either overflowed."""
     lost = ~np.isfinite(risks).all(axis=0) & kept.exists[:, None]
     return np.where(lost, np.inf, risks)
 

@@ -84,7 +84,7 @@ class Nodes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class Quadrature:
     """How many nodes stand for all coordinates.
 
     Attributes:
@@ -120,9 +120,7 @@ class Rule:
         index = np.exp(np.concatenate([x_near, -np.log(u_far) / _FAR_POWER]))
         weight = np.concatenate([mass_near, mass_far]) * index**problem.b
         alone = np.arange(1.0, self.first + 1)
-        return Nodes(
-            np.concatenate([alone, index]), np.concatenate([np.ones_like(alone), weight])
-        )
+        return Nodes(np.concatenate([alone, index]), np.concatenate([np.ones_like(alone), weight]))
 
 
 def _measure(problem: Problem, first: int) -> tuple[np.ndarray, np.ndarray]:
