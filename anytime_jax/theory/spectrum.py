@@ -24,7 +24,7 @@ from scipy.special import zeta
 
 from anytime_jax.checks import is_number, require, require_count
 
-_ENUMERATED = 2**14  # coordinates that enter the measure one by one; integrals beyond
+_ENUMERATED = 2**16  # coordinates that enter the measure one by one; integrals beyond
 _FAR_POWER = 0.25  # the variable of the far rule is i^-0.25
 
 
@@ -126,8 +126,8 @@ class Quadrature:
 def _measure(problem: Problem, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Points x = log i and masses of i^-b over all i > first.
 
-    One by one up to 2^14. Beyond, the sum is the integral from half a coordinate before the next
-    one (Euler and Maclaurin: the relative error is b (b - 1) / 24 * 2^-28), by 20-point Gauss and
+    One by one up to 2^16. Beyond, the sum is the integral from half a coordinate before the next
+    one (Euler and Maclaurin: the relative error is b (b - 1) / 24 * 2^-32), by 20-point Gauss and
     Legendre on panels of growing width, as far as masses above 1e-20 reach.
     """
     end = min(problem.dimension, _ENUMERATED)
