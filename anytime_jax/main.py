@@ -17,12 +17,9 @@ if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds, end
 
 import contextlib
 import errno
-import itertools
-import runpy
 import shlex
 import stat
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,28 +27,23 @@ from types import TracebackType
 import jax
 from absl import app, flags, logging
 from jax.sharding import Mesh
-from ml_collections import ConfigDict, FieldReference, config_flags
-from ml_collections.config_dict import RequiredValueError
 from rich import box
 from rich.table import Table
 
 from anytime_jax import config, identity, preflight, sharding, train
 from anytime_jax.checks import shown
 from anytime_jax.clock import human
+from anytime_jax.config_file import CONFIG, complain, parse
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display, duration
 from anytime_jax.records import read_records
-from anytime_jax.settings import nearest
 from anytime_jax.study import curves
 
-_CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
 _FALL_BACK = flags.DEFINE_bool(
     "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
 )
-_LONGEST = 580  # characters of a complaint
-_DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -66,21 +58,21 @@ def run(argv: Sequence[str]) -> int:
             raise InputError(f"unexpected argument {argv[1]!r}: settings are --config.NAME=VALUE")
         return _run()
     except (InputError, RunError) as error:
-        return _complain(error, 2 if isinstance(error, InputError) else 1)
+        return complain(error, 2 if isinstance(error, InputError) else 1)
     except OSError as error:
-        return _complain(error, 1)
+        return complain(error, 1)
     except KeyboardInterrupt:
         print(f"\ninterrupted: nothing that was saved is lost. To go on: {_command()}")
         return 130
     except Exception as error:
         what = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
-        return _complain(error, 1, what)
+        return complain(error, 1, what)
 
 
 def _run() -> int:
-    if _CONFIG.value is None:
+    if CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
-    settings = config.build(_CONFIG.value.to_dict())
+    settings = config.build(CONFIG.value.to_dict())
     _check_paths(settings)
     _set_up_jax()
     with _named("config.mesh"):
@@ -283,56 +275,8 @@ def _command(stop: str | None = None) -> str:
     return shlex.join([python, "-m", "anytime_jax.main", *arguments])
 
 
-def _complain(error: BaseException, status: int, text: str = "") -> int:
-    """Prints one line, without what a terminal would take for commands; returns the status."""
-    if {"--debug", "-debug", "--debug=true"} & set(sys.argv):  # flags may not be parsed yet
-        traceback.print_exception(error)
-    text = " ".join((text or str(error)).split())
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    text = text if len(text) < _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-90:]}"
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    return status
-
-
 def _parse(argv: list[str]) -> list[str]:
-    """Parses flags; whatever is wrong with them, or inside the file, is one line and status 2."""
-    if {"--help", "-h"} & set(argv):
-        print(__doc__, "Every setting: configs/base.py", sep="\n")
-        return sys.exit(0)
-    try:
-        argv = [f"-{given}" if given.startswith("-config") else given for given in argv]
-        _check_file(argv)
-        return flags.FLAGS(argv)
-    except Exception as error:  # absl, ml_collections and the file can raise anything
-        return sys.exit(_complain(error, 2))
-
-
-def _check_file(argv: Sequence[str]) -> None:
-    """Checks that the configuration file runs and has every setting that the flags override."""
-    prefix = "--config="
-    paths = [given.removeprefix(prefix) for given in argv if given.startswith(prefix)]
-    paths += [after for given, after in itertools.pairwise(argv) if given == "--config"]
-    if not paths:
-        return
-    path = paths[0]
-    if len(paths) > 1:
-        raise InputError(f"{len(paths)} configurations are given ({', '.join(paths)}): give one")
-    if not Path(path).is_file():
-        raise InputError(f"{prefix}{path}: there is no such file; the runs are in configs/")
-    try:
-        made = runpy.run_path(path).get("get_config", dict)()
-    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        where = f"line {frames[-1].lineno}, {shown(frames[-1].line)}: " if frames else ""
-        what = f"{where}{type(error).__name__}: {error}"
-        raise InputError(f"{prefix}{path} cannot be run: {what}") from error
-    if not isinstance(made, ConfigDict):
-        raise InputError(f"{prefix}{path} has no get_config() that returns a ConfigDict")
-    known = list(_settings(made))
-    for given in argv:
-        name = given.removeprefix("--config.").split("=")[0]
-        if given.startswith("--config.") and name not in known:
-            raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
+    return parse(argv, f"{__doc__}\nEvery setting: configs/base.py")
 
 
 def _without_stragglers(
@@ -341,23 +285,6 @@ def _without_stragglers(
     """Says nothing of writes that were still under way when the first of a save failed."""
     if not (kind is RuntimeError and str(error) == "Event loop is closed"):
         sys.__excepthook__(kind, error, trace)
-
-
-def _settings(given: ConfigDict, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted name of every setting; each must have a value, and no group hold itself."""
-    for key, value in given.items(preserve_field_references=True):
-        name = f"{prefix}{key}"
-        if isinstance(value, FieldReference):
-            try:
-                value = value.get()
-            except RequiredValueError as error:
-                raise InputError(f"config.{name} has no value: give it one in the file") from error
-        if not isinstance(value, ConfigDict):
-            yield name
-        elif prefix.count(".") > 9:
-            raise InputError(f"config.{name} is nested too deep: a group may hold itself")
-        else:
-            yield from _settings(value, f"{name}.")
 
 
 def cli() -> None:

@@ -42,7 +42,8 @@ RANKS = {
     "preflight": 30,
     "train": 31,
     # Floor 4: doors.
-    "command_line": 39,
+    "command_line": 38,
+    "config_file": 38,
     "prepare": 40,
     "sweep": 40,
     "export": 40,
@@ -54,9 +55,12 @@ RANKS = {
     "study/": 39,
 }
 
+# What a door may stand on, beside its room.
+DOORS = {"command_line", "config_file"}
+
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {
-    "theory/": {"errors", "checks", "schedules", "averaging"},
+    "theory/": {"errors", "checks", "schedules", "averaging", "settings"} | DOORS,
     "study/": {"errors", "checks", "clock", "records"},
 }
 
@@ -64,7 +68,7 @@ ONLY = {
 CONFINED = {
     "flax": {"model"},
     "orbax": {"checkpoint", "integrity"},
-    "ml_collections": {"main", "prepare", "sweep", "export", "generate", "runs"},
+    "ml_collections": {"config_file", "prepare", "sweep", "export", "generate", "runs"},
     "tensorflow": set(),
     "clu": set(),
     "pickle": set(),

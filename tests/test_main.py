@@ -134,7 +134,7 @@ def run_main(monkeypatch, capsys):
     """Runs `main.run` on settings; returns exit status and complaint."""
 
     def run(settings):
-        monkeypatch.setattr(main, "_CONFIG", types.SimpleNamespace(value=settings))
+        monkeypatch.setattr(main, "CONFIG", types.SimpleNamespace(value=settings))
         monkeypatch.setattr(main, "_FALL_BACK", types.SimpleNamespace(value=False))
         monkeypatch.setattr(main, "_set_up_jax", lambda: None)
         status = main.run(["anytime_jax.main"])
