@@ -1,0 +1,365 @@
+"""The commands of the theory bench, each a computation and the table that answers it."""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anytime_jax.checks import require, require_count
+from anytime_jax.command_line import Parser
+from anytime_jax.schedules import Power
+from anytime_jax.theory import figures, rates
+from anytime_jax.theory.averages import LastFraction
+from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
+from anytime_jax.theory.risk import excess_risk, require_noise
+from anytime_jax.theory.spectrum import Problem
+from anytime_jax.theory.sweep import in_parallel
+
+Progress = Callable[[Console, str], AbstractContextManager[Callable[[float], None]]]
+LIMITS = (
+    "Limits: this is SGD without momentum on a quadratic with Gaussian inputs and a power-law "
+    "spectrum. A network's curvature moves, Adam rescales it, and its noise is not this noise: "
+    "take the shape of the answer (which f, whether to decay, how late to tune), not the numbers."
+)
+
+
+def run(argv: Sequence[str], console: Console, progress: Progress) -> int:
+    """Runs a command; returns its exit status."""
+    given = _parser().parse_args(argv)
+    return given.run(given, console, progress)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m anytime_jax.theory", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, what: Callable[..., int], about: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=about,
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        made.set_defaults(run=what)
+        return made
+
+    for name, what, about in (
+        ("compare", _compare, "cosine tuned at every length against single anytime runs"),
+        ("advise", _advise, "gamma, alpha, f and when to tune, with the evidence"),
+    ):
+        made = command(name, what, about)
+        _add_problem(made)
+        made.add_argument(
+            "--steps", type=_count, default=150_000, help="updates of the longest run"
+        )
+        made.add_argument("--doublings", type=_count, default=5, help="from the shortest to it")
+        made.add_argument("--output", type=Path, help="a directory for the picture and numbers")
+    made = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
+    _add_problem(made)
+    made.add_argument(
+        "--steps", type=_count, default=1_000_000, help="iterates in the longest mean"
+    )
+    made.add_argument("--gamma", type=float, help="1 - a/b, held to 0 .. 1/2, if not given")
+    made.add_argument("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    made = command("rates", _rates, "exponents fitted to exact risks, beside the proven ones")
+    made.add_argument("--steps", type=_count, default=1_000_000, help="updates of every run")
+    made.add_argument("--noise", type=float, default=0.1, help="sigma^2")
+    made.add_argument("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    return parser
+
+
+def _add_problem(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--a", type=float, required=True, help="capacity: eigenvalues are i^-a")
+    parser.add_argument("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
+    parser.add_argument("--noise", type=float, default=0.1, help="sigma^2")
+    parser.add_argument("--batch_size", type=_count, default=1, help="samples in an update")
+    parser.add_argument("--dimension", type=_dimension, default=math.inf, help="coordinates")
+
+
+def _count(text: str) -> int:
+    try:
+        value = float(text)
+        if value != int(value):
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+    return int(value)
+
+
+def _dimension(text: str) -> float:
+    return math.inf if text.strip().lower() in ("inf", "infinity") else _count(text)
+
+
+def _problem(given: argparse.Namespace) -> Problem:
+    require_noise(given.noise)
+    return Problem(given.a, given.b, given.dimension, given.batch_size)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    for k, name in enumerate(columns):
+        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)
+    return table
+
+
+def _percent(gap: float) -> str:
+    return f"{100 * gap:+.1f}%"
+
+
+# Cosine against anytime runs
+
+
+def _computed(given: argparse.Namespace, console: Console, progress: Progress) -> Comparison:
+    problem = _problem(given)
+    if given.output is not None and given.output.exists() and not given.output.is_dir():
+        raise ValueError(f"--output={given.output} is a file: give a directory")
+    with progress(console, "every rival and every anytime run") as report:
+        return compare(problem, given.steps, given.doublings, report)
+
+
+def _compare(given: argparse.Namespace, console: Console, progress: Progress) -> int:
+    comparison = _computed(given, console, progress)
+    _show(comparison, given.noise, console)
+    if given.output is not None:
+        _write(comparison, given.noise, given.output, console)
+    return 0
+
+
+def _show(comparison: Comparison, noise: float, console: Console) -> None:
+    """Prints the table: rivals tuned at every length, the best run of every family."""
+    problem = comparison.problem
+    envelope, peaks = comparison.tuned(comparison.cosine, noise)
+    wsd, wsd_peaks = comparison.tuned(comparison.wsd, noise)
+    title = (
+        f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}, batch {problem.batch_size}, "
+        f"d = {problem.dimension:g}: excess risk over the cosine tuned at each length"
+    )
+    names = ["", "average", "c", *(f"{x:,}" for x in comparison.lengths)]
+    table = _table(title, names)
+    table.add_row("cosine (excess risk)", "last", _span(peaks), *(f"{x:.4g}" for x in envelope))
+    gaps = (_percent(gap) for gap in wsd / envelope - 1)
+    table.add_row("WSD, each length", "last", _span(wsd_peaks), *gaps)
+    for family in comparison.families:
+        run = comparison.best(noise, family)
+        cells = (_percent(gap) for gap in run.gaps)
+        table.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:g}", *cells)
+    console.print(table)
+    console.print(
+        f"c: peak step size in units of 1/tr(H). Runs are those of the smallest mean gap. "
+        f"Largest relative error {comparison.error:.0e}."
+    )
+
+
+def _span(values: np.ndarray) -> str:
+    low, high = values.min(), values.max()
+    return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+
+
+def _write(comparison: Comparison, noise: float, folder: Path, console: Console) -> None:
+    """Writes the picture, and every number behind it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    envelope, _ = comparison.tuned(comparison.cosine, noise)
+    wsd, _ = comparison.tuned(comparison.wsd, noise)
+    runs = [comparison.best(noise, family) for family in comparison.families]
+    problem = comparison.problem
+    told = {
+        "a": problem.a,
+        "b": problem.b,
+        "dimension": str(problem.dimension),
+        "batch_size": problem.batch_size,
+        "noise": noise,
+        "lengths": comparison.lengths,
+        "cosine_excess_risk": envelope.tolist(),
+        "wsd_gaps": (wsd / envelope - 1).tolist(),
+        "largest_relative_error": comparison.error,
+        "runs": [_told(run) for run in sorted(comparison.runs(noise), key=lambda run: run.worst)],
+    }
+    numbers = folder / "compare.json"
+    numbers.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    title = f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {noise:g}"
+    lines = {f"{run.family.name} ({run.average})": run.gaps for run in runs}
+    lines["WSD, tuned at each length"] = wsd / envelope - 1
+    picture = figures.draw_gaps(folder / "compare.png", title, comparison.lengths, lines)
+    console.print(f"  {picture}\n  {numbers}")
+
+
+def _told(run: Run) -> dict[str, object]:
+    return {
+        "gamma": run.family.gamma,
+        "alpha": run.family.alpha,
+        "multiplier": run.multiplier,
+        "average": run.average,
+        "gaps": [round(float(gap), 6) for gap in run.gaps],
+    }
+
+
+def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> int:
+    comparison = _computed(given, console, progress)
+    advice = advise(comparison, given.noise)
+    run, shortest = advice.run, comparison.lengths[0]
+    console.print(
+        f"gamma = {run.family.gamma:.4g}, alpha = {run.family.alpha:g} updates "
+        f"({run.family.alpha / shortest:.3g} of the shortest length), average {run.average}, "
+        f"peak step size {run.multiplier / comparison.problem.trace:.3g} "
+        f"= {run.multiplier:g}/tr(H)"
+    )
+    console.print(
+        f"its gap to the cosine tuned at each length: "
+        f"{', '.join(_percent(gap) for gap in run.gaps)} at {_lengths(comparison)} updates"
+    )
+    later = advice.tuned.gaps[comparison.lengths.index(advice.tune_at) :]
+    console.print(
+        f"tune the peak at {advice.tune_at:,} updates ({advice.tune_at / shortest:.3g}x): the run "
+        f"that is best there has gaps of at most {_percent(later.max())} from there on, within "
+        f"{100 * TOLERANCE:g}% of the best any peak can do"
+    )
+    near = [comparison.best(given.noise, average=label) for label in comparison.anytime.labels]
+    table = _table(
+        "the best run with each average", ["average", "step sizes", "c", "worst", "mean"]
+    )
+    for other in near:
+        mean = float(np.expm1(np.log1p(other.gaps).mean()))
+        cells = (f"{other.multiplier:g}", _percent(other.worst), _percent(mean))
+        table.add_row(other.average, other.family.name, *cells)
+    console.print(table)
+    _show(comparison, given.noise, console)
+    console.print(LIMITS)
+    if given.output is not None:
+        _write(comparison, given.noise, given.output, console)
+    return 0
+
+
+def _lengths(comparison: Comparison) -> str:
+    return ", ".join(f"{length:,}" for length in comparison.lengths)
+
+
+# What the paper proves
+
+
+def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> int:
+    problem, noise = _problem(given), given.noise
+    gamma = rates.gamma_star(given.a, given.b) if given.gamma is None else given.gamma
+    require(given.multiplier > 0, "multiplier", given.multiplier, "a number above 0")
+    require_count("steps", given.steps, least=10)
+    eta = given.multiplier / problem.trace
+    steps = sorted({round(given.steps * 10 ** (-k / 2)) for k in range(20)} - {0, 1})
+    steps = [n for n in steps if n >= 10]
+    bounds = [rates.theorem_1(problem, eta, gamma, n, noise) for n in steps]
+    with progress(console, "the exact risk") as report:
+        tail, ends = LastFraction(0.5), [2 * n for n in steps]
+        risks = excess_risk(problem, [Power(eta, gamma)], [tail], ends, report=report)
+    exact = risks.excess(noise, tail.label)[0]
+    title = (
+        f"Theorem 1 at a = {given.a:g}, b = {given.b:g}, sigma^2 = {noise:g}, eta_t = "
+        f"{given.multiplier:g}/tr(H) / t^{gamma:.3g}: mean of iterates N+1 .. 2N"
+    )
+    names = ["N", "k*", "bias k<=k*", "bias k>k*", "k* sigma^2/N", "sum eta^2 lambda^2"]
+    table = _table(title, [*names, "sum eta lambda", "bound", "exact", "bound/exact"])
+    for n, bound, risk in zip(steps, bounds, exact, strict=True):
+        terms = (
+            bound.bias_head,
+            bound.bias_tail,
+            bound.variance_head,
+            bound.variance_square,
+            bound.variance_linear,
+            bound.total,
+            float(risk),
+            bound.total / float(risk),
+        )
+        table.add_row(f"{n:,}", f"{bound.k_star}", *(f"{term:.3g}" for term in terms))
+    console.print(table)
+    late = [k for k, n in enumerate(steps) if n >= steps[-1] / 100]
+    fits = [
+        rates.fitted_exponent(np.array(steps)[late], np.array(values)[late])
+        for values in (exact, [bound.total for bound in bounds])
+    ]
+    console.print(
+        f"fitted over the last factor of 100: exact N^-{fits[0]:.3f}, bound N^-{fits[1]:.3f}; "
+        f"without logarithms N^-{rates.power_law_exponent(given.a, given.b, gamma):.3f}. "
+        f"Largest relative error {risks.error:.0e}."
+    )
+    return 0
+
+
+_GRID = ((1.1, 1.1), (1.5, 1.5), (1.5, 2.0), (1.5, 2.5), (1.1, 2.2), (1.5, 3.0), (1.9, 3.8))
+
+
+def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> int:
+    require_noise(given.noise)
+    require(given.multiplier > 0, "multiplier", given.multiplier, "a number above 0")
+    require_count("steps", given.steps, least=1000)
+    gammas = [round(0.1 * k, 1) for k in range(6)]
+    tail = LastFraction(0.5)
+    ends = [given.steps // 2**k for k in range(int(np.log2(given.steps / 100)), -1, -1)]
+
+    def task(a: float, b: float):
+        problem = Problem(a, b)
+        eta = given.multiplier / problem.trace
+        given_gammas = [*gammas, rates.gamma_star(a, b)]
+        schedules = [Power(eta, gamma) for gamma in given_gammas]
+        return lambda report: excess_risk(problem, schedules, [tail], ends, report=report)
+
+    with progress(console, f"{len(_GRID)} spectra") as report:
+        found = in_parallel([task(a, b) for a, b in _GRID], [1.0] * len(_GRID), report)
+    title = (
+        f"p of risk ~ N^-p: fitted to the exact risk of the mean of the last half, sigma^2 = "
+        f"{given.noise:g}, N = {given.steps // 16:,} .. {given.steps:,}, d = infinity "
+        "(in brackets: Theorem 1)"
+    )
+    names = ["a, b", *(f"gamma {gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "1 - 1/b"]
+    table = _table(title, names)
+    for (a, b), risks in zip(_GRID, found, strict=True):
+        values = risks.excess(given.noise, tail.label)[:, -5:]
+        fits = [rates.fitted_exponent(np.array(ends[-5:]), row) for row in values]
+        star = rates.gamma_star(a, b)
+        cells = [
+            f"{fit:.3f} ({rates.power_law_exponent(a, b, gamma):.3f})"
+            for fit, gamma in zip(fits, [*gammas, star], strict=True)
+        ]
+        table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.3f}", cells[-1], f"{1 - 1 / b:.3f}")
+    console.print(table)
+    proven = _table("proven, up to constants and logarithms", ["step sizes", "average", "horizon"])
+    proven.add_column("regime")
+    for a, b in _GRID:
+        proven.add_column(f"{a:g}, {b:g}", justify="right")
+    for rate in rates.RATES:
+        cells = [f"{rate.exponent(a, b):.3f}" if rate.holds(a, b) else "" for a, b in _GRID]
+        average = "yes" if rate.averaged else "no"
+        horizon = "free" if rate.horizon_free else "needed"
+        proven.add_row(rate.schedule, average, horizon, rate.regime, *cells)
+    console.print(proven)
+    console.print(f"Largest relative error {max(risks.error for risks in found):.0e}.")
+    return 0
+
+
+# The synthetic figures
+
+
+def selected_table(config: figures.FigureConfig, files: Sequence[Path]) -> Table:
+    """Returns what the figures show, as numbers: the running average of each schedule."""
+    told = json.loads(next(file for file in files if file.suffix == ".json").read_text("utf-8"))
+    error = told["largest_relative_error"]
+    title = (
+        f"running average, selected at {config.select_at:,} updates, risk at {config.steps:,} "
+        f"(relative error {error:.0e})"
+    )
+    table = _table(title, ["a, b", "sigma^2", "schedule", "c", "risk", "fitted p", "1 - 1/b"])
+    for row in told["selected"]:
+        if row["average"] == figures.RUNNING:
+            table.add_row(
+                f"{row['a']:g}, {row['b']:g}",
+                f"{row['noise']:g}",
+                row["schedule"],
+                f"{row['multiplier']:g}",
+                f"{row['final_excess_risk']:.4g}",
+                f"{row['fitted_exponent']:.3f}",
+                f"{row['minimax_exponent']:.3f}",
+            )
+    return table

@@ -1,0 +1,248 @@
+"""The question behind the paper, in the linear model: one anytime run against a cosine per length.
+
+For lengths h, 2h, 4h, ... up to N the decaying rivals are tuned at every length: the cosine (whose
+lowest risks are the envelope) and WSD. An anytime run is one trajectory for all lengths. Its gap at
+a length is its risk over the envelope's there, minus 1.
+
+Source: Section 4 (the rivals, their floors, the two ways to select an anytime run).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytime_jax import schedules
+from anytime_jax.averaging import LIVE, Uniform
+from anytime_jax.checks import require_count
+from anytime_jax.schedules import Schedule
+from anytime_jax.theory.averages import Average
+from anytime_jax.theory.rates import gamma_star
+from anytime_jax.theory.risk import Risks, excess_risk
+from anytime_jax.theory.spectrum import Problem
+from anytime_jax.theory.sweep import Report, in_parallel
+
+# Step sizes to try, in units of 1/tr(H): factors of sqrt(2) up to where runs diverge.
+GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(18))
+WINDOWS = (6.25, 12.5, 25.0, 50.0, 100.0)
+AVERAGES: tuple[Average, ...] = (Uniform(), *WINDOWS)
+_FLOOR, _BRANCH = (
+    0.1,
+    0.9,
+)  # the rivals end at a tenth of their peak; WSD decays over the last tenth
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Anytime step sizes `peak * (alpha / (t + alpha))^gamma`, up to their peak.
+
+    Attributes:
+      name: what to call it.
+      gamma: exponent of the decay.
+      alpha: updates over which the step size stays near its peak; 1 for 1/t^gamma.
+    """
+
+    name: str
+    gamma: float
+    alpha: float = 1.0
+
+    def schedule(self, peak: float) -> Schedule:
+        """Returns the schedule with a peak."""
+        return schedules.Power(peak, self.gamma, self.alpha)
+
+
+def families(problem: Problem, shortest: int) -> list[Family]:
+    """Returns what is compared: constant, 1/sqrt(t) and its shifts, and the same at gamma*."""
+    shifts = [max(1.0, shortest * factor) for factor in (0.05, 0.25, 1.0, 4.0)]
+    found = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
+    found += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
+    best = gamma_star(problem.a, problem.b)
+    if best not in (0.0, 0.5):
+        found += [Family(f"1/t^{best:.3g}", best)]
+        found += [Family(f"gamma {best:.3g}, alpha {x:g}", best, x) for x in shifts]
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One anytime trajectory and one of its averages.
+
+    Attributes:
+      family: its step sizes.
+      multiplier: their peak in units of 1/tr(H).
+      average: label of the average.
+      gaps: float64[lengths], relative to the envelope of the cosine.
+    """
+
+    family: Family
+    multiplier: float
+    average: str
+    gaps: np.ndarray
+
+    @property
+    def worst(self) -> float:
+        """The largest gap at any length."""
+        return float(self.gaps.max())
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Every run of a comparison, at every noise level.
+
+    Attributes:
+      problem: the regression problem.
+      lengths: the numbers of updates that are compared, each twice the one before.
+      families: the anytime step sizes.
+      anytime: the risks of all anytime runs, family by family over `GRID`.
+      cosine: for each length the risks of cosines to there, over `GRID`.
+      wsd: the same of warmup-stable-decay.
+    """
+
+    problem: Problem
+    lengths: tuple[int, ...]
+    families: tuple[Family, ...]
+    anytime: Risks
+    cosine: tuple[Risks, ...]
+    wsd: tuple[Risks, ...]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of any part."""
+        return max(risks.error for risks in (self.anytime, *self.cosine, *self.wsd))
+
+    def tuned(self, rival: Sequence[Risks], noise: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lowest risk at each length and the multiplier that has it."""
+        ends = np.stack([risks.excess(noise, LIVE)[:, -1] for risks in rival])
+        return ends.min(axis=1), np.array(GRID)[ends.argmin(axis=1)]
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  (a comparison lives as long as its command)
+    def runs(self, noise: float) -> tuple[Run, ...]:
+        """Returns every trajectory with every average that stays finite."""
+        envelope, _ = self.tuned(self.cosine, noise)
+        found = []
+        for row, label in enumerate(self.anytime.labels):
+            gaps = self.anytime.excess(noise)[row] / envelope - 1
+            for k, family in enumerate(self.families):
+                for j, multiplier in enumerate(GRID):
+                    gap = gaps[k * len(GRID) + j]
+                    if np.isfinite(gap).all():
+                        found.append(Run(family, multiplier, label, gap))
+        return tuple(found)
+
+    def best(self, noise: float, family: Family | None = None, average: str | None = None) -> Run:
+        """Returns the run with the smallest mean gap over all lengths, as the paper selects.
+
+        Args:
+          noise: sigma^2.
+          family: only these step sizes, if given.
+          average: only this average, if given.
+        """
+        return min(
+            self._of(noise, family, average), key=lambda run: float(np.log1p(run.gaps).mean())
+        )
+
+    def tuned_at(self, noise: float, like: Run, length: int) -> Run:
+        """Returns the run of a family and average that is best at one length."""
+        at = self.lengths.index(length)
+        runs = self._of(noise, like.family, like.average)
+        return min(runs, key=lambda run: run.gaps[at])
+
+    def _of(self, noise: float, family: Family | None, average: str | None) -> list[Run]:
+        return [
+            run
+            for run in self.runs(noise)
+            if family in (None, run.family) and average in (None, run.average)
+        ]
+
+
+def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Comparison:
+    """Runs every rival and every anytime trajectory.
+
+    Args:
+      problem: the regression problem.
+      steps: the longest run, N.
+      doublings: how often the shortest length is doubled on the way to N.
+      report: told the part that is done.
+
+    Raises:
+      ValueError: if the shortest length would be less than 100 updates.
+    """
+    require_count("steps", steps, least=1)
+    require_count("doublings", doublings, least=1)
+    lengths = tuple(sorted({steps // 2**k for k in range(doublings + 1)}))
+    if lengths[0] < 100:
+        raise ValueError(
+            f"steps = {steps} with doublings = {doublings} starts at {lengths[0]} updates: the "
+            "shortest length must have 100 or more; ask for more steps or fewer doublings"
+        )
+    chosen = tuple(families(problem, lengths[0]))
+    peaks = [multiplier / problem.trace for multiplier in GRID]
+
+    def anytime(part: Sequence[Family]):
+        given = [family.schedule(peak) for family in part for peak in peaks]
+        return lambda report: excess_risk(problem, given, AVERAGES, lengths, report=report)
+
+    def rival(make, length: int):
+        given = [make(peak, length) for peak in peaks]
+        return lambda report: excess_risk(problem, given, [], [length], report=report)
+
+    halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]
+    tasks = [anytime(part) for part in halves]
+    tasks += [rival(make, length) for make in (_cosine, _wsd) for length in lengths]
+    sizes = [8.0 * steps * len(part) for part in halves] + [1.0 * x for x in (*lengths, *lengths)]
+    first, second, *rivals = in_parallel(tasks, sizes, report)
+    together = dataclasses.replace(
+        first,
+        bias=np.concatenate([first.bias, second.bias], axis=1),
+        variance=np.concatenate([first.variance, second.variance], axis=1),
+        error=max(first.error, second.error),
+    )
+    cosines, wsds = tuple(rivals[: len(lengths)]), tuple(rivals[len(lengths) :])
+    return Comparison(problem, lengths, chosen, together, cosines, wsds)
+
+
+def _cosine(peak: float, length: int) -> Schedule:
+    return schedules.Cosine(peak, length, floor=_FLOOR)
+
+
+def _wsd(peak: float, length: int) -> Schedule:
+    trunk = schedules.Power(peak, gamma=0.0)
+    return schedules.Decay(trunk, math.ceil(_BRANCH * length), length, floor=_FLOOR)
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What to run, by a comparison.
+
+    Attributes:
+      run: the trajectory and average with the smallest mean gap.
+      tune_at: the first length at which tuning the peak finds a run whose worst gap from there on
+        is within `TOLERANCE` of the best that the family can do there.
+      tuned: the run found there.
+    """
+
+    run: Run
+    tune_at: int
+    tuned: Run
+
+
+TOLERANCE = 0.02
+
+
+def advise(comparison: Comparison, noise: float) -> Advice:
+    """Returns which gamma, alpha and f did best, and when the peak can be tuned.
+
+    Args:
+      comparison: computed risks.
+      noise: sigma^2.
+    """
+    run = comparison.best(noise)
+    rivals = comparison._of(noise, run.family, run.average)
+    for at, length in enumerate(comparison.lengths):
+        tuned = comparison.tuned_at(noise, run, length)
+        reachable = min(other.gaps[at:].max() for other in rivals)
+        if tuned.gaps[at:].max() <= reachable + TOLERANCE:
+            return Advice(run, length, tuned)
+    raise AssertionError("at the last length the best run is the best run")
