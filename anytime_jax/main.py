@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import jax
 from absl import app, flags, logging
 from jax.sharding import Mesh
 from rich import box
@@ -33,7 +32,7 @@ from rich.table import Table
 from anytime_jax import config, identity, preflight, sharding, train
 from anytime_jax.checks import shown
 from anytime_jax.clock import human
-from anytime_jax.config_file import CONFIG, complain, parse
+from anytime_jax.config_file import CONFIG, complain, parse, set_up_jax
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
@@ -74,7 +73,7 @@ def _run() -> int:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
     settings = config.build(CONFIG.value.to_dict())
     _check_paths(settings)
-    _set_up_jax()
+    set_up_jax()
     with _named("config.mesh"):
         mesh = sharding.make_mesh(settings.mesh)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
@@ -251,17 +250,6 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _set_up_jax() -> None:
-    """Sets what must be set before JAX looks for devices."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs compiled by earlier starts
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        # Programs under way together would starve each other's collectives of the few real cores.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _command(stop: str | None = None) -> str:

@@ -136,7 +136,7 @@ def run_main(monkeypatch, capsys):
     def run(settings):
         monkeypatch.setattr(main, "CONFIG", types.SimpleNamespace(value=settings))
         monkeypatch.setattr(main, "_FALL_BACK", types.SimpleNamespace(value=False))
-        monkeypatch.setattr(main, "_set_up_jax", lambda: None)
+        monkeypatch.setattr(main, "set_up_jax", lambda: None)
         status = main.run(["anytime_jax.main"])
         return status, capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from absl import app, logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from anytime_jax.config_file import CONFIG, complain, parse
+from anytime_jax.config_file import CONFIG, complain, parse, set_up_jax
 from anytime_jax.errors import InputError
 from anytime_jax.settings import Section
 from anytime_jax.theory import commands, figures
@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 120
+    set_up_jax()
     try:
         if CONFIG.value is not None:
             if len(argv) > 1:

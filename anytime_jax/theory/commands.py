@@ -12,12 +12,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.checks import require, require_count
 from anytime_jax.command_line import Parser
 from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates
 from anytime_jax.theory.averages import LastFraction
-from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
+from anytime_jax.theory.compare import ENVELOPE, TOLERANCE, Comparison, Run, advise, compare
 from anytime_jax.theory.risk import excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import in_parallel
@@ -118,8 +119,8 @@ def _percent(gap: float) -> str:
 
 def _computed(given: argparse.Namespace, console: Console, progress: Progress) -> Comparison:
     problem = _problem(given)
-    if given.output is not None and given.output.exists() and not given.output.is_dir():
-        raise ValueError(f"--output={given.output} is a file: give a directory")
+    if given.output is not None:
+        figures.require_folder("--output", given.output)
     with progress(console, "every rival and every anytime run") as report:
         return compare(problem, given.steps, given.doublings, report)
 
@@ -135,21 +136,22 @@ def _compare(given: argparse.Namespace, console: Console, progress: Progress) ->
 def _show(comparison: Comparison, noise: float, console: Console) -> None:
     """Prints the table: rivals tuned at every length, the best run of every family."""
     problem = comparison.problem
-    envelope, peaks = comparison.tuned(comparison.cosine, noise)
-    wsd, wsd_peaks = comparison.tuned(comparison.wsd, noise)
+    envelope, _ = comparison.tuned(ENVELOPE, noise)
     title = (
         f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}, batch {problem.batch_size}, "
         f"d = {problem.dimension:g}: excess risk over the cosine tuned at each length"
     )
     names = ["", "average", "c", *(f"{x:,}" for x in comparison.lengths)]
     table = _table(title, names)
-    table.add_row("cosine (excess risk)", "last", _span(peaks), *(f"{x:.4g}" for x in envelope))
-    gaps = (_percent(gap) for gap in wsd / envelope - 1)
-    table.add_row("WSD, each length", "last", _span(wsd_peaks), *gaps)
+    table.add_row("excess risk of the cosine", "", "", *(f"{x:.3g}" for x in envelope))
+    for name in comparison.rivals:
+        risks, peaks = comparison.tuned(name, noise)
+        cells = (_percent(gap) for gap in risks / envelope - 1)
+        table.add_row(f"tuned at each: {name}", LIVE, _span(peaks), *cells)
     for family in comparison.families:
         run = comparison.best(noise, family)
         cells = (_percent(gap) for gap in run.gaps)
-        table.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:g}", *cells)
+        table.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:.2g}", *cells)
     console.print(table)
     console.print(
         f"c: peak step size in units of 1/tr(H). Runs are those of the smallest mean gap. "
@@ -159,14 +161,17 @@ def _show(comparison: Comparison, noise: float, console: Console) -> None:
 
 def _span(values: np.ndarray) -> str:
     low, high = values.min(), values.max()
-    return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+    return f"{low:.2g}" if low == high else f"{low:.2g}..{high:.2g}"
 
 
 def _write(comparison: Comparison, noise: float, folder: Path, console: Console) -> None:
     """Writes the picture, and every number behind it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    envelope, _ = comparison.tuned(comparison.cosine, noise)
-    wsd, _ = comparison.tuned(comparison.wsd, noise)
+    envelope, _ = comparison.tuned(ENVELOPE, noise)
+    rivals = {
+        name: comparison.tuned(name, noise)[0] / envelope - 1
+        for name in comparison.rivals
+        if name != ENVELOPE
+    }
     runs = [comparison.best(noise, family) for family in comparison.families]
     problem = comparison.problem
     told = {
@@ -177,16 +182,17 @@ def _write(comparison: Comparison, noise: float, folder: Path, console: Console)
         "noise": noise,
         "lengths": comparison.lengths,
         "cosine_excess_risk": envelope.tolist(),
-        "wsd_gaps": (wsd / envelope - 1).tolist(),
+        "rivals": {name: gaps.tolist() for name, gaps in rivals.items()},
         "largest_relative_error": comparison.error,
         "runs": [_told(run) for run in sorted(comparison.runs(noise), key=lambda run: run.worst)],
     }
     numbers = folder / "compare.json"
     numbers.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     title = f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {noise:g}"
-    lines = {f"{run.family.name} ({run.average})": run.gaps for run in runs}
-    lines["WSD, tuned at each length"] = wsd / envelope - 1
-    picture = figures.draw_gaps(folder / "compare.png", title, comparison.lengths, lines)
+    lines = {f"{run.family.name} ({run.average})": 1 + run.gaps for run in runs}
+    dashed = {f"{name}, tuned at each": 1 + gaps for name, gaps in rivals.items()}
+    picture = folder / "compare.png"
+    figures.draw_ratios(picture, title, comparison.lengths, lines, dashed)
     console.print(f"  {picture}\n  {numbers}")
 
 
@@ -309,28 +315,29 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
     with progress(console, f"{len(_GRID)} spectra") as report:
         found = in_parallel([task(a, b) for a, b in _GRID], [1.0] * len(_GRID), report)
     title = (
-        f"p of risk ~ N^-p: fitted to the exact risk of the mean of the last half, sigma^2 = "
-        f"{given.noise:g}, N = {given.steps // 16:,} .. {given.steps:,}, d = infinity "
+        "p of risk ~ N^-p by gamma: fitted to the exact risk of the mean of the last half, "
+        f"sigma^2 = {given.noise:g}, N = {given.steps // 16:,} .. {given.steps:,}, d = infinity "
         "(in brackets: Theorem 1)"
     )
-    names = ["a, b", *(f"gamma {gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "1 - 1/b"]
+    names = ["a, b", *(f"{gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "1 - 1/b"]
     table = _table(title, names)
     for (a, b), risks in zip(_GRID, found, strict=True):
         values = risks.excess(given.noise, tail.label)[:, -5:]
         fits = [rates.fitted_exponent(np.array(ends[-5:]), row) for row in values]
         star = rates.gamma_star(a, b)
         cells = [
-            f"{fit:.3f} ({rates.power_law_exponent(a, b, gamma):.3f})"
+            f"{fit:.2f} ({rates.power_law_exponent(a, b, gamma):.2f})"
             for fit, gamma in zip(fits, [*gammas, star], strict=True)
         ]
-        table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.3f}", cells[-1], f"{1 - 1 / b:.3f}")
+        table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.2f}", cells[-1], f"{1 - 1 / b:.2f}")
     console.print(table)
-    proven = _table("proven, up to constants and logarithms", ["step sizes", "average", "horizon"])
-    proven.add_column("regime")
+    proven = _table(
+        "proven, up to constants and logarithms", ["step sizes", "average", "horizon", "regime"]
+    )
     for a, b in _GRID:
         proven.add_column(f"{a:g}, {b:g}", justify="right")
     for rate in rates.RATES:
-        cells = [f"{rate.exponent(a, b):.3f}" if rate.holds(a, b) else "" for a, b in _GRID]
+        cells = [f"{rate.exponent(a, b):.2f}" if rate.holds(a, b) else "" for a, b in _GRID]
         average = "yes" if rate.averaged else "no"
         horizon = "free" if rate.horizon_free else "needed"
         proven.add_row(rate.schedule, average, horizon, rate.regime, *cells)

@@ -1,16 +1,16 @@
 """The question behind the paper, in the linear model: one anytime run against a cosine per length.
 
-For lengths h, 2h, 4h, ... up to N the decaying rivals are tuned at every length: the cosine (whose
-lowest risks are the envelope) and WSD. An anytime run is one trajectory for all lengths. Its gap at
-a length is its risk over the envelope's there, minus 1.
+For lengths h, 2h, 4h, ... up to N the decaying rivals are tuned at every length: cosine and WSD,
+down to a tenth of their peak as in the paper, and down to 0. The lowest risks of the paper's cosine
+are the envelope. An anytime run is one trajectory for all lengths. Its gap at a length is its risk
+over the envelope's there, minus 1.
 
 Source: Section 4 (the rivals, their floors, the two ways to select an anytime run).
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -28,10 +28,16 @@ from anytime_jax.theory.sweep import Report, in_parallel
 GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(18))
 WINDOWS = (6.25, 12.5, 25.0, 50.0, 100.0)
 AVERAGES: tuple[Average, ...] = (Uniform(), *WINDOWS)
-_FLOOR, _BRANCH = (
-    0.1,
-    0.9,
-)  # the rivals end at a tenth of their peak; WSD decays over the last tenth
+_BRANCH = 0.9  # WSD decays over the last tenth
+ENVELOPE = "cosine"  # the rival that gaps are relative to
+
+# Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
+RIVALS: Mapping[str, Callable[[float, int], Schedule]] = {
+    ENVELOPE: lambda peak, length: schedules.Cosine(peak, length, floor=0.1),
+    "cosine to 0": lambda peak, length: schedules.Cosine(peak, length, floor=0.0),
+    "WSD": lambda peak, length: _wsd(peak, length, floor=0.1),
+    "WSD to 0": lambda peak, length: _wsd(peak, length, floor=0.0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Family:
 
 def families(problem: Problem, shortest: int) -> list[Family]:
     """Returns what is compared: constant, 1/sqrt(t) and its shifts, and the same at gamma*."""
-    shifts = [max(1.0, shortest * factor) for factor in (0.05, 0.25, 1.0, 4.0)]
+    shifts = [float(max(1, round(shortest * factor))) for factor in (0.05, 0.25, 1, 4)]
     found = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
     found += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
     best = gamma_star(problem.a, problem.b)
@@ -65,7 +71,7 @@ def families(problem: Problem, shortest: int) -> list[Family]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Run:
     """One anytime trajectory and one of its averages.
 
@@ -96,31 +102,29 @@ class Comparison:
       lengths: the numbers of updates that are compared, each twice the one before.
       families: the anytime step sizes.
       anytime: the risks of all anytime runs, family by family over `GRID`.
-      cosine: for each length the risks of cosines to there, over `GRID`.
-      wsd: the same of warmup-stable-decay.
+      rivals: by name, for each length the risks of schedules to there, over `GRID`.
     """
 
     problem: Problem
     lengths: tuple[int, ...]
     families: tuple[Family, ...]
     anytime: Risks
-    cosine: tuple[Risks, ...]
-    wsd: tuple[Risks, ...]
+    rivals: Mapping[str, Sequence[Risks]]
 
     @property
     def error(self) -> float:
         """The largest relative error of any part."""
-        return max(risks.error for risks in (self.anytime, *self.cosine, *self.wsd))
+        rivals = [risks for rival in self.rivals.values() for risks in rival]
+        return max(risks.error for risks in (self.anytime, *rivals))
 
-    def tuned(self, rival: Sequence[Risks], noise: float) -> tuple[np.ndarray, np.ndarray]:
+    def tuned(self, rival: str, noise: float) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest risk at each length and the multiplier that has it."""
-        ends = np.stack([risks.excess(noise, LIVE)[:, -1] for risks in rival])
+        ends = np.stack([risks.excess(noise, LIVE)[:, -1] for risks in self.rivals[rival]])
         return ends.min(axis=1), np.array(GRID)[ends.argmin(axis=1)]
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019  (a comparison lives as long as its command)
     def runs(self, noise: float) -> tuple[Run, ...]:
         """Returns every trajectory with every average that stays finite."""
-        envelope, _ = self.tuned(self.cosine, noise)
+        envelope, _ = self.tuned(ENVELOPE, noise)
         found = []
         for row, label in enumerate(self.anytime.labels):
             gaps = self.anytime.excess(noise)[row] / envelope - 1
@@ -180,36 +184,32 @@ def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Com
     chosen = tuple(families(problem, lengths[0]))
     peaks = [multiplier / problem.trace for multiplier in GRID]
 
-    def anytime(part: Sequence[Family]):
+    def anytime(part: Sequence[Family]) -> Callable[[Report], Risks]:
         given = [family.schedule(peak) for family in part for peak in peaks]
         return lambda report: excess_risk(problem, given, AVERAGES, lengths, report=report)
 
-    def rival(make, length: int):
+    def rival(make: Callable[[float, int], Schedule], length: int) -> Callable[[Report], Risks]:
         given = [make(peak, length) for peak in peaks]
         return lambda report: excess_risk(problem, given, [], [length], report=report)
 
     halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]
     tasks = [anytime(part) for part in halves]
-    tasks += [rival(make, length) for make in (_cosine, _wsd) for length in lengths]
-    sizes = [8.0 * steps * len(part) for part in halves] + [1.0 * x for x in (*lengths, *lengths)]
-    first, second, *rivals = in_parallel(tasks, sizes, report)
+    tasks += [rival(make, length) for make in RIVALS.values() for length in lengths]
+    sizes = [8.0 * steps * len(part) for part in halves] + [1.0 * x for x in lengths] * len(RIVALS)
+    first, second, *rest = in_parallel(tasks, sizes, report)
     together = dataclasses.replace(
         first,
         bias=np.concatenate([first.bias, second.bias], axis=1),
         variance=np.concatenate([first.variance, second.variance], axis=1),
         error=max(first.error, second.error),
     )
-    cosines, wsds = tuple(rivals[: len(lengths)]), tuple(rivals[len(lengths) :])
-    return Comparison(problem, lengths, chosen, together, cosines, wsds)
+    per_rival = [rest[k : k + len(lengths)] for k in range(0, len(rest), len(lengths))]
+    return Comparison(problem, lengths, chosen, together, dict(zip(RIVALS, per_rival, strict=True)))
 
 
-def _cosine(peak: float, length: int) -> Schedule:
-    return schedules.Cosine(peak, length, floor=_FLOOR)
-
-
-def _wsd(peak: float, length: int) -> Schedule:
+def _wsd(peak: float, length: int, floor: float) -> Schedule:
     trunk = schedules.Power(peak, gamma=0.0)
-    return schedules.Decay(trunk, math.ceil(_BRANCH * length), length, floor=_FLOOR)
+    return schedules.Decay(trunk, math.ceil(_BRANCH * length), length, floor=floor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,7 +68,7 @@ class FigureConfig:
         require_count("steps", self.steps, least=2)
         require_count("select_at", self.select_at, least=1)
         within = self.select_at <= self.steps
-        require(within, "select_at", self.select_at, f"steps = {self.steps} or less")
+        require(within, "select_at", self.select_at, f"at most steps = {self.steps}")
         for name in ("capacity", "source_ratio", "noise", "multipliers", "schedules"):
             require(len(getattr(self, name)) > 0, name, (), "one value or more")
         for ratio in self.source_ratio:
@@ -134,8 +134,7 @@ def make(config: FigureConfig, report: Report) -> list[Path]:
     """
     began = time.monotonic()
     problems = config.problems
-    out = Path(config.out_dir)
-    out.mkdir(parents=True, exist_ok=True)
+    out = require_folder("out_dir", Path(config.out_dir))
     sweeps = in_parallel([_sweep(config, x) for x in problems], [1.0] * len(problems), report)
     seconds = time.monotonic() - began
     curves = [
@@ -151,6 +150,13 @@ def make(config: FigureConfig, report: Report) -> list[Path]:
         files.append(_draw(out / f"synthetic_{noise:g}.png", config, noise, mine))
         files.append(_draw_averages(out / f"synthetic_{noise:g}_averages.png", config, noise, mine))
     return files
+
+
+def require_folder(name: str, path: Path) -> Path:
+    """Returns a directory that is there now; raises if something else is there."""
+    require(path.is_dir() or not path.exists(), name, str(path), "a directory: there is a file")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _settings(config: FigureConfig) -> list[tuple[str, float]]:
@@ -246,6 +252,17 @@ def _panels(config: FigureConfig, rows: int, noise: float, what: str) -> tuple[F
     return figure, axes
 
 
+def _ticks(panel: Axes) -> None:
+    """Few ticks with plain numbers: the many small ones of a log axis take seconds to draw."""
+    low, high = panel.get_ylim()
+    decades = math.log10(high / low)
+    subs = (1,) if decades > 3 else (1, 3) if decades > 1.3 else (1, 1.5, 2, 3, 5, 7)
+    panel.yaxis.set_major_locator(LogLocator(subs=subs))
+    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_minor_locator(NullLocator())
+
+
 def _rate(axes: Axes, curve: Curve, from_step: int) -> None:
     """The dashed line of the predicted rate N^-(1-1/b), through the curve at the selection."""
     late = curve.steps >= from_step
@@ -264,6 +281,7 @@ def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve
             panel.plot(curve.steps, curve.risks, color=_COLOURS[curve.schedule], label=label)
         _rate(panel, min(mine, key=lambda x: x.risks[-1]), config.select_at)
         panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
+        _ticks(panel)
         panel.set_title(f"a = {problem.a:g}, b = {problem.b:g}", fontsize=10)
         panel.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=130)
@@ -285,9 +303,7 @@ def _draw_averages(path: Path, config: FigureConfig, noise: float, curves: Seque
                 colour = "black" if label == RUNNING else shades[label]
                 panel.plot(curve.steps[late], relative, color=colour, label=label, lw=1.2)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
-            panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+            _ticks(panel)
             panel.set_title(f"{_NAMES[name]}, a = {a:g}, b = {a * ratio:g}", fontsize=10)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False)
@@ -300,29 +316,35 @@ def _shades(number: int) -> np.ndarray:
     return matplotlib.colormaps["viridis"](np.linspace(0, 0.95, number))
 
 
-def draw_gaps(
-    path: Path, title: str, steps: Sequence[int], lines: Mapping[str, np.ndarray]
+def draw_ratios(
+    path: Path,
+    title: str,
+    steps: Sequence[int],
+    runs: Mapping[str, np.ndarray],
+    rivals: Mapping[str, np.ndarray],
 ) -> Path:
-    """Draws gaps to the cosine envelope, in percent, over the length of the run.
+    """Draws excess risks over that of the tuned cosine, against the length of the run.
 
     Args:
       path: the picture to write.
       title: its title.
-      steps: the lengths.
-      lines: gaps as fractions, by name.
+      steps: int[T], the lengths.
+      runs: float64[T] ratios of single runs, by name.
+      rivals: the same of schedules tuned at each length; dashed.
     """
-    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    figure = Figure(figsize=(9.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    colours = _shades(len(lines))
-    for colour, (name, gaps) in zip(colours, lines.items(), strict=True):
-        axes.plot(steps, 100 * np.asarray(gaps), "o-", color=colour, ms=3, lw=1.3, label=name)
-    axes.axhline(0, color="black", lw=1)
+    for lines, style in ((runs, "o-"), (rivals, "s--")):
+        colours = _shades(len(lines)) if lines is runs else ["#D55E00", "#CC79A7", "#E69F00"]
+        for colour, (name, ratios) in zip(colours, lines.items(), strict=True):
+            axes.plot(steps, ratios, style, color=colour, ms=3, lw=1.3, label=name)
+    axes.axhline(1, color="black", lw=1)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("symlog", linthresh=10)
+    axes.set_yscale("log")
+    _ticks(axes)
     axes.set_xticks(steps, [f"{x:,}" for x in steps])
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     axes.set_xlabel("updates")
-    axes.set_ylabel("excess risk over the tuned cosine, %")
+    axes.set_ylabel("excess risk / that of the cosine tuned there")
     axes.set_title(title)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
