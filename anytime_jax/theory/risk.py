@@ -206,24 +206,25 @@ def _run(
     out = np.full((2, len(kept.labels), len(schedules), len(checkpoints)), np.nan)
     if not schedules:
         return out
+    nodes_count = len(nodes.index)
+    lambdas = nodes.index**-problem.a
+    weights = lambdas * nodes.weight
+    first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
+    m = np.zeros((nodes_count, 2, len(schedules)))
+    m[:, 0] = nodes.index[:, None] ** -(problem.b - problem.a)
+    cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
+    cross = np.broadcast_to(cross, (nodes_count, columns, 2, len(schedules)))
+    risk = np.einsum("k,kcs->cs", weights, m)
+    averaged = np.broadcast_to(risk, (columns, *risk.shape))
     cpu = jax.local_devices(backend="cpu")[0]  # small steps in a row: no work for an accelerator
     with jax.enable_x64(True), jax.default_device(cpu):
-        lambdas = jnp.asarray(nodes.index**-problem.a)
-        weights = lambdas * nodes.weight
-        m = jnp.asarray(nodes.index ** -(problem.b - problem.a))
-        m = jnp.stack([m, jnp.zeros_like(m)], axis=1)[:, :, None]
-        m = jnp.broadcast_to(m, (len(nodes.index), 2, len(schedules)))
-        first = jnp.asarray(np.array([float(schedule.evaluate(0)) for schedule in schedules]))
-        cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
-        cross = jnp.broadcast_to(cross, (m.shape[0], columns, *m.shape[1:]))
-        risk = jnp.einsum("k,kcs->cs", weights, m)
-        state = _State(m, risk, cross, jnp.broadcast_to(risk, (columns, *risk.shape)))
+        state = _State(*jax.device_put((m, risk, cross, averaged)))
         for begin, end, rates, newest in _chunks(schedules, kept, checkpoints):
             state = _advance(
                 state, lambdas, weights, rates, newest, end - begin, problem.batch_size
             )
             if end in checkpoints:
-                now = np.concatenate([state.risk[None], state.averaged])
+                now = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
                 at = checkpoints.index(end)
                 where = np.concatenate([[0], kept.found[:, at] + 1])
                 found = np.where(kept.exists[:, at, None, None], now[where], np.nan)
