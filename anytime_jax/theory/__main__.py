@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line and returns its exit status."""
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 120
+        console.width = 200
     set_up_jax()
     try:
         if CONFIG.value is not None:
@@ -73,15 +73,10 @@ def _progress(console: Console, what: str) -> Iterator[Callable[[float], None]]:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """Leaves the options of a command to the command: only `--config` and `--debug` are flags."""
-    if any(given.lstrip("-").startswith("config") for given in argv[1:]) or len(argv) < 2:
-        return parse(argv, str(__doc__))
-    return parse([*argv[:1], "--", *argv[1:]], "") if argv[1] not in ("-h", "--help") else _help()
-
-
-def _help() -> list[str]:
-    print(__doc__)
-    sys.exit(0)
+    """Reads `--config` and what overrides it; the options of a command are left to the command."""
+    is_command = len(argv) > 1 and not argv[1].startswith("-")
+    parsed = parse(argv[:1] if is_command else argv, str(__doc__))
+    return argv if is_command else parsed
 
 
 def cli() -> None:

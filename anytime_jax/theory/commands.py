@@ -18,7 +18,15 @@ from anytime_jax.command_line import Parser
 from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates
 from anytime_jax.theory.averages import LastFraction
-from anytime_jax.theory.compare import ENVELOPE, TOLERANCE, Comparison, Run, advise, compare
+from anytime_jax.theory.compare import (
+    ENVELOPE,
+    TOLERANCE,
+    Comparison,
+    Run,
+    advise,
+    compare,
+    mean_gap,
+)
 from anytime_jax.theory.risk import excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import in_parallel
@@ -56,7 +64,7 @@ def _parser() -> Parser:
         ("advise", _advise, "gamma, alpha, f and when to tune, with the evidence"),
     ):
         made = command(name, what, about)
-        _add_problem(made)
+        _add_problem(made, several=what is _compare)
         made.add_argument(
             "--steps", type=_count, default=150_000, help="updates of the longest run"
         )
@@ -76,10 +84,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_problem(parser: argparse.ArgumentParser) -> None:
+def _add_problem(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.add_argument("--a", type=float, required=True, help="capacity: eigenvalues are i^-a")
     parser.add_argument("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
-    parser.add_argument("--noise", type=float, default=0.1, help="sigma^2")
+    if several:
+        about = "sigma^2, or several with commas between: the runs are made once"
+        parser.add_argument("--noise", type=_numbers, default="0.1", help=about)
+    else:
+        parser.add_argument("--noise", type=float, default=0.1, help="sigma^2")
     parser.add_argument("--batch_size", type=_count, default=1, help="samples in an update")
     parser.add_argument("--dimension", type=_dimension, default=math.inf, help="coordinates")
 
@@ -94,12 +106,20 @@ def _count(text: str) -> int:
     return int(value)
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from error
+
+
 def _dimension(text: str) -> float:
     return math.inf if text.strip().lower() in ("inf", "infinity") else _count(text)
 
 
 def _problem(given: argparse.Namespace) -> Problem:
-    require_noise(given.noise)
+    for noise in given.noise if isinstance(given.noise, tuple) else (given.noise,):
+        require_noise(noise)
     return Problem(given.a, given.b, given.dimension, given.batch_size)
 
 
@@ -127,10 +147,46 @@ def _computed(given: argparse.Namespace, console: Console, progress: Progress) -
 
 def _compare(given: argparse.Namespace, console: Console, progress: Progress) -> int:
     comparison = _computed(given, console, progress)
-    _show(comparison, given.noise, console)
+    for noise in given.noise:
+        _show(comparison, noise, console)
+    if len(given.noise) > 1:
+        console.print(_by_noise(comparison, given.noise))
     if given.output is not None:
-        _write(comparison, given.noise, given.output, console)
+        _write(comparison, given.noise[0], given.output, console)
     return 0
+
+
+def _by_noise(comparison: Comparison, noises: Sequence[float]) -> Table:
+    """How the answer moves with the noise: mean gaps over all lengths."""
+    problem = comparison.problem
+    title = (
+        f"a = {problem.a:g}, b = {problem.b:g}, batch {problem.batch_size}: mean excess risk over "
+        "the cosine tuned at each length"
+    )
+    others = comparison.families[:2]
+    windows = ("f6.25", "f25", "f100")
+    rivals = [name for name in comparison.rivals if name != ENVELOPE]
+    names = ["sigma^2", "best run", "average", "c", "gap", "worst"]
+    names += [f"one {family.name}" for family in others]
+    table = _table(title, [*names, *(f"best {label}" for label in windows), *rivals])
+    for noise in noises:
+        best = comparison.best(noise)
+        runs = [comparison.best(noise, family) for family in others]
+        runs += [comparison.best(noise, average=label) for label in windows]
+        envelope, _ = comparison.tuned(ENVELOPE, noise)
+        gaps = [comparison.tuned(name, noise)[0] / envelope - 1 for name in rivals]
+        table.add_row(
+            f"{noise:g}",
+            best.family.name,
+            best.average,
+            f"{best.multiplier:.2g}",
+            _percent(best.mean),
+            _percent(best.worst),
+            *(f"{_percent(run.mean)} ({run.average})" for run in runs[:2]),
+            *(_percent(run.mean) for run in runs[2:]),
+            *(_percent(mean_gap(gap)) for gap in gaps),
+        )
+    return table
 
 
 def _show(comparison: Comparison, noise: float, console: Console) -> None:
@@ -231,8 +287,7 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
         "the best run with each average", ["average", "step sizes", "c", "worst", "mean"]
     )
     for other in near:
-        mean = float(np.expm1(np.log1p(other.gaps).mean()))
-        cells = (f"{other.multiplier:g}", _percent(other.worst), _percent(mean))
+        cells = (f"{other.multiplier:.2g}", _percent(other.worst), _percent(other.mean))
         table.add_row(other.average, other.family.name, *cells)
     console.print(table)
     _show(comparison, given.noise, console)

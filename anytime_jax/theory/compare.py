@@ -92,6 +92,16 @@ class Run:
         """The largest gap at any length."""
         return float(self.gaps.max())
 
+    @property
+    def mean(self) -> float:
+        """The mean gap over all lengths."""
+        return mean_gap(self.gaps)
+
+
+def mean_gap(gaps: np.ndarray) -> float:
+    """Returns the geometric mean of risks over the envelope, minus 1."""
+    return float(np.expm1(np.log1p(gaps).mean()))
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -143,9 +153,7 @@ class Comparison:
           family: only these step sizes, if given.
           average: only this average, if given.
         """
-        return min(
-            self._of(noise, family, average), key=lambda run: float(np.log1p(run.gaps).mean())
-        )
+        return min(self._of(noise, family, average), key=lambda run: run.mean)
 
     def tuned_at(self, noise: float, like: Run, length: int) -> Run:
         """Returns the run of a family and average that is best at one length."""
