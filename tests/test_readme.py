@@ -50,3 +50,12 @@ def test_the_python_example_runs() -> None:
     scope["opt_state"] = opt_state
     exec(code[1].split("...")[1], scope)
     assert scope["averaged"]["w"].shape == (3,)  # pyright: ignore[reportIndexIssue]
+
+
+def test_the_theory_example_runs() -> None:
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    code = code.replace("1_000, 100_000", "1_000")
+    *lines, last = code.strip().splitlines()
+    scope: dict[str, object] = {}
+    exec("\n".join([*lines, f"risk = {last}"]), scope)
+    assert scope["risk"].shape == (1, 1)  # pyright: ignore[reportAttributeAccessIssue]

@@ -210,9 +210,13 @@ def _show(comparison: Comparison, noise: float, console: Console) -> None:
         table.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:.2g}", *cells)
     console.print(table)
     console.print(
-        f"c: peak step size in units of 1/tr(H). Runs are those of the smallest mean gap. "
+        f"c: peak step size over {_unit(comparison.problem)}. Runs are those of the smallest mean gap. "
         f"Largest relative error {comparison.error:.0e}."
     )
+
+
+def _unit(problem: Problem) -> str:
+    return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
 
 
 def _span(values: np.ndarray) -> str:
@@ -269,8 +273,8 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
     console.print(
         f"gamma = {run.family.gamma:.4g}, alpha = {run.family.alpha:g} updates "
         f"({run.family.alpha / shortest:.3g} of the shortest length), average {run.average}, "
-        f"peak step size {run.multiplier / comparison.problem.trace:.3g} "
-        f"= {run.multiplier:g}/tr(H)"
+        f"peak step size {run.multiplier * comparison.problem.step_unit:.3g} "
+        f"= {run.multiplier:.3g} {_unit(comparison.problem)}"
     )
     console.print(
         f"its gap to the cosine tuned at each length: "

@@ -24,7 +24,7 @@ from anytime_jax.theory.risk import Risks, excess_risk
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import Report, in_parallel
 
-# Step sizes to try, in units of 1/tr(H): factors of sqrt(2) up to where runs diverge.
+# Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2) up to where runs diverge.
 GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(18))
 WINDOWS = (6.25, 12.5, 25.0, 50.0, 100.0)
 AVERAGES: tuple[Average, ...] = (Uniform(), *WINDOWS)
@@ -77,7 +77,7 @@ class Run:
 
     Attributes:
       family: its step sizes.
-      multiplier: their peak in units of 1/tr(H).
+      multiplier: their peak in units of `Problem.step_unit`.
       average: label of the average.
       gaps: float64[lengths], relative to the envelope of the cosine.
     """
@@ -190,7 +190,7 @@ def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Com
             "shortest length must have 100 or more; ask for more steps or fewer doublings"
         )
     chosen = tuple(families(problem, lengths[0]))
-    peaks = [multiplier / problem.trace for multiplier in GRID]
+    peaks = [multiplier * problem.step_unit for multiplier in GRID]
 
     def anytime(part: Sequence[Family]) -> Callable[[Report], Risks]:
         given = [family.schedule(peak) for family in part for peak in peaks]

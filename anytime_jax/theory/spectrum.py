@@ -62,6 +62,16 @@ class Problem:
         """tr(H), the sum of all eigenvalues, exactly."""
         return self.power_sum(self.a)
 
+    @property
+    def step_unit(self) -> float:
+        """The unit of step sizes: 1/tr(H) for single samples, 1/lambda_1 for whole batches.
+
+            1 / (tr(H) / B + lambda_1 (1 - 1/B)),      lambda_1 = 1
+
+        Constant step sizes are stable up to about twice it.
+        """
+        return 1 / (self.trace / self.batch_size + 1 - 1 / self.batch_size)
+
     def power_sum(self, exponent: float, after: int = 0) -> float:
         """Returns the sum of i^-exponent over the coordinates i > after."""
         if after >= self.dimension:
