@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from anytime_jax.config_file import CONFIG, complain, parse, set_up_jax
 from anytime_jax.errors import InputError
 from anytime_jax.settings import Section
-from anytime_jax.theory import commands, figures
+from anytime_jax.theory import commands, figures, tables
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def _figure(console: Console) -> int:
     began = time.monotonic()
     with _progress(console, f"{len(config.problems)} panels") as report:
         files = figures.make(config, report)
-    console.print(commands.selected_table(config, files))
+    console.print(tables.selected(config, files))
     console.print(f"done in {time.monotonic() - began:.0f} s:")
     for file in files:
         console.print(f"  {file}")

@@ -1,31 +1,24 @@
 """The commands of the theory bench, each a computation and the table that answers it."""
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from anytime_jax.averaging import LIVE
 from anytime_jax.checks import require, require_count
 from anytime_jax.command_line import Parser
 from anytime_jax.schedules import Power
-from anytime_jax.theory import figures, rates
+from anytime_jax.theory import figures, rates, tables
 from anytime_jax.theory.averages import LastFraction
 from anytime_jax.theory.compare import (
-    ENVELOPE,
     TOLERANCE,
     Comparison,
-    Run,
     advise,
     compare,
-    mean_gap,
 )
 from anytime_jax.theory.risk import excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
@@ -123,17 +116,6 @@ def _problem(given: argparse.Namespace) -> Problem:
     return Problem(given.a, given.b, given.dimension, given.batch_size)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
-    for k, name in enumerate(columns):
-        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)
-    return table
-
-
-def _percent(gap: float) -> str:
-    return f"{100 * gap:+.1f}%"
-
-
 # Cosine against anytime runs
 
 
@@ -148,122 +130,12 @@ def _computed(given: argparse.Namespace, console: Console, progress: Progress) -
 def _compare(given: argparse.Namespace, console: Console, progress: Progress) -> int:
     comparison = _computed(given, console, progress)
     for noise in given.noise:
-        _show(comparison, noise, console)
+        tables.show(comparison, noise, console)
     if len(given.noise) > 1:
-        console.print(_by_noise(comparison, given.noise))
+        console.print(tables.by_noise(comparison, given.noise))
     if given.output is not None:
-        _write(comparison, given.noise[0], given.output, console)
+        tables.write(comparison, given.noise[0], given.output, console)
     return 0
-
-
-def _by_noise(comparison: Comparison, noises: Sequence[float]) -> Table:
-    """How the answer moves with the noise: mean gaps over all lengths."""
-    problem = comparison.problem
-    title = (
-        f"a = {problem.a:g}, b = {problem.b:g}, batch {problem.batch_size}: mean excess risk over "
-        "the cosine tuned at each length"
-    )
-    others = comparison.families[:2]
-    windows = ("f6.25", "f25", "f100")
-    rivals = [name for name in comparison.rivals if name != ENVELOPE]
-    names = ["sigma^2", "best run", "average", "c", "gap", "worst"]
-    names += [f"one {family.name}" for family in others]
-    table = _table(title, [*names, *(f"best {label}" for label in windows), *rivals])
-    for noise in noises:
-        best = comparison.best(noise)
-        runs = [comparison.best(noise, family) for family in others]
-        runs += [comparison.best(noise, average=label) for label in windows]
-        envelope, _ = comparison.tuned(ENVELOPE, noise)
-        gaps = [comparison.tuned(name, noise)[0] / envelope - 1 for name in rivals]
-        table.add_row(
-            f"{noise:g}",
-            best.family.name,
-            best.average,
-            f"{best.multiplier:.2g}",
-            _percent(best.mean),
-            _percent(best.worst),
-            *(f"{_percent(run.mean)} ({run.average})" for run in runs[:2]),
-            *(_percent(run.mean) for run in runs[2:]),
-            *(_percent(mean_gap(gap)) for gap in gaps),
-        )
-    return table
-
-
-def _show(comparison: Comparison, noise: float, console: Console) -> None:
-    """Prints the table: rivals tuned at every length, the best run of every family."""
-    problem = comparison.problem
-    envelope, _ = comparison.tuned(ENVELOPE, noise)
-    title = (
-        f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}, batch {problem.batch_size}, "
-        f"d = {problem.dimension:g}: excess risk over the cosine tuned at each length"
-    )
-    names = ["", "average", "c", *(f"{x:,}" for x in comparison.lengths)]
-    table = _table(title, names)
-    table.add_row("excess risk of the cosine", "", "", *(f"{x:.3g}" for x in envelope))
-    for name in comparison.rivals:
-        risks, peaks = comparison.tuned(name, noise)
-        cells = (_percent(gap) for gap in risks / envelope - 1)
-        table.add_row(f"tuned at each: {name}", LIVE, _span(peaks), *cells)
-    for family in comparison.families:
-        run = comparison.best(noise, family)
-        cells = (_percent(gap) for gap in run.gaps)
-        table.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:.2g}", *cells)
-    console.print(table)
-    console.print(
-        f"c: peak step size over {_unit(comparison.problem)}. Runs are those of the smallest mean gap. "
-        f"Largest relative error {comparison.error:.0e}."
-    )
-
-
-def _unit(problem: Problem) -> str:
-    return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
-
-
-def _span(values: np.ndarray) -> str:
-    low, high = values.min(), values.max()
-    return f"{low:.2g}" if low == high else f"{low:.2g}..{high:.2g}"
-
-
-def _write(comparison: Comparison, noise: float, folder: Path, console: Console) -> None:
-    """Writes the picture, and every number behind it."""
-    envelope, _ = comparison.tuned(ENVELOPE, noise)
-    rivals = {
-        name: comparison.tuned(name, noise)[0] / envelope - 1
-        for name in comparison.rivals
-        if name != ENVELOPE
-    }
-    runs = [comparison.best(noise, family) for family in comparison.families]
-    problem = comparison.problem
-    told = {
-        "a": problem.a,
-        "b": problem.b,
-        "dimension": str(problem.dimension),
-        "batch_size": problem.batch_size,
-        "noise": noise,
-        "lengths": comparison.lengths,
-        "cosine_excess_risk": envelope.tolist(),
-        "rivals": {name: gaps.tolist() for name, gaps in rivals.items()},
-        "largest_relative_error": comparison.error,
-        "runs": [_told(run) for run in sorted(comparison.runs(noise), key=lambda run: run.worst)],
-    }
-    numbers = folder / "compare.json"
-    numbers.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    title = f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {noise:g}"
-    lines = {f"{run.family.name} ({run.average})": 1 + run.gaps for run in runs}
-    dashed = {f"{name}, tuned at each": 1 + gaps for name, gaps in rivals.items()}
-    picture = folder / "compare.png"
-    figures.draw_ratios(picture, title, comparison.lengths, lines, dashed)
-    console.print(f"  {picture}\n  {numbers}")
-
-
-def _told(run: Run) -> dict[str, object]:
-    return {
-        "gamma": run.family.gamma,
-        "alpha": run.family.alpha,
-        "multiplier": run.multiplier,
-        "average": run.average,
-        "gaps": [round(float(gap), 6) for gap in run.gaps],
-    }
 
 
 def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> int:
@@ -274,30 +146,30 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
         f"gamma = {run.family.gamma:.4g}, alpha = {run.family.alpha:g} updates "
         f"({run.family.alpha / shortest:.3g} of the shortest length), average {run.average}, "
         f"peak step size {run.multiplier * comparison.problem.step_unit:.3g} "
-        f"= {run.multiplier:.3g} {_unit(comparison.problem)}"
+        f"= {run.multiplier:.3g} {tables.unit(comparison.problem)}"
     )
     console.print(
         f"its gap to the cosine tuned at each length: "
-        f"{', '.join(_percent(gap) for gap in run.gaps)} at {_lengths(comparison)} updates"
+        f"{', '.join(tables.percent(gap) for gap in run.gaps)} at {_lengths(comparison)} updates"
     )
     later = advice.tuned.gaps[comparison.lengths.index(advice.tune_at) :]
     console.print(
         f"tune the peak at {advice.tune_at:,} updates ({advice.tune_at / shortest:.3g}x): the run "
-        f"that is best there has gaps of at most {_percent(later.max())} from there on, within "
+        f"that is best there is at most {tables.percent(later.max())} off from there on, within "
         f"{100 * TOLERANCE:g}% of the best any peak can do"
     )
     near = [comparison.best(given.noise, average=label) for label in comparison.anytime.labels]
-    table = _table(
+    table = tables.table(
         "the best run with each average", ["average", "step sizes", "c", "worst", "mean"]
     )
     for other in near:
-        cells = (f"{other.multiplier:.2g}", _percent(other.worst), _percent(other.mean))
+        cells = (f"{other.multiplier:.2g}", tables.percent(other.worst), tables.percent(other.mean))
         table.add_row(other.average, other.family.name, *cells)
     console.print(table)
-    _show(comparison, given.noise, console)
+    tables.show(comparison, given.noise, console)
     console.print(LIMITS)
     if given.output is not None:
-        _write(comparison, given.noise, given.output, console)
+        tables.write(comparison, given.noise, given.output, console)
     return 0
 
 
@@ -326,7 +198,7 @@ def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> i
         f"{given.multiplier:g}/tr(H) / t^{gamma:.3g}: mean of iterates N+1 .. 2N"
     )
     names = ["N", "k*", "bias k<=k*", "bias k>k*", "k* sigma^2/N", "sum eta^2 lambda^2"]
-    table = _table(title, [*names, "sum eta lambda", "bound", "exact", "bound/exact"])
+    table = tables.table(title, [*names, "sum eta lambda", "bound", "exact", "bound/exact"])
     for n, bound, risk in zip(steps, bounds, exact, strict=True):
         terms = (
             bound.bias_head,
@@ -379,7 +251,7 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
         "(in brackets: Theorem 1)"
     )
     names = ["a, b", *(f"{gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "1 - 1/b"]
-    table = _table(title, names)
+    table = tables.table(title, names)
     for (a, b), risks in zip(_GRID, found, strict=True):
         values = risks.excess(given.noise, tail.label)[:, -5:]
         fits = [rates.fitted_exponent(np.array(ends[-5:]), row) for row in values]
@@ -390,7 +262,7 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
         ]
         table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.2f}", cells[-1], f"{1 - 1 / b:.2f}")
     console.print(table)
-    proven = _table(
+    proven = tables.table(
         "proven, up to constants and logarithms", ["step sizes", "average", "horizon", "regime"]
     )
     for a, b in _GRID:
@@ -403,29 +275,3 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
     console.print(proven)
     console.print(f"Largest relative error {max(risks.error for risks in found):.0e}.")
     return 0
-
-
-# The synthetic figures
-
-
-def selected_table(config: figures.FigureConfig, files: Sequence[Path]) -> Table:
-    """Returns what the figures show, as numbers: the running average of each schedule."""
-    told = json.loads(next(file for file in files if file.suffix == ".json").read_text("utf-8"))
-    error = told["largest_relative_error"]
-    title = (
-        f"running average, selected at {config.select_at:,} updates, risk at {config.steps:,} "
-        f"(relative error {error:.0e})"
-    )
-    table = _table(title, ["a, b", "sigma^2", "schedule", "c", "risk", "fitted p", "1 - 1/b"])
-    for row in told["selected"]:
-        if row["average"] == figures.RUNNING:
-            table.add_row(
-                f"{row['a']:g}, {row['b']:g}",
-                f"{row['noise']:g}",
-                row["schedule"],
-                f"{row['multiplier']:g}",
-                f"{row['final_excess_risk']:.4g}",
-                f"{row['fitted_exponent']:.3f}",
-                f"{row['minimax_exponent']:.3f}",
-            )
-    return table

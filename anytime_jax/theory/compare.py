@@ -24,8 +24,9 @@ from anytime_jax.theory.risk import Risks, excess_risk
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import Report, in_parallel
 
-# Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2) up to where runs diverge.
-GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(18))
+# Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant one diverges
+# beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
+GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
 WINDOWS = (6.25, 12.5, 25.0, 50.0, 100.0)
 AVERAGES: tuple[Average, ...] = (Uniform(), *WINDOWS)
 _BRANCH = 0.9  # WSD decays over the last tenth
