@@ -100,6 +100,15 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
     return min(bias, 1 - (1 - gamma) / a)
 
 
+def minimax_exponent(a: float, b: float) -> float:
+    """Returns the exponent that no method can beat, `(b - 1) / max(a, b)`, proven for b <= 2a.
+
+    Source: Table 1 and Section 3, "Nonparametric Least Squares".
+    """
+    Problem(a, b)
+    return (b - 1) / max(a, b)
+
+
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """The bound of Theorem 1, without its unknown constant and logarithm.
@@ -128,6 +137,9 @@ class Bound:
 
 def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: float) -> Bound:
     """Returns the bound on the excess risk of w_{s:s+N} with s = Theta(N), term by term.
+
+    The theorem also wants the noise to be of the order of ||w*||_H^2 or more, and the step size
+    small enough; neither constant is known, so neither is checked.
 
     Args:
       problem: the regression problem, with batches of one sample.
@@ -166,8 +178,9 @@ def fitted_exponent(steps: np.ndarray, risks: np.ndarray) -> float:
 
     Args:
       steps: int[T], lengths of runs, two or more.
-      risks: float64[T], their risks; inf where a run diverged gives NaN.
+      risks: float64[T], their risks; one that is not positive and finite gives NaN, as does a
+        single length.
     """
-    if not np.isfinite(risks).all():
+    if len(steps) < 2 or not (np.isfinite(risks) & (risks > 0)).all():
         return math.nan
     return float(-np.polyfit(np.log(steps), np.log(risks), 1)[0])

@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checks import require, require_count
+from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.schedules import Schedule
 from anytime_jax.theory.averages import Average, Plan, plan
 from anytime_jax.theory.spectrum import Nodes, Problem, Quadrature
@@ -78,15 +78,17 @@ class Risks:
           float64[averages, schedules, T], without the first axis if a label is given.
         """
         require_noise(noise)
-        with np.errstate(invalid="ignore"):  # inf * 0: a run that diverged did so without noise too
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # inf * 0: a run that diverged did so without noise too
             risk = np.where(np.isinf(self.bias), np.inf, self.bias + noise * self.variance)
         return risk if label is None else risk[self.labels.index(label)]
 
 
 def require_noise(noise: float) -> None:
     """Raises unless the noise is a variance."""
-    ok = isinstance(noise, int | float | np.number) and not isinstance(noise, bool)
-    require(ok and 0 <= noise < np.inf, "noise", noise, "sigma^2, a number of 0 or more")
+    ok = is_number(noise) and 0 <= noise <= 1e100
+    require(ok, "noise", noise, "sigma^2, a number of 0 or more, up to 1e100")
 
 
 def excess_risk(
@@ -136,7 +138,8 @@ def excess_risk(
         )
         with np.errstate(invalid="ignore", divide="ignore"):
             difference = np.abs(half[:, :, again] / finer - 1)
-        error = float(np.nanmax(difference, initial=0.0, where=np.isfinite(difference)))
+        finite = difference[np.isfinite(difference)]
+        error = float(finite.max()) if finite.size else np.nan
     return Risks(kept.labels, np.array(checkpoints), half[0], half[1], error)
 
 

@@ -8,8 +8,9 @@ not be whole numbers, with weights W_k stand for all d coordinates, also for d =
     sum_i g(i) = sum_k W_k g(i_k)
 
 The first coordinates are nodes of their own. The next ones, up to where `lambda_i * reach` falls to
-1 (`reach` is the sum of all step sizes), are one Gauss rule of the measure i^-b in the variable
-log i, and all that follow, which are hardly learned, another in i^(-1/4). Both come from Lanczos'
+1 (`reach` is the sum of all step sizes), are one Gauss rule of the measure i^-e in the variable
+log i, and all that follow, which are hardly learned, another in i^(-1/4); e = min(b, 2a), since the
+target's sums fall as i^-b and those of the noise as i^-2a. Both come from Lanczos'
 algorithm with each vector orthogonalised twice.
 
 Source: Section 3, "Setup and notation" and Corollary 1; Golub and Welsch (1969) for the rule.
@@ -68,7 +69,7 @@ class Problem:
 
             1 / (tr(H) / B + lambda_1 (1 - 1/B)),      lambda_1 = 1
 
-        Constant step sizes are stable up to about twice it.
+        Constant step sizes are stable up to 0.7 times it (a = 20) or 1.5 times it (a near 1).
         """
         return 1 / (self.trace / self.batch_size + 1 - 1 / self.batch_size)
 
@@ -121,38 +122,44 @@ class Quadrature:
         """
         near = self.near + 4 * max(0, math.ceil(math.log10(max(reach, 1.0)) - 5))
         if problem.dimension <= self.first + near + self.far:
-            index = np.arange(1, problem.dimension + 1)
+            index = np.arange(1.0, problem.dimension + 1)
             return Nodes(index, np.ones_like(index))
         x, mass = _measure(problem, self.first)
         learned = x <= math.log(max(reach, 2.0 * self.first)) / problem.a
         x_near, mass_near = _gauss(x[learned], mass[learned], near)
         u_far, mass_far = _gauss(np.exp(-_FAR_POWER * x[~learned]), mass[~learned], self.far)
         index = np.exp(np.concatenate([x_near, -np.log(u_far) / _FAR_POWER]))
-        weight = np.concatenate([mass_near, mass_far]) * index**problem.b
+        weight = np.concatenate([mass_near, mass_far]) * index ** _exponent(problem)
         alone = np.arange(1.0, self.first + 1)
         return Nodes(np.concatenate([alone, index]), np.concatenate([np.ones_like(alone), weight]))
 
 
+def _exponent(problem: Problem) -> float:
+    """The slower of the two ways in which sums over coordinates fall."""
+    return min(problem.b, 2 * problem.a)
+
+
 def _measure(problem: Problem, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points x = log i and masses of i^-b over all i > first.
+    """Points x = log i and masses of i^-e over all i > first, e = min(b, 2a).
 
     One by one up to 2^16. Beyond, the sum is the integral from half a coordinate before the next
-    one (Euler and Maclaurin: the relative error is b (b - 1) / 24 * 2^-32), by 20-point Gauss and
+    one (Euler and Maclaurin: the relative error is e (e - 1) / 24 * 2^-32), by 20-point Gauss and
     Legendre on panels of growing width, as far as masses above 1e-20 reach.
     """
+    exponent = _exponent(problem)
     end = min(problem.dimension, _ENUMERATED)
     x = np.log(np.arange(first + 1, end + 1))
-    mass = np.exp(-problem.b * x)
+    mass = np.exp(-exponent * x)
     if problem.dimension <= _ENUMERATED:
         return x, mass
     start = math.log(_ENUMERATED + 0.5)
-    end = min(math.log(problem.dimension + 0.5), start + 46 / (problem.b - 1))
+    end = min(math.log(problem.dimension + 0.5), start + 46 / (exponent - 1))
     edges = start + 0.5 * (1.15 ** np.arange(0, 400) - 1) / 0.15
     edges = np.append(edges[edges < end], end)
     points, weights = np.polynomial.legendre.leggauss(20)
     half = np.diff(edges)[:, None] / 2
     beyond = (edges[:-1, None] + half * (1 + points)).ravel()
-    mass_beyond = (half * weights).ravel() * np.exp(-(problem.b - 1) * beyond)
+    mass_beyond = (half * weights).ravel() * np.exp(-(exponent - 1) * beyond)
     return np.concatenate([x, beyond]), np.concatenate([mass, mass_beyond])
 
 

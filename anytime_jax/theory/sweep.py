@@ -40,11 +40,11 @@ def lengths(steps: int, through: int, per_octave: float = 2.0) -> list[int]:
     """
     ok = 1 <= through <= steps
     require(ok, "through", through, f"a number of updates from 1 to {steps}")
-    above = max(1, int(per_octave * np.log2(steps / through))) if steps > through else 1
-    ratio = (steps / through) ** (1 / above) if steps > through else 2 ** (1 / per_octave)
-    below = int(np.log(through) / np.log(ratio))
-    points = through * ratio ** np.arange(-below, above + (steps > through))
-    return sorted({*(round(float(x)) for x in points), through, steps})
+    above = max(1, int(per_octave * np.log2(steps / through)))
+    later = through * (steps / through) ** (np.arange(above) / above)
+    ratio = max(2 ** (1 / per_octave), (steps / through) ** (1 / above))
+    earlier = through * ratio ** np.arange(-int(np.log(through) / np.log(ratio)), 0.0)
+    return sorted({*(round(float(x)) for x in (*earlier, *later)), through, steps})
 
 
 def best(risks: Risks, noise: float, label: str, at: int) -> int:
