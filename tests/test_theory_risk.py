@@ -93,6 +93,20 @@ def test_the_direct_recursion(a, b, batch):
     assert [np.isnan(x) for x in tail] == [t != 99 for t in CHECKPOINTS]
 
 
+@pytest.mark.parametrize(("a", "b"), [(1.1, 6.0), (1.1, 20.0), (20.0, 1.1), (3, 20)])
+def test_extreme_exponents(a, b):
+    problem = Problem(a, b, 3000)
+    _, worst = agree(problem, [10, 150], [25.0], rates(problem)[:2])
+    assert worst < 1e-11
+
+
+def test_whole_numbers_are_numbers():
+    problem = Problem(2, 3, 50)
+    found = excess_risk(problem, rates(problem)[:1], [], [5]).bias
+    problem = Problem(2.0, 3.0, 50.0)
+    np.testing.assert_array_equal(found, excess_risk(problem, rates(problem)[:1], [], [5]).bias)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), [(1.1, 1.1), (1.1, 2.2), (1.5, 3.0), (1.9, 1.9)])
 def test_the_direct_recursion_at_length(a, b):
@@ -236,6 +250,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"batch_size": 0}, "batch_size = 0"),
         ({"noise": -0.1}, r"noise = -0\.1 .* sigma\^2, a number of 0 or more"),
         ({"noise": math.inf}, "noise = inf"),
+        ({"noise": 1e308}, "noise = 1e[+]308"),
         ({"checkpoints": [10, 5]}, r"checkpoints = \[10, 5\] .* rising order"),
         ({"checkpoints": [5, 5]}, "rising order"),
         ({"checkpoints": []}, "rising order"),

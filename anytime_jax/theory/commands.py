@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from anytime_jax.checks import require, require_count
+from anytime_jax.checks import LARGEST_COUNT, require, require_count
 from anytime_jax.command_line import Parser
 from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates, tables
@@ -58,6 +58,7 @@ def _parser() -> Parser:
     ):
         made = command(name, what, about)
         _add_problem(made, several=what is _compare)
+        made.add_argument("--batch_size", type=_count, default=1, help="samples in an update")
         made.add_argument(
             "--steps", type=_count, default=150_000, help="updates of the longest run"
         )
@@ -65,15 +66,20 @@ def _parser() -> Parser:
         made.add_argument("--output", type=Path, help="a directory for the picture and numbers")
     made = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
     _add_problem(made)
+    made.set_defaults(batch_size=1)  # the theorem's own
     made.add_argument(
         "--steps", type=_count, default=1_000_000, help="iterates in the longest mean"
     )
     made.add_argument("--gamma", type=float, help="1 - a/b, held to 0 .. 1/2, if not given")
-    made.add_argument("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    made.add_argument(
+        "--multiplier", type=_positive, default=0.5, help="step size in units of 1/tr(H)"
+    )
     made = command("rates", _rates, "exponents fitted to exact risks, beside the proven ones")
     made.add_argument("--steps", type=_count, default=1_000_000, help="updates of every run")
     made.add_argument("--noise", type=float, default=0.1, help="sigma^2")
-    made.add_argument("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    made.add_argument(
+        "--multiplier", type=_positive, default=0.5, help="step size in units of 1/tr(H)"
+    )
     return parser
 
 
@@ -85,7 +91,6 @@ def _add_problem(parser: argparse.ArgumentParser, several: bool = False) -> None
         parser.add_argument("--noise", type=_numbers, default="0.1", help=about)
     else:
         parser.add_argument("--noise", type=float, default=0.1, help="sigma^2")
-    parser.add_argument("--batch_size", type=_count, default=1, help="samples in an update")
     parser.add_argument("--dimension", type=_dimension, default=math.inf, help="coordinates")
 
 
@@ -97,6 +102,13 @@ def _count(text: str) -> int:
     except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
     return int(value)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 1e-30 <= value <= 1e30:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1e-30 to 1e30")
+    return value
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -183,8 +195,8 @@ def _lengths(comparison: Comparison) -> str:
 def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> int:
     problem, noise = _problem(given), given.noise
     gamma = rates.gamma_star(given.a, given.b) if given.gamma is None else given.gamma
-    require(given.multiplier > 0, "multiplier", given.multiplier, "a number above 0")
-    require_count("steps", given.steps, least=10)
+    ok = 100 <= given.steps < LARGEST_COUNT // 2
+    require(ok, "steps", given.steps, "a whole number from 100 to below 2^30: runs have twice it")
     eta = given.multiplier / problem.trace
     steps = sorted({round(given.steps * 10 ** (-k / 2)) for k in range(20)} - {0, 1})
     steps = [n for n in steps if n >= 10]
@@ -208,7 +220,7 @@ def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> i
             bound.variance_linear,
             bound.total,
             float(risk),
-            bound.total / float(risk),
+            bound.total / float(risk) if risk > 0 else math.inf,
         )
         table.add_row(f"{n:,}", f"{bound.k_star}", *(f"{term:.3g}" for term in terms))
     console.print(table)
@@ -220,7 +232,8 @@ def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> i
     console.print(
         f"fitted over the last factor of 100: exact N^-{fits[0]:.3f}, bound N^-{fits[1]:.3f}; "
         f"without logarithms N^-{rates.power_law_exponent(given.a, given.b, gamma):.3f}. "
-        f"Largest relative error {risks.error:.0e}."
+        f"||w*||_H^2 is {problem.power_sum(problem.b):.3g}; the theorem wants it of the order "
+        f"of sigma^2 or less. Largest relative error {risks.error:.0e}."
     )
     return 0
 
@@ -230,8 +243,7 @@ _GRID = ((1.1, 1.1), (1.5, 1.5), (1.5, 2.0), (1.5, 2.5), (1.1, 2.2), (1.5, 3.0),
 
 def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> int:
     require_noise(given.noise)
-    require(given.multiplier > 0, "multiplier", given.multiplier, "a number above 0")
-    require_count("steps", given.steps, least=1000)
+    require_count("steps", given.steps, least=1600)
     gammas = [round(0.1 * k, 1) for k in range(6)]
     tail = LastFraction(0.5)
     ends = [given.steps // 2**k for k in range(int(np.log2(given.steps / 100)), -1, -1)]
@@ -250,7 +262,7 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
         f"sigma^2 = {given.noise:g}, N = {given.steps // 16:,} .. {given.steps:,}, d = infinity "
         "(in brackets: Theorem 1)"
     )
-    names = ["a, b", *(f"{gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "1 - 1/b"]
+    names = ["a, b", *(f"{gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "minimax"]
     table = tables.table(title, names)
     for (a, b), risks in zip(_GRID, found, strict=True):
         values = risks.excess(given.noise, tail.label)[:, -5:]
@@ -260,7 +272,13 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
             f"{fit:.2f} ({rates.power_law_exponent(a, b, gamma):.2f})"
             for fit, gamma in zip(fits, [*gammas, star], strict=True)
         ]
-        table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.2f}", cells[-1], f"{1 - 1 / b:.2f}")
+        table.add_row(
+            f"{a:g}, {b:g}",
+            *cells[:-1],
+            f"{star:.2f}",
+            cells[-1],
+            f"{rates.minimax_exponent(a, b):.2f}",
+        )
     console.print(table)
     proven = tables.table(
         "proven, up to constants and logarithms", ["step sizes", "average", "horizon", "regime"]

@@ -104,13 +104,13 @@ def mean_gap(gaps: np.ndarray) -> float:
     return float(np.expm1(np.log1p(gaps).mean()))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
     """Every run of a comparison, at every noise level.
 
     Attributes:
       problem: the regression problem.
-      lengths: the numbers of updates that are compared, each twice the one before.
+      lengths: the numbers of updates that are compared, each half the next, rounded down.
       families: the anytime step sizes.
       anytime: the risks of all anytime runs, family by family over `GRID`.
       rivals: by name, for each length the risks of schedules to there, over `GRID`.
@@ -121,30 +121,50 @@ class Comparison:
     families: tuple[Family, ...]
     anytime: Risks
     rivals: Mapping[str, Sequence[Risks]]
+    _runs: dict[float, list[Run]] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def error(self) -> float:
         """The largest relative error of any part."""
         rivals = [risks for rival in self.rivals.values() for risks in rival]
-        return max(risks.error for risks in (self.anytime, *rivals))
+        return float(np.max([risks.error for risks in (self.anytime, *rivals)]))
 
     def tuned(self, rival: str, noise: float) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest risk at each length and the multiplier that has it."""
         ends = np.stack([risks.excess(noise, LIVE)[:, -1] for risks in self.rivals[rival]])
         return ends.min(axis=1), np.array(GRID)[ends.argmin(axis=1)]
 
-    def runs(self, noise: float) -> tuple[Run, ...]:
-        """Returns every trajectory with every average that stays finite."""
+    def rival_gaps(self, rival: str, noise: float) -> np.ndarray:
+        """Returns the gap of a rival tuned at each length: float64[lengths]."""
+        return self.tuned(rival, noise)[0] / self._envelope(noise) - 1
+
+    def _envelope(self, noise: float) -> np.ndarray:
         envelope, _ = self.tuned(ENVELOPE, noise)
+        if not (np.isfinite(envelope) & (envelope > 0)).all():
+            raise ValueError(
+                f"the tuned cosine's excess risks are {envelope.tolist()}: gaps relative to them "
+                "mean nothing; choose more coordinates, more noise or fewer steps"
+            )
+        return envelope
+
+    def runs(self, noise: float) -> list[Run]:
+        """Returns every trajectory with every average that stays finite."""
+        if noise not in self._runs:
+            self._runs[noise] = self._all_runs(noise)
+        return self._runs[noise]
+
+    def _all_runs(self, noise: float) -> list[Run]:
+        envelope = self._envelope(noise)
         found = []
         for row, label in enumerate(self.anytime.labels):
-            gaps = self.anytime.excess(noise)[row] / envelope - 1
+            with np.errstate(over="ignore"):  # of a run that is about to diverge
+                gaps = self.anytime.excess(noise)[row] / envelope - 1
             for k, family in enumerate(self.families):
                 for j, multiplier in enumerate(GRID):
                     gap = gaps[k * len(GRID) + j]
                     if np.isfinite(gap).all():
                         found.append(Run(family, multiplier, label, gap))
-        return tuple(found)
+        return found
 
     def best(self, noise: float, family: Family | None = None, average: str | None = None) -> Run:
         """Returns the run with the smallest mean gap over all lengths, as the paper selects.
@@ -154,15 +174,16 @@ class Comparison:
           family: only these step sizes, if given.
           average: only this average, if given.
         """
-        return min(self._of(noise, family, average), key=lambda run: run.mean)
+        return min(self.of(noise, family, average), key=lambda run: run.mean)
 
     def tuned_at(self, noise: float, like: Run, length: int) -> Run:
         """Returns the run of a family and average that is best at one length."""
         at = self.lengths.index(length)
-        runs = self._of(noise, like.family, like.average)
+        runs = self.of(noise, like.family, like.average)
         return min(runs, key=lambda run: run.gaps[at])
 
-    def _of(self, noise: float, family: Family | None, average: str | None) -> list[Run]:
+    def of(self, noise: float, family: Family | None, average: str | None) -> list[Run]:
+        """Returns the runs of some step sizes and of an average; None for all."""
         return [
             run
             for run in self.runs(noise)
@@ -184,12 +205,13 @@ def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Com
     """
     require_count("steps", steps, least=1)
     require_count("doublings", doublings, least=1)
-    lengths = tuple(sorted({steps // 2**k for k in range(doublings + 1)}))
-    if lengths[0] < 100:
+    if steps >> min(doublings, 32) < 100:
         raise ValueError(
-            f"steps = {steps} with doublings = {doublings} starts at {lengths[0]} updates: the "
-            "shortest length must have 100 or more; ask for more steps or fewer doublings"
+            f"steps = {steps} with doublings = {doublings} starts at {steps >> min(doublings, 32)} "
+            "updates: the shortest length must have 100 or more; ask for more steps or fewer "
+            "doublings"
         )
+    lengths = tuple(steps >> k for k in range(doublings, -1, -1))
     chosen = tuple(families(problem, lengths[0]))
     peaks = [multiplier * problem.step_unit for multiplier in GRID]
 
@@ -248,7 +270,7 @@ def advise(comparison: Comparison, noise: float) -> Advice:
       noise: sigma^2.
     """
     run = comparison.best(noise)
-    rivals = comparison._of(noise, run.family, run.average)
+    rivals = comparison.of(noise, run.family, run.average)
     for at, length in enumerate(comparison.lengths):
         tuned = comparison.tuned_at(noise, run, length)
         reachable = min(other.gaps[at:].max() for other in rivals)

@@ -3,13 +3,16 @@
 Source: Figure 1 and its version with little noise in the appendix.
 """
 
+import contextlib
 import csv
 import dataclasses
 import json
 import math
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,9 +21,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from anytime_jax.averaging import Uniform
-from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
-from anytime_jax.theory.averages import Average, LastFraction
-from anytime_jax.theory.rates import fitted_exponent
+from anytime_jax.checks import (
+    is_number,
+    require,
+    require_choice,
+    require_count,
+    require_directory,
+    shown,
+)
+from anytime_jax.theory.averages import Average, LastFraction, plan
+from anytime_jax.theory.rates import fitted_exponent, minimax_exponent
 from anytime_jax.theory.risk import Risks, excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import HORIZON_FREE, Report, best, horizon_free, in_parallel, lengths
@@ -71,16 +81,17 @@ class FigureConfig:
         require(within, "select_at", self.select_at, f"at most steps = {self.steps}")
         for name in ("capacity", "source_ratio", "noise", "multipliers", "schedules"):
             require(len(getattr(self, name)) > 0, name, (), "one value or more")
-        for ratio in self.source_ratio:
-            require(is_number(ratio) and ratio > 0, "source_ratio", ratio, "a number above 0")
-        for value in self.multipliers:
-            require(is_number(value) and value > 0, "multipliers", value, "numbers above 0")
+            given = getattr(self, name)
+            require(len(set(given)) == len(given), name, given, "values that differ")
+        for name in ("capacity", "source_ratio", "multipliers"):
+            for value in getattr(self, name):
+                require(is_number(value) and value > 0, name, value, "numbers above 0")
         for value in self.noise:
             require_noise(value)
         for name in self.schedules:
             require_choice("schedules", name, tuple(HORIZON_FREE))
         self.problems  # noqa: B018  (each checks its own exponents)
-        LastFraction(self.last_fraction)
+        plan(self.averages, [1])  # checks each
 
     @property
     def problems(self) -> list[Problem]:
@@ -154,9 +165,16 @@ def make(config: FigureConfig, report: Report) -> list[Path]:
 
 def require_folder(name: str, path: Path) -> Path:
     """Returns a directory that is there now; raises if something else is there."""
-    require(path.is_dir() or not path.exists(), name, str(path), "a directory: there is a file")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    require_directory(name, str(path))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise ValueError(
+            f"{name} = {shown(str(path))} cannot be written to ({error.strerror}): choose another "
+            "directory"
+        ) from error
 
 
 def _settings(config: FigureConfig) -> list[tuple[str, float]]:
@@ -196,7 +214,7 @@ def _selected(config: FigureConfig, problem: Problem, noise: float, risks: Risks
 
 
 def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with _replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
         writer.writerow(names)
@@ -229,12 +247,44 @@ def _write_json(
                 "multiplier": curve.multiplier,
                 "final_excess_risk": float(curve.risks[-1]),
                 "fitted_exponent": curve.exponent,
-                "minimax_exponent": 1 - 1 / curve.b,
+                "minimax_exponent": minimax_exponent(curve.a, curve.b),
             }
             for curve in curves
         ],
     }
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return write_json(path, told)
+
+
+def write_json(path: Path, told: Mapping[str, Any]) -> Path:
+    """Writes a file whole or not at all; numbers that are not finite become null."""
+    with _replacing(path) as part:
+        text = json.dumps(_finite(told), indent=1, allow_nan=False)
+        part.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def _finite(told: Any) -> Any:
+    if isinstance(told, Mapping):
+        return {name: _finite(value) for name, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [_finite(value) for value in told]
+    return None if isinstance(told, float) and not math.isfinite(told) else told
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Gives a name to write under; the file is at its place once it is complete."""
+    part = path.with_name(f".part-{path.name}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _save(figure: Figure, path: Path, dpi: int) -> Path:
+    with _replacing(path) as part:
+        figure.savefig(part, dpi=dpi, format="png")
     return path
 
 
@@ -267,8 +317,8 @@ def _rate(axes: Axes, curve: Curve, from_step: int) -> None:
     """The dashed line of the predicted rate N^-(1-1/b), through the curve at the selection."""
     late = curve.steps >= from_step
     steps = curve.steps[late]
-    line = 0.7 * curve.risks[late][0] * (steps / steps[0]) ** -(1 - 1 / curve.b)
-    axes.plot(steps, line, "k--", lw=1, label=r"$N^{-(1-1/b)}$")
+    line = 0.7 * curve.risks[late][0] * (steps / steps[0]) ** -minimax_exponent(curve.a, curve.b)
+    axes.plot(steps, line, "k--", lw=1, label=r"$N^{-(b-1)/\max(a,b)}$")
 
 
 def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve]) -> Path:
@@ -284,8 +334,7 @@ def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve
         _ticks(panel)
         panel.set_title(f"a = {problem.a:g}, b = {problem.b:g}", fontsize=10)
         panel.legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=130)
-    return path
+    return _save(figure, path, dpi=130)
 
 
 def _draw_averages(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve]) -> Path:
@@ -299,7 +348,8 @@ def _draw_averages(path: Path, config: FigureConfig, noise: float, curves: Seque
             mine = {x.average: x for x in curves if (x.a, x.b, x.schedule) == (a, a * ratio, name)}
             for label, curve in mine.items():
                 late = curve.steps >= config.select_at / 50
-                relative = curve.risks[late] / mine[RUNNING].risks[late]
+                with np.errstate(invalid="ignore"):  # both may have diverged
+                    relative = curve.risks[late] / mine[RUNNING].risks[late]
                 colour = "black" if label == RUNNING else shades[label]
                 panel.plot(curve.steps[late], relative, color=colour, label=label, lw=1.2)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
@@ -307,8 +357,7 @@ def _draw_averages(path: Path, config: FigureConfig, noise: float, curves: Seque
             panel.set_title(f"{_NAMES[name]}, a = {a:g}, b = {a * ratio:g}", fontsize=10)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False)
-    figure.savefig(path, dpi=110)
-    return path
+    return _save(figure, path, dpi=110)
 
 
 def _shades(number: int) -> np.ndarray:
@@ -348,5 +397,4 @@ def draw_ratios(
     axes.set_title(title)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    figure.savefig(path, dpi=130)
-    return path
+    return _save(figure, path, dpi=130)

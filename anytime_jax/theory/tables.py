@@ -11,7 +11,7 @@ from rich.table import Table
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.theory import figures
-from anytime_jax.theory.compare import ENVELOPE, Comparison, Run, mean_gap
+from anytime_jax.theory.compare import ENVELOPE, GRID, Comparison, Run, mean_gap
 from anytime_jax.theory.spectrum import Problem
 
 
@@ -45,16 +45,15 @@ def by_noise(comparison: Comparison, noises: Sequence[float]) -> Table:
         best = comparison.best(noise)
         runs = [comparison.best(noise, family) for family in others]
         runs += [comparison.best(noise, average=label) for label in windows]
-        envelope, _ = comparison.tuned(ENVELOPE, noise)
-        gaps = [comparison.tuned(name, noise)[0] / envelope - 1 for name in rivals]
+        gaps = [comparison.rival_gaps(name, noise) for name in rivals]
         made.add_row(
             f"{noise:g}",
             best.family.name,
             best.average,
-            f"{best.multiplier:.2g}",
+            _peak(best),
             percent(best.mean),
             percent(best.worst),
-            *(f"{percent(run.mean)} ({run.average})" for run in runs[:2]),
+            *(f"{percent(run.mean)}{_mark(run)} ({run.average})" for run in runs[:2]),
             *(percent(run.mean) for run in runs[2:]),
             *(percent(mean_gap(gap)) for gap in gaps),
         )
@@ -73,16 +72,17 @@ def show(comparison: Comparison, noise: float, console: Console) -> None:
     made = table(title, names)
     made.add_row("excess risk of the cosine", "", "", *(f"{x:.3g}" for x in envelope))
     for name in comparison.rivals:
-        risks, peaks = comparison.tuned(name, noise)
-        cells = (percent(gap) for gap in risks / envelope - 1)
+        _, peaks = comparison.tuned(name, noise)
+        cells = (percent(gap) for gap in comparison.rival_gaps(name, noise))
         made.add_row(f"tuned at each: {name}", LIVE, _span(peaks), *cells)
     for family in comparison.families:
         run = comparison.best(noise, family)
         cells = (percent(gap) for gap in run.gaps)
-        made.add_row(f"one run: {family.name}", run.average, f"{run.multiplier:.2g}", *cells)
+        made.add_row(f"one run: {family.name}", run.average, _peak(run), *cells)
     console.print(made)
     console.print(
-        f"c: peak step size over {unit(comparison.problem)}. Runs: the smallest mean gap of each. "
+        f"c: peak step size over {unit(comparison.problem)}, * the edge of what was tried. Runs: "
+        f"the smallest mean gap of each. "
         f"Largest relative error {comparison.error:.0e}."
     )
 
@@ -90,6 +90,14 @@ def show(comparison: Comparison, noise: float, console: Console) -> None:
 def unit(problem: Problem) -> str:
     """Returns what peaks are multiples of, in words."""
     return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
+
+
+def _mark(run: Run) -> str:
+    return "*" if run.multiplier in (GRID[0], GRID[-1]) else ""
+
+
+def _peak(run: Run) -> str:
+    return f"{run.multiplier:.2g}{_mark(run)}"
 
 
 def _span(values: np.ndarray) -> str:
@@ -101,9 +109,7 @@ def write(comparison: Comparison, noise: float, folder: Path, console: Console) 
     """Writes the picture, and every number behind it."""
     envelope, _ = comparison.tuned(ENVELOPE, noise)
     rivals = {
-        name: comparison.tuned(name, noise)[0] / envelope - 1
-        for name in comparison.rivals
-        if name != ENVELOPE
+        name: comparison.rival_gaps(name, noise) for name in comparison.rivals if name != ENVELOPE
     }
     runs = [comparison.best(noise, family) for family in comparison.families]
     problem = comparison.problem
@@ -120,7 +126,7 @@ def write(comparison: Comparison, noise: float, folder: Path, console: Console) 
         "runs": [_told(run) for run in sorted(comparison.runs(noise), key=lambda run: run.worst)],
     }
     numbers = folder / "compare.json"
-    numbers.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    figures.write_json(numbers, told)
     title = f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {noise:g}"
     lines = {f"{run.family.name} ({run.average})": 1 + run.gaps for run in runs}
     dashed = {f"{name}, tuned at each": 1 + gaps for name, gaps in rivals.items()}
@@ -147,7 +153,7 @@ def selected(config: figures.FigureConfig, files: Sequence[Path]) -> Table:
         f"running average, selected at {config.select_at:,} updates, risk at {config.steps:,} "
         f"(relative error {error:.0e})"
     )
-    made = table(title, ["a, b", "sigma^2", "schedule", "c", "risk", "fitted p", "1 - 1/b"])
+    made = table(title, ["a, b", "sigma^2", "schedule", "c", "risk", "fitted p", "minimax p"])
     for row in told["selected"]:
         if row["average"] == figures.RUNNING:
             made.add_row(
