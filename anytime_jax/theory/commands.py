@@ -14,7 +14,7 @@ from anytime_jax.command_line import Parser
 from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates, tables
 from anytime_jax.theory.averages import LastFraction
-from anytime_jax.theory.compare import (
+from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
     TOLERANCE,
     Comparison,
     advise,
@@ -155,8 +155,7 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
     advice = advise(comparison, given.noise)
     run, shortest = advice.run, comparison.lengths[0]
     console.print(
-        f"gamma = {run.family.gamma:.4g}, alpha = {run.family.alpha:g} updates "
-        f"({run.family.alpha / shortest:.3g} of the shortest length), average {run.average}, "
+        f"{_shape(run, shortest)}, average {run.average}, "
         f"peak step size {run.multiplier * comparison.problem.step_unit:.3g} "
         f"= {run.multiplier:.3g} {tables.unit(comparison.problem)}"
     )
@@ -167,8 +166,8 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
     later = advice.tuned.gaps[comparison.lengths.index(advice.tune_at) :]
     console.print(
         f"tune the peak at {advice.tune_at:,} updates ({advice.tune_at / shortest:.3g}x): the run "
-        f"that is best there is at most {tables.percent(later.max())} off from there on, within "
-        f"{100 * TOLERANCE:g}% of the best any peak can do"
+        f"that is best there has gaps of {tables.percent(later.max())} or less from there on, "
+        f"within {100 * TOLERANCE:g}% of the best any peak can do"
     )
     near = [comparison.best(given.noise, average=label) for label in comparison.anytime.labels]
     table = tables.table(
@@ -183,6 +182,15 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
     if given.output is not None:
         tables.write(comparison, given.noise, given.output, console)
     return 0
+
+
+def _shape(run: Run, shortest: int) -> str:
+    gamma, alpha = run.family.gamma, run.family.alpha
+    if gamma == 0:
+        return "gamma = 0 (a constant step size: there is no alpha)"
+    return (
+        f"gamma = {gamma:.4g}, alpha = {alpha:g} updates ({alpha / shortest:.3g} of the shortest)"
+    )
 
 
 def _lengths(comparison: Comparison) -> str:

@@ -306,7 +306,9 @@ def _ticks(panel: Axes) -> None:
     """Few ticks with plain numbers: the many small ones of a log axis take seconds to draw."""
     low, high = panel.get_ylim()
     decades = math.log10(high / low)
-    subs = (1,) if decades > 3 else (1, 3) if decades > 1.3 else (1, 1.5, 2, 3, 5, 7)
+    subs: tuple[float, ...] = (1, 1.1, 1.2, 1.4, 2, 3, 4, 5, 6, 7, 8, 9)
+    for least, fewer in ((0.3, (1, 1.5, 2, 3, 5, 7)), (1.3, (1, 3)), (3, (1,))):
+        subs = fewer if decades > least else subs
     panel.yaxis.set_major_locator(LogLocator(subs=subs))
     panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     panel.xaxis.set_minor_locator(NullLocator())
