@@ -15,11 +15,6 @@ from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates, tables
 from anytime_jax.theory.averages import LastFraction
 from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
-    TOLERANCE,
-    Comparison,
-    advise,
-    compare,
-)
 from anytime_jax.theory.risk import excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import in_parallel
