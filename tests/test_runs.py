@@ -55,6 +55,7 @@ def test_every_checkpoint_is_listed_and_nothing_is_touched(run, capsys):
     assert "rows of records, the last of step 20" in out
 
 
+@pytest.mark.slow
 def test_what_was_verified_is_remembered_until_its_files_change(run, capsys):
     status, out, _ = show(capsys, "--verify", run)
     assert status == 0

@@ -53,11 +53,13 @@ def watched(tmp_path_factory):
     return folder, ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched(watched):
     assert not (watched[0] / "connections").exists()
     assert "prepared" in watched[1]
 
 
+@pytest.mark.slow
 def test_no_secret_is_written_or_said(watched):
     folder, said = watched
     files = [path for path in (folder / "place").rglob("*") if path.is_file()]
@@ -67,6 +69,7 @@ def test_no_secret_is_written_or_said(watched):
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_outside_the_run_and_the_data(watched):
     folder, _ = watched
     assert {path.name for path in (folder / "place").iterdir()} == {"run", "data"}
@@ -74,6 +77,7 @@ def test_nothing_is_written_outside_the_run_and_the_data(watched):
     assert names <= {"place", "site", "config.py", "compiled", "__pycache__"}
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_holds_is_no_code(watched):
     """A pickle begins with its protocol and ends with a stop; zipped ones with PK."""
     files = (watched[0] / "place" / "run").rglob("*")

@@ -73,6 +73,7 @@ def test_metrics_are_those_of_numpy_and_of_plain_grad(config, ran):
     assert {"loss", "lr", "grad_norm", "clipped", "update_norm"} < metrics[0].keys()
 
 
+@pytest.mark.slow
 def test_a_gradient_within_the_norm_is_not_clipped():
     config = tiny.config("unused", optimizer__clip_norm=50.0)
     _, metrics, state, _ = run(config, tiny.mesh(), steps=1)
@@ -132,6 +133,7 @@ def test_abstract_state_is_the_state(ran):
         assert leaf.sharding.is_equivalent_to(abstract.sharding, leaf.ndim)
 
 
+@pytest.mark.slow
 def test_microbatches_give_the_loss_and_gradient_of_the_batch():
     """Two parts are held against the oracle in test_trajectory.py."""
     whole, parts = (

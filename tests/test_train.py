@@ -161,6 +161,7 @@ def test_a_run_that_is_there_does_nothing(whole, dataset):
     assert saved_steps(whole) == [9, 10, 18, 20]
 
 
+@pytest.mark.slow
 def test_a_stop_with_a_plus_goes_on_to_the_next_doubling(whole, dataset, tmp_path):
     assert start(tmp_path, dataset, stop="1x+")[0] == Outcome(10, "stop")
     assert start(tmp_path, dataset, after(5), stop="1x+")[0] == Outcome(15, "interrupted")

@@ -121,7 +121,8 @@ def test_too_many_bad_updates_in_a_row_end_the_run(dataset, tmp_path, monkeypatc
         start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
 
 
-@pytest.mark.parametrize("skip", ["spikes", pytest.param("nonfinite", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("skip", ["spikes", "nonfinite"])
 def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
     dataset, tmp_path, monkeypatch, skip
 ):
