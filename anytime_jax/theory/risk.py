@@ -78,9 +78,7 @@ class Risks:
           float64[averages, schedules, T], without the first axis if a label is given.
         """
         require_noise(noise)
-        with np.errstate(
-            invalid="ignore", over="ignore"
-        ):  # inf * 0: a run that diverged did so without noise too
+        with np.errstate(invalid="ignore", over="ignore"):  # inf * 0: where the bias is inf as well
             risk = np.where(np.isinf(self.bias), np.inf, self.bias + noise * self.variance)
         return risk if label is None else risk[self.labels.index(label)]
 
@@ -119,7 +117,8 @@ def excess_risk(
     checkpoints = require_checkpoints(checkpoints, schedules)
     report = report or (lambda done: None)
     kept = plan(averages, checkpoints)
-    reach = max(_total(schedule, checkpoints[-1]) for schedule in schedules)
+    totals = [_total(schedule, checkpoints[-1]) for schedule in schedules]
+    reach = max(totals)
     nodes = (quadrature or Quadrature()).nodes(problem, reach)
     share = 1 - 0.25 * bool(checked)
     half = _run(problem, nodes, schedules, kept, checkpoints, lambda done: report(share * done))
@@ -127,7 +126,7 @@ def excess_risk(
     if len(nodes.index) == problem.dimension:
         error = 0.0
     elif checked:
-        again = _worth_checking(half, schedules, checkpoints[-1], checked)
+        again = _worth_checking(half, totals, checked)
         finer = _run(
             problem,
             CHECK.nodes(problem, reach),
@@ -168,13 +167,11 @@ def _total(schedule: Schedule, steps: int) -> float:
     return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
 
 
-def _worth_checking(
-    half: np.ndarray, schedules: Sequence[Schedule], steps: int, number: int
-) -> list[int]:
+def _worth_checking(half: np.ndarray, totals: Sequence[float], number: int) -> list[int]:
     """Runs to hold against a finer rule: the best at the end, and the largest step sizes."""
     last = half[:, 0, :, -1].sum(axis=0)
-    finite = [k for k in range(len(schedules)) if np.isfinite(last[k])]
-    by_reach = sorted(finite, key=lambda k: _total(schedules[k], steps))[::-1]
+    finite = [k for k in range(len(totals)) if np.isfinite(last[k])]
+    by_reach = sorted(finite, key=lambda k: totals[k])[::-1]
     by_risk = sorted(finite, key=lambda k: last[k])
     order = [k for pair in zip(by_risk, by_reach, strict=True) for k in pair]
     return list(dict.fromkeys(order))[:number]
