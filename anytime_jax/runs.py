@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from anytime_jax import identity, integrity
+from anytime_jax.atomic import replacing
 from anytime_jax.clock import human
 from anytime_jax.command_line import Parser
-from anytime_jax.data.atomic import replacing
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.integrity import Found, Meta
 from anytime_jax.progress import size

@@ -19,6 +19,7 @@ RANKS = {
     "clock": 2,
     "guard": 2,
     "settings": 2,
+    "atomic": 2,
     "loss": 2,
     "sharding": 2,
     "model": 2,
@@ -60,8 +61,8 @@ DOORS = {"command_line", "config_file"}
 
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {
-    "theory/": {"errors", "checks", "schedules", "averaging", "settings"} | DOORS,
-    "study/": {"errors", "checks", "clock", "records"},
+    "theory/": {"errors", "checks", "schedules", "averaging", "settings", "atomic"} | DOORS,
+    "study/": {"errors", "checks", "clock", "records", "atomic"},
 }
 
 # The only rooms that know these packages.

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from anytime_jax.data.atomic import replacing
+from anytime_jax.atomic import replacing
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.dataset import (
     FORMAT_VERSION,

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from anytime_jax.data.atomic import replacing
+from anytime_jax.atomic import replacing
 from anytime_jax.data.sources import SPLITS, Part, split_of
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from anytime_jax.data.atomic import replacing
+from anytime_jax.atomic import replacing
 from anytime_jax.errors import InputError
 
 # Enough text for every pair worth merging to be seen often, little enough for a second of work.

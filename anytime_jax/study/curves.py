@@ -5,6 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from anytime_jax.atomic import replacing
 from anytime_jax.records import Row, read_records
 
 LIVE = "last"
@@ -64,9 +65,8 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
             columnspacing=1.2,
         )
     path = Path(run_dir) / FILE
-    part = path.with_name(f".{FILE}.part.png")
-    figure.savefig(part, dpi=140)
-    part.replace(path)
+    with replacing(path) as part:
+        figure.savefig(part, dpi=140, format="png")
     return path
 
 

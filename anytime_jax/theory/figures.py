@@ -3,14 +3,13 @@
 Source: Figure 1 and its version with little noise in the appendix.
 """
 
-import contextlib
 import csv
 import dataclasses
 import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from anytime_jax.atomic import replacing
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import (
     is_number,
@@ -214,7 +214,7 @@ def _selected(config: FigureConfig, problem: Problem, noise: float, risks: Risks
 
 
 def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
-    with _replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
         writer.writerow(names)
@@ -257,7 +257,7 @@ def _write_json(
 
 def write_json(path: Path, told: Mapping[str, Any]) -> Path:
     """Writes a file whole or not at all; numbers that are not finite become null."""
-    with _replacing(path) as part:
+    with replacing(path) as part:
         text = json.dumps(_finite(told), indent=1, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
     return path
@@ -271,19 +271,8 @@ def _finite(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Gives a name to write under; the file is at its place once it is complete."""
-    part = path.with_name(f".part-{path.name}")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _save(figure: Figure, path: Path, dpi: int) -> Path:
-    with _replacing(path) as part:
+    with replacing(path) as part:
         figure.savefig(part, dpi=dpi, format="png")
     return path
 
@@ -316,7 +305,7 @@ def _ticks(panel: Axes) -> None:
 
 
 def _rate(axes: Axes, curve: Curve, from_step: int) -> None:
-    """The dashed line of the predicted rate N^-(1-1/b), through the curve at the selection."""
+    """The dashed line of the minimax rate, through the curve at the selection."""
     late = curve.steps >= from_step
     steps = curve.steps[late]
     line = 0.7 * curve.risks[late][0] * (steps / steps[0]) ** -minimax_exponent(curve.a, curve.b)
