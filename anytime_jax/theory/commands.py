@@ -201,8 +201,8 @@ def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> i
     ok = 100 <= given.steps < LARGEST_COUNT // 2
     require(ok, "steps", given.steps, "a whole number from 100 to below 2^30: runs have twice it")
     eta = given.multiplier / problem.trace
-    steps = sorted({round(given.steps * 10 ** (-k / 2)) for k in range(20)} - {0, 1})
-    steps = [n for n in steps if n >= 10]
+    halves = (round(given.steps * 10 ** (-k / 2)) for k in reversed(range(20)))
+    steps = [n for n in halves if n >= 10]  # two for each factor of 10
     bounds = [rates.theorem_1(problem, eta, gamma, n, noise) for n in steps]
     with progress(console, "the exact risk") as report:
         tail, ends = LastFraction(0.5), [2 * n for n in steps]

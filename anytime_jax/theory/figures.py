@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,12 @@ from anytime_jax.checks import (
     require_directory,
     shown,
 )
+from anytime_jax.schedules import Power
 from anytime_jax.theory.averages import Average, LastFraction, plan
 from anytime_jax.theory.rates import fitted_exponent, minimax_exponent
 from anytime_jax.theory.risk import Risks, excess_risk, require_noise
 from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.sweep import HORIZON_FREE, Report, best, horizon_free, in_parallel, lengths
+from anytime_jax.theory.sweep import GAMMAS, Report, best, in_parallel, lengths
 
 # Colours that stay apart for colour-blind readers and in grey (Okabe and Ito).
 _COLOURS = {"constant": "#0072B2", "inverse_sqrt": "#D55E00"}
@@ -80,8 +81,8 @@ class FigureConfig:
         within = self.select_at <= self.steps
         require(within, "select_at", self.select_at, f"at most steps = {self.steps}")
         for name in ("capacity", "source_ratio", "noise", "multipliers", "schedules"):
-            require(len(getattr(self, name)) > 0, name, (), "one value or more")
             given = getattr(self, name)
+            require(len(given) > 0, name, given, "one value or more")
             require(len(set(given)) == len(given), name, given, "values that differ")
         for name in ("capacity", "source_ratio", "multipliers"):
             for value in getattr(self, name):
@@ -89,7 +90,7 @@ class FigureConfig:
         for value in self.noise:
             require_noise(value)
         for name in self.schedules:
-            require_choice("schedules", name, tuple(HORIZON_FREE))
+            require_choice("schedules", name, tuple(GAMMAS))
         self.problems  # noqa: B018  (each checks its own exponents)
         plan(self.averages, [1])  # checks each
 
@@ -181,10 +182,10 @@ def _settings(config: FigureConfig) -> list[tuple[str, float]]:
     return [(name, c) for name in config.schedules for c in config.multipliers]
 
 
-def _sweep(config: FigureConfig, problem: Problem):
+def _sweep(config: FigureConfig, problem: Problem) -> Callable[[Report], Risks]:
     """The task of a panel: every schedule at every multiplier."""
     checkpoints = lengths(config.steps, config.select_at)
-    given = [horizon_free(name, c / problem.trace) for name, c in _settings(config)]
+    given = [Power(c / problem.trace, GAMMAS[name]) for name, c in _settings(config)]
 
     def task(report: Report) -> Risks:
         return excess_risk(problem, given, config.averages, checkpoints, report=report)

@@ -16,7 +16,7 @@ from anytime_jax.theory.spectrum import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A row of the table of rates.
+    """A row of the table of rates: where it holds, the minimax exponent is reached.
 
     Attributes:
       schedule: what the step sizes are.
@@ -24,7 +24,6 @@ class Rate:
       horizon_free: whether the step sizes are independent of the length of the run.
       regime: where the rate holds, in words.
       holds: whether it holds at (a, b).
-      exponent: the risk falls as N^-exponent, up to constants and logarithms, at (a, b).
     """
 
     schedule: str
@@ -32,36 +31,22 @@ class Rate:
     horizon_free: bool
     regime: str
     holds: Callable[[float, float], bool]
-    exponent: Callable[[float, float], float]
+
+    def exponent(self, a: float, b: float) -> float:
+        """Returns the p of risk ~ N^-p, up to constants and logarithms, at an (a, b) it holds."""
+        return minimax_exponent(a, b)
+
+
+def _smooth(a: float, b: float) -> bool:
+    return a < b <= 2 * a
 
 
 # Source: Table 1.
 RATES = (
-    Rate("constant", True, True, "1 < b <= a", lambda a, b: b <= a, lambda a, b: (b - 1) / a),
-    Rate(
-        "constant, peak ~ N^(a/b-1)",
-        True,
-        False,
-        "a < b <= 2a",
-        lambda a, b: a < b <= 2 * a,
-        lambda a, b: 1 - 1 / b,
-    ),
-    Rate(
-        "horizon-optimal",
-        False,
-        False,
-        "b <= 2a",
-        lambda a, b: b <= 2 * a,
-        lambda a, b: (b - 1) / max(a, b),
-    ),
-    Rate(
-        "1/t^gamma*, gamma* = 1 - a/b",
-        True,
-        True,
-        "1 < a < b <= 2a",
-        lambda a, b: a < b <= 2 * a,
-        lambda a, b: 1 - 1 / b,
-    ),
+    Rate("constant", True, True, "1 < b <= a", lambda a, b: b <= a),
+    Rate("constant, peak ~ N^(a/b-1)", True, False, "a < b <= 2a", _smooth),
+    Rate("horizon-optimal", False, False, "b <= 2a", lambda a, b: b <= 2 * a),
+    Rate("1/t^gamma*, gamma* = 1 - a/b", True, True, "1 < a < b <= 2a", _smooth),
 )
 
 

@@ -8,26 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anytime_jax import schedules
-from anytime_jax.checks import require, require_choice
-from anytime_jax.schedules import Schedule
+from anytime_jax.checks import require
 from anytime_jax.theory.risk import Risks
 
 T = TypeVar("T")
 Report = Callable[[float], None]
 
-# Horizon-free schedules by name, from their first step size: update t uses count t - 1, so that
-# alpha = 1 is 1/sqrt(t).
-HORIZON_FREE: Mapping[str, Callable[[float], Schedule]] = {
-    "constant": lambda peak: schedules.Power(peak, gamma=0.0),
-    "inverse_sqrt": lambda peak: schedules.Power(peak, gamma=0.5),
-}
-
-
-def horizon_free(name: str, peak: float) -> Schedule:
-    """Returns a schedule of `HORIZON_FREE` from its name."""
-    require_choice("schedule", name, tuple(HORIZON_FREE))
-    return HORIZON_FREE[name](peak)
+# Exponents of the decay of horizon-free schedules, by name. Update t uses count t - 1, so that
+# `Power(peak, gamma)`, whose alpha is 1, is peak / t^gamma.
+GAMMAS: Mapping[str, float] = {"constant": 0.0, "inverse_sqrt": 0.5}
 
 
 def lengths(steps: int, through: int, per_octave: float = 2.0) -> list[int]:
