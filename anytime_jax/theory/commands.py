@@ -15,7 +15,7 @@ from anytime_jax.schedules import Power
 from anytime_jax.theory import figures, rates, tables
 from anytime_jax.theory.averages import LastFraction
 from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
-from anytime_jax.theory.risk import excess_risk, require_noise
+from anytime_jax.theory.risk import excess_risk, largest_error, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import in_parallel
 
@@ -100,9 +100,12 @@ def _count(text: str) -> int:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 1e-30 <= value <= 1e30:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1e-30 to 1e30")
+    try:
+        value = float(text)
+        if not 1e-30 <= value <= 1e30:
+            raise ValueError
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1e-30 to 1e30") from error
     return value
 
 
@@ -294,5 +297,5 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
         horizon = "free" if rate.horizon_free else "needed"
         proven.add_row(rate.schedule, average, horizon, rate.regime, *cells)
     console.print(proven)
-    console.print(f"Largest relative error {max(risks.error for risks in found):.0e}.")
+    console.print(f"Largest relative error {largest_error(found):.0e}.")
     return 0

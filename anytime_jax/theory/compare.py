@@ -20,7 +20,7 @@ from anytime_jax.checks import require_count
 from anytime_jax.schedules import Schedule
 from anytime_jax.theory.averages import Average
 from anytime_jax.theory.rates import gamma_star
-from anytime_jax.theory.risk import Risks, excess_risk
+from anytime_jax.theory.risk import Risks, excess_risk, largest_error
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import Report, in_parallel
 
@@ -127,7 +127,7 @@ class Comparison:
     def error(self) -> float:
         """The largest relative error of any part."""
         rivals = [risks for rival in self.rivals.values() for risks in rival]
-        return float(np.max([risks.error for risks in (self.anytime, *rivals)]))
+        return largest_error([self.anytime, *rivals])
 
     def tuned(self, rival: str, noise: float) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest risk at each length and the multiplier that has it."""
@@ -232,7 +232,7 @@ def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Com
         first,
         bias=np.concatenate([first.bias, second.bias], axis=1),
         variance=np.concatenate([first.variance, second.variance], axis=1),
-        error=max(first.error, second.error),
+        error=largest_error([first, second]),
     )
     per_rival = [rest[k : k + len(lengths)] for k in range(0, len(rest), len(lengths))]
     return Comparison(problem, lengths, chosen, together, dict(zip(RIVALS, per_rival, strict=True)))

@@ -32,7 +32,7 @@ from anytime_jax.checks import (
 from anytime_jax.schedules import Power
 from anytime_jax.theory.averages import Average, LastFraction, plan
 from anytime_jax.theory.rates import fitted_exponent, minimax_exponent
-from anytime_jax.theory.risk import Risks, excess_risk, require_noise
+from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
 from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.sweep import GAMMAS, Report, best, in_parallel, lengths
 
@@ -237,7 +237,7 @@ def _write_json(
     told = {
         "config": dataclasses.asdict(config),
         "seconds": round(seconds, 2),
-        "largest_relative_error": max(risks.error for risks in sweeps),
+        "largest_relative_error": largest_error(sweeps),
         "selected": [
             {
                 "noise": curve.noise,

@@ -83,6 +83,11 @@ class Risks:
         return risk if label is None else risk[self.labels.index(label)]
 
 
+def largest_error(parts: Sequence[Risks]) -> float:
+    """Returns the largest relative error of any part; NaN if one is not known."""
+    return float(np.max([risks.error for risks in parts]))
+
+
 def require_noise(noise: float) -> None:
     """Raises unless the noise is a variance."""
     ok = is_number(noise) and 0 <= noise <= 1e100
