@@ -204,7 +204,7 @@ def figure_config(folder, **changes):
 def test_the_figures_are_the_exact_risk(tmp_path):
     few = {"capacity": (1.5,), "dimension": 300, "multipliers": (0.02, 0.1, 0.5, 10.0)}
     config = figure_config(tmp_path / "out", **few)
-    files = figures.make(config, quiet)
+    files, _ = figures.make(config, quiet)
     assert sorted(file.name for file in files) == sorted(
         ["curves.csv", "figure.json"]
         + [f"synthetic_{noise}{what}.png" for noise in (0.1, 0.01) for what in ("", "_averages")]

@@ -57,8 +57,8 @@ def _figure(console: Console) -> int:
     config = Section("config", CONFIG.value.to_dict()).build(figures.FigureConfig)
     began = time.monotonic()
     with _progress(console, f"{len(config.problems)} panels") as report:
-        files = figures.make(config, report)
-    console.print(tables.selected(config, files))
+        files, told = figures.make(config, report)
+    console.print(tables.selected(config, told))
     console.print(f"done in {time.monotonic() - began:.0f} s:")
     for file in files:
         console.print(f"  {file}")

@@ -137,8 +137,8 @@ class Curve:
         return fitted_exponent(self.steps[late], self.risks[late])
 
 
-def make(config: FigureConfig, report: Report) -> list[Path]:
-    """Computes and draws the figures; returns the files written.
+def make(config: FigureConfig, report: Report) -> tuple[list[Path], dict[str, Any]]:
+    """Computes and draws the figures; returns the files written and what `figure.json` holds.
 
     Args:
       config: what to compute.
@@ -156,12 +156,13 @@ def make(config: FigureConfig, report: Report) -> list[Path]:
         for curve in _selected(config, problem, noise, risks)
     ]
     files = [_write_csv(out / "curves.csv", curves)]
-    files.append(_write_json(out / "figure.json", config, sweeps, curves, seconds))
+    told = _told(config, sweeps, curves, seconds)
+    files.append(write_json(out / "figure.json", told))
     for noise in config.noise:
         mine = [curve for curve in curves if curve.noise == noise]
         files.append(_draw(out / f"synthetic_{noise:g}.png", config, noise, mine))
         files.append(_draw_averages(out / f"synthetic_{noise:g}_averages.png", config, noise, mine))
-    return files
+    return files, told
 
 
 def require_folder(name: str, path: Path) -> Path:
@@ -226,15 +227,11 @@ def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
     return path
 
 
-def _write_json(
-    path: Path,
-    config: FigureConfig,
-    sweeps: Sequence[Risks],
-    curves: Sequence[Curve],
-    seconds: float,
-) -> Path:
+def _told(
+    config: FigureConfig, sweeps: Sequence[Risks], curves: Sequence[Curve], seconds: float
+) -> dict[str, Any]:
     """What was asked for, what was selected, and how exact it is."""
-    told = {
+    return {
         "config": dataclasses.asdict(config),
         "seconds": round(seconds, 2),
         "largest_relative_error": largest_error(sweeps),
@@ -253,7 +250,6 @@ def _write_json(
             for curve in curves
         ],
     }
-    return write_json(path, told)
 
 
 def write_json(path: Path, told: Mapping[str, Any]) -> Path:

@@ -1,8 +1,8 @@
 """The answers of the theory bench as tables, and a comparison as a picture with its numbers."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -145,9 +145,8 @@ def _told(run: Run) -> dict[str, object]:
     }
 
 
-def selected(config: figures.FigureConfig, files: Sequence[Path]) -> Table:
+def selected(config: figures.FigureConfig, told: Mapping[str, Any]) -> Table:
     """Returns what the figures show, as numbers: the running average of each schedule."""
-    told = json.loads(next(file for file in files if file.suffix == ".json").read_text("utf-8"))
     error = told["largest_relative_error"]
     title = (
         f"running average, selected at {config.select_at:,} updates, risk at {config.steps:,} "
