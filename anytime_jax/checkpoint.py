@@ -129,39 +129,9 @@ class Checkpoints:
             self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> Restored:
-        """Restores a state on any layout of devices and checks every array.
-
-        Args:
-          step: the step to restore.
-          abstract: shapes, types and placement to restore to (`Program.abstract_state`).
-
-        Raises:
-          RunError: if a part is missing or damaged; the message names it.
-        """
+        """Waits for saves under way, then does what the function `restore` does for a step."""
         self.wait()
-        path = self.directory / str(step)
-        meta = integrity.read_meta(path)
-        wanted = _items(abstract)
-        averages = wanted.pop("averages")
-        stored = list(meta["averages"])
-        restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
-        common = {label: averages[label] for label in averages if label in stored}
-        restored["averages"] = self.averages(step, common)
-        sums = checksums({item: restored[item] for item in ARRAY_ITEMS})
-        for item in ARRAY_ITEMS:
-            integrity.compare(path, item, _of_item(item, sums), meta["checksums"][item])
-        trees = {
-            label: restored["averages"][label] if label in stored else _copy(restored["params"])
-            for label in averages
-        }
-        opt_state = averaging.replace_averages(restored["opt"], trees)
-        counter = jax.device_put(jnp.asarray(step, jnp.int32), abstract.step.sharding)
-        return Restored(
-            TrainState(counter, restored["params"], opt_state),
-            meta,
-            added=tuple(label for label in averages if label not in stored),
-            dropped=tuple(label for label in stored if label not in averages),
-        )
+        return restore(self.directory / str(step), abstract)
 
     def restore_newest(self, abstract: TrainState, fall_back: bool) -> Restored | None:
         """Restores the newest checkpoint; None if there is none.
@@ -207,16 +177,6 @@ class Checkpoints:
         self._manager.reload()
         self._say(f"set aside as {aside.name}: {error}")
 
-    def averages(self, step: int, abstract: Mapping[str, Params]) -> dict[str, Params]:
-        """Returns some of a checkpoint's averages, reading only those.
-
-        Args:
-          step: the step to read.
-          abstract: shapes, types and placement by label.
-        """
-        path = self.directory / str(step)
-        return _read(path, "averages", dict(abstract)) if abstract else {}
-
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
         try:
@@ -247,6 +207,50 @@ class Checkpoints:
         lack = max(0, self._bytes - free)
         missing = f"{lack:,} are missing" if lack else "but something else filled it meanwhile"
         return f"the disk is full: it needs {self._bytes:,} bytes, {free:,} are free, {missing}"
+
+
+def restore(path: Path, abstract: TrainState) -> Restored:
+    """Restores a state on any layout of devices and checks every array; changes nothing on disk.
+
+    Args:
+      path: directory of the checkpoint, of this run or another.
+      abstract: shapes, types and placement to restore to (`Program.abstract_state`).
+
+    Raises:
+      RunError: if a part is missing or damaged; the message names it.
+    """
+    meta = integrity.read_meta(path)
+    wanted = _items(abstract)
+    averages = wanted.pop("averages")
+    stored = list(meta["averages"])
+    restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
+    common = {label: averages[label] for label in averages if label in stored}
+    restored["averages"] = read_averages(path, common)
+    sums = checksums({item: restored[item] for item in ARRAY_ITEMS})
+    for item in ARRAY_ITEMS:
+        integrity.compare(path, item, _of_item(item, sums), meta["checksums"][item])
+    trees = {
+        label: restored["averages"][label] if label in stored else _copy(restored["params"])
+        for label in averages
+    }
+    opt_state = averaging.replace_averages(restored["opt"], trees)
+    counter = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
+    return Restored(
+        TrainState(counter, restored["params"], opt_state),
+        meta,
+        added=tuple(label for label in averages if label not in stored),
+        dropped=tuple(label for label in stored if label not in averages),
+    )
+
+
+def read_averages(path: Path, abstract: Mapping[str, Params]) -> dict[str, Params]:
+    """Returns some of a checkpoint's averages, reading only those.
+
+    Args:
+      path: directory of the checkpoint.
+      abstract: shapes, types and placement by label.
+    """
+    return _read(path, "averages", dict(abstract)) if abstract else {}
 
 
 @dataclasses.dataclass

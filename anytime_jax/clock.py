@@ -109,6 +109,10 @@ class Clock:
         """Returns the update at 90% of a horizon, where a WSD branch leaves its trunk."""
         return -(-BRANCH.numerator * horizon // BRANCH.denominator)
 
+    def horizon_of_branch(self, step: int) -> int:
+        """Returns the horizon whose 90% is `step`; of several, the last."""
+        return step * BRANCH.denominator // BRANCH.numerator
+
     def landmarks(self) -> Iterator[int]:
         """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
         doubling = self.chinchilla_steps

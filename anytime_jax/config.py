@@ -18,7 +18,6 @@ from anytime_jax.checks import (
     require_count,
     require_directory,
     require_fraction,
-    require_positive,
     require_word,
     shown,
 )
@@ -26,133 +25,29 @@ from anytime_jax.clock import Clock, Stop, read_stop
 from anytime_jax.errors import InputError
 from anytime_jax.guard import GuardConfig
 from anytime_jax.model import ModelConfig
+from anytime_jax.sections import (
+    BranchConfig,
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    LogConfig,
+    OptimizerConfig,
+)
 from anytime_jax.settings import Section, flatten
 from anytime_jax.sharding import MeshConfig
 
 # What may change between starts of one run. All else is the run's identity. The data set counts by
 # its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
 # mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
-# bad update may be told to pass over it.
+# bad update may be told to pass over it. The trunk of a branch counts by the digest of the
+# checkpoint that the branch began from.
 NOT_IDENTITY = (
     "name", "run_dir", "stop", "averages", "microbatches",
     "mesh", "guard", "eval", "checkpoint", "log",
     "data.path", "data.builtin_megabytes", "data.repeat",
     "model.attention", "model.layer_loop", "model.remat",
+    "branch.from_run", "branch.data", "branch.change",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Where token windows come from.
-
-    Attributes:
-      path: directory of a dataset written by `anytime_jax.prepare`.
-      builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there yet;
-        0 to refuse instead.
-      seed: seed of the order of the windows.
-      repeat: whether to start another pass when the windows are used up, rather than stop.
-    """
-
-    path: str
-    builtin_megabytes: float
-    seed: int
-    repeat: bool
-
-    def __post_init__(self) -> None:
-        """Checks every field."""
-        require_directory("path", self.path)
-        ok = 0 <= self.builtin_megabytes < 1e6
-        require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
-        require_count("seed", self.seed)
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW and the clip before it.
-
-    Attributes:
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      epsilon: added to the root of the second moment.
-      weight_decay: decoupled decay of every parameter, times the learning rate.
-      clip_norm: largest global norm of the gradient.
-    """
-
-    b1: float
-    b2: float
-    epsilon: float
-    weight_decay: float
-    clip_norm: float
-
-    def __post_init__(self) -> None:
-        """Checks every field."""
-        for name in ("b1", "b2"):
-            value = getattr(self, name)
-            # float32 rounds what is nearer to 1 up to it.
-            require(0 <= value < 1 - 2**-25, name, value, "from 0 to below 1, in float32 too")
-        require_positive("epsilon", self.epsilon)
-        require_fraction("weight_decay", self.weight_decay)
-        require_positive("clip_norm", self.clip_norm)
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalConfig:
-    """When and on what the weights and their averages are evaluated.
-
-    Attributes:
-      every: distance between evaluations, as a point; those at 1x, 2x, 4x, ... come besides.
-      tokens: tokens of the validation split, rounded down to windows: the first ones, every time.
-      batch_size: sequences evaluated at once.
-    """
-
-    every: str
-    tokens: int
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        """Checks every field."""
-        require_count("tokens", self.tokens, least=1)
-        require_count("batch_size", self.batch_size, least=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """What is saved and kept.
-
-    Attributes:
-      every: distance between rolling checkpoints, as a point.
-      keep: number of rolling checkpoints kept.
-      keep_every: distance between checkpoints kept for ever, as a point; "never" for only the
-        doublings 1x, 2x, 4x, ... and the branch point at 90% of each, which are always kept.
-    """
-
-    every: str
-    keep: int
-    keep_every: str
-
-    def __post_init__(self) -> None:
-        """Checks every field."""
-        require_count("keep", self.keep, least=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class LogConfig:
-    """What is written while training.
-
-    Attributes:
-      every: distance between rows of the records, as a point.
-      tensorboard: whether to write TensorBoard files too.
-      wandb_project: Weights & Biases project to mirror to; empty for none.
-    """
-
-    every: str
-    tensorboard: bool
-    wandb_project: str
-
-    def __post_init__(self) -> None:
-        """Checks what the other settings do not."""
-        if self.wandb_project:
-            require_word("wandb_project", self.wandb_project)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +63,8 @@ class Config:
       clock: steps, tokens and multiples of this run.
       stop: when it ends.
       model: shape and arithmetic of the decoder.
-      data: where token windows come from.
+      data: where token windows come from: for a branch on other data, those.
+      branch: the checkpoint of another run that this one begins from, if any.
       schedule: the learning rate.
       optimizer: AdamW and its clip.
       guard: what becomes of updates that went wrong.
@@ -189,6 +85,7 @@ class Config:
     stop: Stop
     model: ModelConfig
     data: DataConfig
+    branch: BranchConfig
     schedule: schedules.Schedule
     optimizer: OptimizerConfig
     guard: GuardConfig
@@ -198,6 +95,16 @@ class Config:
     checkpoint: CheckpointConfig
     log: LogConfig
     source: Mapping[str, Any]
+
+    @property
+    def branch_step(self) -> int | None:
+        """The update at which the run leaves its trunk; None for a run of its own."""
+        return _branch_step(self.branch, self.clock)
+
+    def samples(self, step: int) -> int:
+        """Returns the samples of its own data that the run has consumed after `step` updates."""
+        own = self.branch_step if self.branch.data else None
+        return (step - (own or 0)) * self.batch_size
 
     @property
     def eval_windows(self) -> int:
@@ -222,6 +129,7 @@ class Config:
             name: value
             for name, value in flat.items()
             if not any(name == out or name.startswith(out + ".") for out in NOT_IDENTITY)
+            and (self.branch.from_run or not name.startswith("branch."))
         }
         return {**kept, "data.fingerprint": fingerprint}
 
@@ -237,7 +145,8 @@ def build(source: Mapping[str, Any]) -> Config:
     """
     fields = Section("config", source)
     sections = (
-        "model", "data", "schedule", "optimizer", "guard", "mesh", "eval", "checkpoint", "log",
+        "model", "data", "branch", "schedule", "optimizer", "guard", "mesh", "eval",
+        "checkpoint", "log",
     )  # fmt: skip
     top = {"name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int}
     fields.check_names([*top, *sections, "chinchilla_tokens", "stop", "averages"])
@@ -253,7 +162,8 @@ def build(source: Mapping[str, Any]) -> Config:
         clock = Clock(values["batch_size"], model.length, chinchilla_tokens)
     with fields.errors("averages"):
         averages = averaging.label_rules([_rule(rule) for rule in fields.typed("averages", tuple)])
-    schedule = _schedule(fields.section("schedule"), clock)
+    branch = fields.section("branch").build(BranchConfig)
+    schedule = _schedule(fields.section("schedule"), clock, branch)
     with fields.errors():
         stop = read_stop(fields.typed("stop", str), clock, schedule.horizon_steps)
     config = Config(
@@ -261,7 +171,8 @@ def build(source: Mapping[str, Any]) -> Config:
         clock=clock,
         stop=stop,
         model=model,
-        data=fields.section("data").build(DataConfig),
+        data=_data(fields.section("data").build(DataConfig), branch),
+        branch=branch,
         schedule=schedule,
         optimizer=fields.section("optimizer").build(OptimizerConfig),
         guard=fields.section("guard").build(GuardConfig),
@@ -333,12 +244,30 @@ def _check_together(config: Config) -> None:
             f"eval.tokens = {config.eval.tokens} is less than one sequence of "
             f"model.length = {config.model.length}"
         )
+    _check_branch(config)
     horizon = config.schedule.horizon_steps
     if horizon is not None and (config.stop.step is None or config.stop.step > horizon):
         given = shown(config.source["stop"])
         raise ValueError(
             f"stop = {given} is past the schedule's horizon of {config.clock.describe(horizon)}: "
             "stop there or earlier, or choose a schedule without a horizon"
+        )
+
+
+def _check_branch(config: Config) -> None:
+    """Checks where a run leaves its trunk against its own warmup and stop."""
+    leaves, clock, warmup = config.branch_step, config.clock, config.source["schedule"]["warmup"]
+    if leaves is None:
+        return
+    if leaves < clock.steps(warmup, "schedule.warmup"):
+        raise ValueError(
+            f"branch: it would leave its trunk at {clock.describe(leaves)}, before the end of the "
+            f"warmup at {warmup}: choose a later point"
+        )
+    if config.stop.step is not None and config.stop.step <= leaves:
+        raise ValueError(
+            f"stop = {shown(config.source['stop'])} is not after the branch point at "
+            f"{clock.describe(leaves)}: stop later, or leave the trunk earlier"
         )
 
 
@@ -370,7 +299,38 @@ _SCHEDULES: dict[str, dict[str, type]] = {
 }
 
 
-def _schedule(section: Section, clock: Clock) -> schedules.Schedule:
+def _branch_step(branch: BranchConfig, clock: Clock) -> int | None:
+    """The update at which a branch leaves its trunk; None if there is no branch."""
+    if not branch.from_run:
+        return None
+    return branch.step or clock.branch_step(_multiple(branch, clock))
+
+
+def _multiple(branch: BranchConfig, clock: Clock) -> int:
+    return clock.steps(f"{branch.multiple:.9f}x", "branch.multiple")
+
+
+def _horizon(given: str, clock: Clock, branch: BranchConfig) -> int:
+    """The end of a schedule: a point, or "branch", the horizon that the branch names."""
+    if given != "branch":
+        return clock.steps(given, "horizon")
+    step = _branch_step(branch, clock)
+    if step is None:
+        raise ValueError(
+            'horizon = "branch" needs a trunk: give branch.from_run and branch.multiple, or a '
+            'horizon such as "4x"'
+        )
+    return _multiple(branch, clock) if branch.multiple else clock.horizon_of_branch(step)
+
+
+def _data(data: DataConfig, branch: BranchConfig) -> DataConfig:
+    """The data a run reads: a branch may go on with others than its trunk's."""
+    if not branch.data:
+        return data
+    return dataclasses.replace(data, path=branch.data, builtin_megabytes=0.0)
+
+
+def _schedule(section: Section, clock: Clock, branch: BranchConfig) -> schedules.Schedule:
     """Builds the learning rate: `kind` names a constructor of `schedules`."""
     kind = section.typed("kind", str)
     with section.errors():
@@ -385,9 +345,10 @@ def _schedule(section: Section, clock: Clock) -> schedules.Schedule:
         require_fraction("warmup_init", given["warmup_init"])
         given["warmup_steps"] = clock.steps(section.typed("warmup", str), "warmup")
         if "horizon" in given:
-            given["horizon"] = clock.steps(given["horizon"], "horizon")
+            given["horizon"] = _horizon(given["horizon"], clock, branch)
         if kind == "wsd":
-            given["start"] = clock.branch_step(given["horizon"])
+            own = clock.branch_step(given["horizon"])
+            given["start"] = _branch_step(branch, clock) or own
             within = given["warmup_steps"] <= given["start"]
             require(within, "warmup", section.typed("warmup", str), "over before the decay begins")
         return getattr(schedules, kind)(**given)

@@ -201,7 +201,7 @@ def _say_next(
     following = clock.next_doubling(outcome.step)
     there = f"{clock.multiple(following):g}x"
     windows = dataset.splits["train"].windows
-    again = not settings.data.repeat and following * settings.batch_size > windows
+    again = not settings.data.repeat and settings.samples(following) > windows
     command = _command(None if settings.stop.doubles else there)
     if horizon is not None and outcome.step >= horizon:
         display.say("the schedule ends here; a constant or inverse_sqrt run would go on")

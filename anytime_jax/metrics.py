@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 
-from anytime_jax.config import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.records import RecordWriter
+from anytime_jax.sections import LogConfig
 from anytime_jax.step import Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import optax
 
 from anytime_jax import averaging, schedules
-from anytime_jax.config import OptimizerConfig
 from anytime_jax.guard import GuardConfig, guarded
+from anytime_jax.sections import OptimizerConfig
 
 
 def make_optimizer(

@@ -7,6 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax import flops, sharding
+from anytime_jax.branch import Trunk
 from anytime_jax.clock import human
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -106,12 +107,12 @@ def find_goal(config: Config, dataset: DatasetInfo, start: int) -> tuple[int | N
     if config.data.repeat:
         return goal, "stop"
     windows = dataset.splits["train"].windows
-    last = windows // config.batch_size
+    last = start + (windows - config.samples(start)) // config.batch_size
     if goal is None:
         return last, "data"
     if goal > last:
         raise InputError(
-            f"config.stop = {config.source['stop']!r} needs {goal * config.batch_size:,} windows; "
+            f"config.stop = {config.source['stop']!r} needs {config.samples(goal):,} windows; "
             f"the dataset at {dataset.path} has {windows:,}, enough for "
             f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
             "config.data.repeat=True"
@@ -127,6 +128,7 @@ def announce(
     program: Program,
     start: int,
     goal: int | None,
+    trunk: Trunk | None,
 ) -> None:
     """Says what is about to be run, on what, and what it will leave on disk."""
     counts, device = count_params(config.model), mesh.devices.flat[0]
@@ -143,6 +145,9 @@ def announce(
         disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {size(total)} at most"
         disk += f"; {size(free)} free" + (", which is TOO LITTLE" if total > free else "")
     display.say(f"run      {config.name} in {config.run_dir}")
+    if trunk is not None:
+        leaves = config.clock.describe(trunk.step)
+        display.say(f"branch   of {config.branch.from_run}, which it leaves at {leaves}")
     display.say(
         f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
         f"{human(counts['all'])} parameters in all; averages "

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__, flops, identity, sharding
+from anytime_jax import __version__, branch, flops, identity, sharding
 from anytime_jax.checkpoint import Checkpoints, Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -70,21 +70,27 @@ def train(
       RunError: if the run breaks in flight; the message names the last good checkpoint.
     """
     run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
+    if trunk := branch.find_trunk(config, dataset):
+        named["branch.checkpoint"] = trunk.digest
     identity.check(run_dir, named)
-    start = max(saved_steps(run_dir), default=0)
+    begin = trunk.step if trunk else 0
+    start = max(saved_steps(run_dir), default=begin)
     goal, reason = find_goal(config, dataset, start)
     if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
         return Outcome(start, reason)
     check_mirrors(config.log)
     program = checked_program(config, mesh)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
+    about |= {"branch": trunk.provenance} if trunk else {}
     identity.claim(run_dir, named, about)
     with contextlib.ExitStack() as stack:
         stack.enter_context(identity.alone(run_dir))
-        announce(config, mesh, dataset, display, program, start, goal)
+        announce(config, mesh, dataset, display, program, start, goal, trunk)
         checkpoints = Checkpoints(run_dir, retention(config), display.say)
         stack.callback(checkpoints.close)
         restored = checkpoints.restore_newest(program.abstract_state, fall_back)
+        if trunk and not restored:
+            restored = branch.restore(config, trunk, program.abstract_state)
         if (found := restored.meta["step"] if restored else 0) != start:
             goal, reason = find_goal(config, dataset, start := found)
         end = "no end" if goal is None else config.clock.describe(goal)
@@ -122,7 +128,8 @@ class _Loop:
                 display.say(f"average {label} is no longer kept")
         else:
             self._state = program.init()
-        self._start = self._saved = int(self._state.step)
+        self._start = int(self._state.step)
+        self._saved = max(saved_steps(config.run_dir), default=0)
         self._samples = int(meta.get("samples", 0))
         self._start_samples = self._samples
         self._writers = Writers(
@@ -280,6 +287,7 @@ class _Loop:
             "interval": self._meter.interval,
             "config": dict(self._config.source),
             "fingerprint": self._dataset.fingerprint,
+            "vocabulary": self._dataset.vocabulary_sha256,
             "version": __version__,
             "jax": jax.__version__,
         }

@@ -47,6 +47,13 @@ def get_config() -> ConfigDict:
     config.data.seed = 0  # of the order of the windows
     config.data.repeat = False  # the paper never repeats data
 
+    config.branch = ConfigDict()
+    config.branch.from_run = ""  # directory of a run to begin from a checkpoint of; empty for none
+    config.branch.multiple = 0.0  # the branch's horizon: it leaves the trunk at 90% of it; or
+    config.branch.step = 0  # the trunk's checkpoint to leave from
+    config.branch.data = ""  # other data to go on with; empty for the trunk's
+    config.branch.change = ()  # settings meant to differ, such as ("schedule.peak",)
+
     config.optimizer = ConfigDict()
     config.optimizer.b1 = 0.9
     config.optimizer.b2 = 0.98

@@ -1,4 +1,4 @@
-"""What the paper's runs share: two models, a large batch, three schedules.
+"""What the paper's runs share: two models, a large batch, four schedules.
 
 Costs in the files' docstrings are at the authors' own rates on one H100: 300,000 tokens/s for the
 150M model and 160,000 for the 300M model. Results are the validation losses of the paper's Figure 2
@@ -54,6 +54,18 @@ def cosine(config: ConfigDict, peak: float, b2: float, horizon: str) -> ConfigDi
     """Gives a run half a cosine to a tenth of the peak, and stops it at the horizon."""
     config.stop = "horizon"
     return _schedule(config, b2, kind="cosine", peak=peak, horizon=horizon, floor=0.1)
+
+
+def wsd(config: ConfigDict, peak: float, b2: float, trunk: str) -> ConfigDict:
+    """Makes a run a WSD branch of a constant one: linear to a tenth of the peak over its last 10%.
+
+    Each `branch.multiple` is a run of its own, in a directory of its own.
+    """
+    config.stop = "horizon"
+    config.branch.from_run = f"runs/{trunk}"
+    config.run_dir = f"runs/{config.name}_" + config.branch.get_ref("multiple").to_str() + "x"
+    shape = {"horizon": "branch", "floor": 0.1, "shape": "linear"}
+    return _schedule(config, b2, kind="wsd", peak=peak, **shape)
 
 
 def _schedule(config: ConfigDict, b2: float, **schedule: float | str) -> ConfigDict:

@@ -58,9 +58,13 @@ def test_every_file_builds(name):
     if name == "base":
         assert refusal(source_of("base")).startswith("config.schedule is missing")
         return
-    built = config.build(source_of(name))
+    given = importlib.import_module(f"configs.{name}").get_config()
+    if given.branch.from_run:
+        assert "multiple (the horizon" in refusal(given.to_dict())
+        given.branch.multiple = 2.0
+    built = config.build(given.to_dict())
     assert built.name == name
-    assert built.run_dir == f"runs/{name}"
+    assert built.run_dir == f"runs/{name}" + ("_2.0x" if given.branch.from_run else "")
     horizon = built.schedule.horizon_steps
     assert horizon is None or built.stop.step <= horizon
     assert importlib.import_module(f"configs.{name}").__doc__.count("--config=") >= 1
@@ -334,13 +338,17 @@ def test_identity():
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"model.attention", "model.layer_loop", "model.remat"}
     groups = ("mesh", "guard", "eval", "checkpoint", "log")
+    branch = {"branch.from_run", "branch.data", "branch.change"}
     flat = dict(settings.flatten(quickstart()))
-    inside = {n for n in flat if n not in outside and n.partition(".")[0] not in groups}
+    left_out = (*groups, "branch")  # of a run of its own
+    inside = {n for n in flat if n not in outside and n.partition(".")[0] not in left_out}
     assert set(identity) == inside | {"data.fingerprint"}
     assert {"seed", "batch_size", "chinchilla_tokens", "data.seed"} <= inside
     assert {"schedule.peak", "optimizer.b2", "model.width"} <= inside
     assert all(identity[name] == flat[name] for name in inside)
-    assert set(NOT_IDENTITY) == outside | set(groups)
+    assert set(NOT_IDENTITY) == outside | set(groups) | branch
+    branched = config.build(quickstart(branch__from_run="x", branch__step=900)).identity("abc")
+    assert set(branched) - set(identity) == {"branch.multiple", "branch.step"}
 
 
 @pytest.mark.parametrize(

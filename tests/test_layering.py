@@ -25,6 +25,7 @@ RANKS = {
     "model": 2,
     "flops": 3,
     # Floor 1: configuration.
+    "sections": 9,
     "config": 10,
     # Floor 2: state and I/O.
     "identity": 20,
@@ -39,9 +40,10 @@ RANKS = {
     "retention": 21,
     "metrics": 22,
     # Floor 3: a run.
+    "branch": 30,
     "evaluate": 30,
-    "preflight": 30,
-    "train": 31,
+    "preflight": 31,
+    "train": 32,
     # Floor 4: doors.
     "command_line": 38,
     "config_file": 38,

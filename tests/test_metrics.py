@@ -8,10 +8,10 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from anytime_jax import metrics
-from anytime_jax.config import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.metrics import AHEAD, Meter, Writers, check_mirrors
 from anytime_jax.records import read_records
+from anytime_jax.sections import LogConfig
 
 NAMES = ("loss", "lr", "grad_norm", "clipped", "update_norm")
 COUNTS = {"spikes": 0, "skipped": 0, "in_a_row": 0}

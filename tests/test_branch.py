@@ -1,0 +1,361 @@
+"""The contract of branches: what they inherit, what they may change, and that the trunk is left."""
+
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from loop import (  # noqa: F401
+    after,
+    bits,
+    records,
+    saved,
+    shared_programs_fixture,
+    start,
+)
+from tiny import dataset_fixture  # noqa: F401
+
+from anytime_jax import averaging, branch, config, preflight, schedules
+from anytime_jax.data.preparation import prepare
+from anytime_jax.data.sources import FileSource
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.integrity import read_meta, saved_steps
+from anytime_jax.train import Outcome
+
+CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
+WSD = {**CONSTANT, "kind": "wsd", "horizon": "branch", "floor": 0.1, "shape": "linear"}
+
+
+@pytest.fixture(scope="module", name="trunk")
+def trunk_fixture(dataset, tmp_path_factory):
+    """A constant run to 2x, 20 updates: landmarks 9, 10, 18, 20."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(preflight, "make_program", tiny.program)
+    run = tmp_path_factory.mktemp("trunk")
+    start(run, dataset, stop="2x", schedule=CONSTANT)
+    patch.undo()
+    return run
+
+
+def leave(run, trunk, dataset, multiple=2.0, **changes):
+    """One start of a WSD branch."""
+    changes = {"schedule": WSD, "stop": "horizon", **changes}
+    if "branch__step" not in changes:
+        changes["branch__multiple"] = multiple
+    return start(run, dataset, branch__from_run=str(trunk), **changes)
+
+
+def everything(folder):
+    """Every file under a folder with its content and time."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), os.stat(path).st_mtime_ns) for path in files}
+
+
+# What a branch is
+
+
+def test_a_branch_is_the_run_that_would_have_decayed_there(trunk, dataset, tmp_path):
+    """Bitwise: parameters, moments, averages and records of a WSD run that never branched."""
+    outcome, said = leave(tmp_path / "branch", trunk, dataset)
+    assert outcome == Outcome(20, "stop")
+    assert f"branch   of {trunk}, which it leaves at 18 steps (1.8x" in said
+    whole = {**WSD, "horizon": "2x"}
+    start(tmp_path / "whole", dataset, schedule=whole, stop="horizon")
+    assert bits(tmp_path / "branch", 20) == bits(tmp_path / "whole", 20)
+    later = [row for row in records(tmp_path / "whole") if row[0] > 18]
+    assert records(tmp_path / "branch") == later
+    assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
+
+
+def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, dataset, tmp_path):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    before = everything(mine)
+    leave(tmp_path / "branch", mine, dataset, multiple=1.0)
+    leave(tmp_path / "other", mine, dataset)
+    assert everything(mine) == before
+    start(mine, dataset, stop="3x", schedule=CONSTANT)
+    start(tmp_path / "alone", dataset, stop="3x", schedule=CONSTANT)
+    assert bits(mine, 30) == bits(tmp_path / "alone", 30)
+
+
+def test_the_rate_of_a_branch(trunk, dataset, tmp_path):
+    leave(tmp_path, trunk, dataset, log__every="1 steps")
+    rates = {step: values["lr"] for step, _, values in records(tmp_path) if "lr" in values}
+    wanted = schedules.wsd(1e-2, start=18, horizon=20, warmup_steps=3).evaluate([18, 19])
+    np.testing.assert_allclose([rates[19], rates[20]], wanted, rtol=1e-6)
+    assert sorted(rates) == [19, 20]
+
+
+@pytest.mark.parametrize(("shape", "floor"), [("1-sqrt", 0.1), ("cosine", 0.0)])
+def test_other_shapes_and_a_decay_to_nothing(shape, floor, trunk, dataset, tmp_path):
+    given = {**WSD, "shape": shape, "floor": floor}
+    leave(tmp_path, trunk, dataset, schedule=given, log__every="1 steps")
+    rates = [values["lr"] for _, _, values in records(tmp_path) if "lr" in values]
+    half = {"1-sqrt": 1 - np.sqrt(0.5), "cosine": 0.5}[shape]
+    np.testing.assert_allclose(rates, [1e-2, 1e-2 * (floor + (1 - floor) * half)], rtol=1e-6)
+
+
+def test_a_branch_is_averaged_on(trunk, dataset, tmp_path):
+    """Its averages are those of the trunk, moved by the weights of every update of its own."""
+    leave(tmp_path, trunk, dataset, checkpoint__every="1 steps", checkpoint__keep=5)
+    before = tiny.leaves(averaging.averages(saved(trunk, 18).state.opt_state)["f25"])
+    for step in (19, 20):
+        state = saved(tmp_path, step).state
+        theta = tiny.leaves(state.params)
+        left = 1 - 2 ** (-25 / step)
+        before = {k: x + left * (theta[k].astype(np.float64) - x) for k, x in before.items()}
+    found = tiny.leaves(averaging.averages(state.opt_state)["f25"])
+    for name, wanted in before.items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-7)
+    labels = {name for _, _, values in records(tmp_path) for name in values if "eval/" in name}
+    assert labels == {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
+
+
+def test_it_may_keep_other_averages(trunk, dataset, tmp_path):
+    _, said = leave(tmp_path, trunk, dataset, averages=(25.0, 50.0))
+    assert "average f50 is new: it starts from the weights at step 18" in said
+    assert "average f6.25 is no longer kept" in said
+
+
+def test_where_it_comes_from_is_written_down(trunk, dataset, tmp_path):
+    leave(tmp_path, trunk, dataset)
+    digest = read_meta(trunk / "checkpoints" / "18")["digest"]
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["branch"] == {"from_run": str(trunk), "step": 18, "checkpoint": digest}
+    assert about["identity"]["branch.checkpoint"] == digest
+    assert read_meta(tmp_path / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
+
+
+def test_a_step_leaves_the_checkpoint_whose_ninety_percent_it_is(trunk, dataset, tmp_path):
+    leave(tmp_path / "step", trunk, dataset, branch__step=18)
+    leave(tmp_path / "multiple", trunk, dataset)
+    assert bits(tmp_path / "step", 20) == bits(tmp_path / "multiple", 20)
+
+
+def test_a_step_with_a_horizon_of_its_own(trunk, dataset, tmp_path):
+    given = {**WSD, "horizon": "24 steps"}
+    outcome, _ = leave(tmp_path, trunk, dataset, branch__step=18, schedule=given)
+    assert outcome == Outcome(24, "stop")
+    built = tiny.config("x", schedule=given, stop="horizon", branch__from_run="t", branch__step=18)
+    assert built.schedule == schedules.wsd(1e-2, start=18, horizon=24, warmup_steps=3)
+
+
+# Going on
+
+
+def test_a_run_goes_on_in_another_directory(trunk, dataset, tmp_path):
+    """Bitwise the run that went on in its own."""
+    outcome, _ = leave(
+        tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="3x", branch__step=20
+    )
+    assert outcome == Outcome(30, "stop")
+    start(tmp_path / "whole", dataset, schedule=CONSTANT, stop="3x")
+    assert bits(tmp_path / "on", 30) == bits(tmp_path / "whole", 30)
+    later = [row for row in records(tmp_path / "whole") if row[0] >= 20]
+    assert records(tmp_path / "on")[1:] == later[1:]
+    assert records(tmp_path / "on")[0] == later[0]  # evaluated again, to the same bits
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_branch_that_was_killed_goes_on_without_its_trunk(updates, trunk, dataset, tmp_path):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(updates))
+    assert outcome == Outcome(18 + updates, "interrupted")
+    shutil.rmtree(mine)
+    leave(tmp_path / "cut", mine, dataset)
+    leave(tmp_path / "whole", trunk, dataset)
+    assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
+
+
+def test_a_branch_leaves_a_branch(trunk, dataset, tmp_path):
+    leave(tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="4x", branch__step=20)
+    leave(tmp_path / "decay", tmp_path / "on", dataset, multiple=4.0)
+    start(tmp_path / "whole", dataset, schedule={**WSD, "horizon": "4x"}, stop="horizon")
+    assert bits(tmp_path / "decay", 40) == bits(tmp_path / "whole", 40)
+
+
+# Other data
+
+
+@pytest.fixture(scope="module", name="second")
+def second_fixture(dataset, tmp_path_factory):
+    """Other text of the same vocabulary."""
+    folder = tmp_path_factory.mktemp("second")
+    (folder / "text").mkdir()
+    for i in range(60):
+        (folder / "text" / f"{i}.txt").write_text(f"{'zebra ' * (i % 7 + 1)} jumps {i} " * 6)
+    source = FileSource("folder", str(folder / "text"), validation_share=0.3)
+    path, vocabulary = folder / "data", dataset.vocabulary_path
+    return prepare(source, path, length=tiny.LENGTH, vocabulary=vocabulary, workers=1)
+
+
+def test_a_branch_goes_on_with_other_data_from_their_beginning(
+    trunk, dataset, second, tmp_path, monkeypatch
+):
+    seen = []
+    inside = preflight.make_program
+
+    def spied(given, mesh):
+        program = inside(given, mesh)
+
+        def train_step(state, tokens):
+            seen.append(np.asarray(tokens))
+            return program.train_step(state, tokens)
+
+        return program.__class__(
+            program.init, program.state_placement, train_step, program.eval_step
+        )
+
+    monkeypatch.setattr(preflight, "make_program", spied)
+    outcome, _ = leave(tmp_path, trunk, second, branch__data=str(second.path))
+    assert outcome == Outcome(20, "stop")
+    from anytime_jax.data.windows import Windows
+
+    kinds = {"length": tiny.LENGTH, "seed": tiny.DATA_SEED, "repeat": False}
+    windows = Windows(second, "train", **kinds)
+    for i, tokens in enumerate(seen):
+        wanted = windows.batch(i * tiny.BATCH, tiny.BATCH, slice(0, tiny.BATCH))
+        np.testing.assert_array_equal(tokens, wanted)
+    assert len(seen) == 2
+    assert read_meta(tmp_path / "checkpoints" / "20")["samples"] == 2 * tiny.BATCH
+    assert read_meta(tmp_path / "checkpoints" / "20")["fingerprint"] == second.fingerprint
+
+
+def test_other_data_resume_where_they_were(trunk, second, tmp_path):
+    data = {"branch__data": str(second.path)}
+    leave(tmp_path / "cut", trunk, second, interrupted=after(1), **data)
+    leave(tmp_path / "cut", trunk, second, **data)
+    leave(tmp_path / "whole", trunk, second, **data)
+    assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
+
+
+# What is refused, at once and in one line
+
+
+def refusal(run, trunk, dataset, **changes):
+    with pytest.raises(InputError) as caught:
+        leave(run, trunk, dataset, **changes)
+    assert not run.exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule__peak": 2e-2}, "schedule.peak was 0.01, is 0.02): set them back, or name"),
+        ({"optimizer__b2": 0.9}, "optimizer.b2 was 0.98, is 0.9): set them back, or name"),
+        ({"seed": 1}, "the trunk is another run (seed was 0, is 1): set them back"),
+        ({"model__width": 32}, "model.width was 16, is 32"),
+        ({"batch_size": 4}, "batch_size was 8, is 4"),
+        ({"data__seed": 5}, "data.seed was 3, is 5"),
+        ({"multiple": 4.0}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last is that"),
+        ({"branch__step": 11}, "it has those of steps 9, 10, 18, 20: choose one of them"),
+        ({"branch__step": 2, "schedule": CONSTANT, "stop": "3x"},
+         "leave its trunk at 2 steps (0.2x, 128 tokens), before the end of the warmup at 3 steps"),
+        ({"schedule": CONSTANT, "stop": "1x"}, 'stop = "1x" is not after the branch point'),
+        ({"schedule": {**CONSTANT, "peak": 2e-2, "kind": "constant"}, "stop": "4x",
+          "branch__change": ("optimizer.b2",)}, "schedule.peak was 0.01, is 0.02"),
+        ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
+        ({"multiple": 0.0}, "needs one of multiple"),
+    ],
+)  # fmt: skip
+def test_what_a_branch_may_not_change(changes, message, trunk, dataset, tmp_path):
+    if "schedule__peak" in changes:
+        changes = {"schedule": {**WSD, "peak": changes["schedule__peak"]}}
+    found = refusal(tmp_path / "branch", trunk, dataset, **changes).replace("'", '"')
+    assert message.replace("'", '"') in found
+
+
+def test_what_is_named_may_change(trunk, dataset, tmp_path):
+    given = {**WSD, "peak": 5e-3}
+    change = ("schedule.peak", "optimizer.b2")
+    leave(tmp_path, trunk, dataset, schedule=given, optimizer__b2=0.9, branch__change=change)
+    assert saved_steps(tmp_path)[-1] == 20
+
+
+def test_a_jump_of_the_rate_is_refused_unless_it_is_named(trunk, dataset, tmp_path):
+    jump = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
+    found = refusal(tmp_path / "jump", trunk, dataset, schedule=jump, stop="3x", branch__step=18)
+    assert "the learning rate of the trunk is 0.01 at 18 steps" in found
+    change = ("schedule.kind",)
+    leave(tmp_path / "named", trunk, dataset, schedule=jump, stop="3x", branch__step=18,
+          branch__change=change)  # fmt: skip
+    assert saved_steps(tmp_path / "named")[-1] == 30
+
+
+def test_a_trunk_that_is_none(trunk, dataset, tmp_path):
+    found = refusal(tmp_path / "branch", tmp_path / "nowhere", dataset)
+    assert "is no run (it has no run.json): give the directory of the trunk" in found
+    found = refusal_of_own_directory(trunk, dataset)
+    assert "is the trunk's own directory" in found
+
+
+def refusal_of_own_directory(trunk, dataset):
+    before = everything(trunk)
+    with pytest.raises(InputError) as caught:
+        leave(trunk, trunk, dataset)
+    assert everything(trunk) == before
+    return str(caught.value)
+
+
+def test_other_data_must_be_named(trunk, dataset, second, tmp_path):
+    found = refusal(tmp_path / "branch", trunk, second)
+    assert "does not hold the data that the trunk" in found
+
+
+def test_other_data_of_another_vocabulary(trunk, dataset, second, tmp_path):
+    import dataclasses
+
+    alien = dataclasses.replace(second, vocabulary_sha256="0" * 64)
+    found = refusal(tmp_path / "branch", trunk, alien, branch__data=str(second.path))
+    assert "was made with another vocabulary than the trunk's" in found
+
+
+def test_another_trunk_is_another_run(trunk, dataset, tmp_path):
+    leave(tmp_path / "branch", trunk, dataset)
+    start(tmp_path / "longer", dataset, stop="2x", schedule=CONSTANT, log__every="7 steps")
+    with pytest.raises(InputError, match=r"branch\.checkpoint was"):
+        leave(tmp_path / "branch", tmp_path / "longer", dataset)
+
+
+def test_a_damaged_checkpoint_of_the_trunk(trunk, dataset, tmp_path):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    held = max((mine / "checkpoints" / "18" / "params").rglob("*"), key=lambda x: x.stat().st_size)
+    content = bytearray(held.read_bytes())
+    content[len(content) // 2] ^= 1
+    held.write_bytes(bytes(content))
+    with pytest.raises(RunError, match="params"):
+        leave(tmp_path / "branch", mine, dataset)
+    assert saved_steps(tmp_path / "branch") == []
+
+
+def test_a_trunk_of_settings_that_cannot_be_read():
+    built = tiny.config("x", schedule=WSD, stop="horizon", branch__from_run="t", branch__step=18)
+    with pytest.raises(InputError, match="its settings cannot be used here"):
+        branch.build_trunk(built, {"name": "old"})
+
+
+def test_the_schedule_ends_where_the_branch_says():
+    built = {
+        m: tiny.config("x", schedule=WSD, stop="horizon", branch__from_run="t", branch__multiple=m)
+        for m in (1.0, 4.0)
+    }
+    assert {m: x.schedule.horizon_steps for m, x in built.items()} == {1.0: 10, 4.0: 40}
+    assert {m: x.branch_step for m, x in built.items()} == {1.0: 9, 4.0: 36}
+    with pytest.raises(InputError, match='horizon = "branch" needs a trunk'):
+        tiny.config("x", schedule=WSD)
+    with pytest.raises(InputError, match="step = 3 needs from_run"):
+        config.build(tiny.settings("x", "d", branch__step=3).to_dict())
+
+
+def test_the_branch_runs_on_several_devices(trunk, dataset, tmp_path):
+    mesh = tiny.mesh(4, fsdp=2)
+    leave(tmp_path / "four", trunk, dataset, mesh=mesh)
+    leave(tmp_path / "one", trunk, dataset)
+    one, four = (saved(tmp_path / name, 20).state.params for name in ("one", "four"))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
