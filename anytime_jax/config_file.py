@@ -54,13 +54,15 @@ def _check_file(argv: Sequence[str]) -> None:
     paths += [after for given, after in itertools.pairwise(argv) if given == "--config"]
     if not paths:
         return
-    path = paths[0]
+    path, _, name = paths[0].partition(":")  # a study's file holds a run under each name
     if len(paths) > 1:
         raise InputError(f"{len(paths)} configurations are given ({', '.join(paths)}): give one")
     if not Path(path).is_file():
         raise InputError(f"{prefix}{path}: there is no such file; the runs are in configs/")
     try:
-        made = runpy.run_path(path).get("get_config", dict)()
+        made = runpy.run_path(path).get("get_config", dict)(*([name] if name else []))
+    except InputError as error:
+        raise InputError(f"{prefix}{path}: {error}") from error
     except (Exception, SystemExit) as error:  # the file is code: it can raise anything
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         where = f"line {frames[-1].lineno}, {shown(frames[-1].line)}: " if frames else ""

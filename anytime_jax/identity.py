@@ -13,6 +13,21 @@ FILE = "run.json"
 _PART = f".{FILE}.part"
 
 
+def read(run_dir: Path) -> dict[str, Any] | None:
+    """Returns the settings that a run wrote down when it began; None if it has not begun.
+
+    Raises:
+      InputError: if what it wrote cannot be read.
+    """
+    file = run_dir / FILE
+    if not file.exists():
+        return None
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))["identity"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error!r}): choose another run_dir") from error
+
+
 def check(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """Checks that a run directory is new, or belongs to the run; changes nothing.
 
@@ -23,12 +38,8 @@ def check(run_dir: Path, identity: Mapping[str, Any]) -> None:
     Raises:
       InputError: if it belongs to a run with other settings, which the message names, or to none.
     """
-    file = run_dir / FILE
-    if file.exists():
-        try:
-            theirs = dict(json.loads(file.read_text(encoding="utf-8"))["identity"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file} is damaged ({error!r}): choose another run_dir") from error
+    theirs = read(run_dir)
+    if theirs is not None:
         _compare(run_dir, theirs, json.loads(json.dumps(identity)))
     elif run_dir.is_dir() and any(path.name != _PART for path in run_dir.iterdir()):
         raise InputError(

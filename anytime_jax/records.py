@@ -119,6 +119,12 @@ def read_records(
     return [row for _, row in sorted(rows.items())]
 
 
+def is_evaluated(run_dir: str | Path, step: int) -> bool:
+    """Whether the records of a run hold an evaluation of a step."""
+    rows = [row for row in read_records(run_dir) if row.step == step]
+    return any(name.startswith("eval/") for row in rows for name in row.values)
+
+
 def _segments(run_dir: str | Path) -> list[Path]:
     found = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
     return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))

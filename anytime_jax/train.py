@@ -24,7 +24,7 @@ from anytime_jax.integrity import saved_steps
 from anytime_jax.metrics import Meter, Writers, check_mirrors
 from anytime_jax.preflight import announce, checked_program, find_goal
 from anytime_jax.progress import Display
-from anytime_jax.records import read_records
+from anytime_jax.records import is_evaluated
 from anytime_jax.retention import retention
 from anytime_jax.step import Program
 
@@ -76,7 +76,7 @@ def train(
     begin = trunk.step if trunk else 0
     start = max(saved_steps(run_dir), default=begin)
     goal, reason = find_goal(config, dataset, start)
-    if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
+    if goal is not None and (start > goal or (start == goal and is_evaluated(run_dir, start))):
         return Outcome(start, reason)
     check_mirrors(config.log)
     program = checked_program(config, mesh)
@@ -167,7 +167,7 @@ class _Loop:
         batches = self._batches()
         try:
             due = step == goal or (step > 0 and self._evaluates(step))
-            if due and not _is_evaluated(Path(config.run_dir), step):
+            if due and not is_evaluated(Path(config.run_dir), step):
                 self._evaluate(step, interrupted)  # the last start was ended before or in it
             while step != goal and not interrupted():
                 self._state, metrics = self._program.train_step(self._state, next(batches))
@@ -291,12 +291,6 @@ class _Loop:
             "version": __version__,
             "jax": jax.__version__,
         }
-
-
-def _is_evaluated(run_dir: Path, step: int) -> bool:
-    """Whether the records hold an evaluation of a step."""
-    rows = [row for row in read_records(run_dir) if row.step == step]
-    return any(name.startswith("eval/") for row in rows for name in row.values)
 
 
 def _header(mesh: Mesh) -> dict[str, Any]:

@@ -1,0 +1,435 @@
+"""Lists and runs a study: `python -m anytime_jax.sweep --study=configs/studies/laptop.py --list`.
+
+`--run` makes what is missing on this machine, each branch after its trunk, and resumes what was
+interrupted; a finished study run again does nothing. Ctrl-C or SIGTERM lets every run save, and the
+same line continues. Each run is a process of its own, with a log in STUDY/logs.
+
+Exit status: 0 when everything that was asked for is there, 1 when a run broke, 2 bad input. A study
+file is Python code and is executed: use those you trust.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anytime_jax import branch, config, flops, identity, integrity
+from anytime_jax.clock import human
+from anytime_jax.command_line import Parser
+from anytime_jax.config import Config
+from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.model import count_params
+from anytime_jax.progress import duration, size
+from anytime_jax.records import is_evaluated
+from anytime_jax.retention import checkpoint_bytes, retention
+from anytime_jax.study import plan
+from anytime_jax.study.plan import Run, Study, chain, product, values, zip
+
+__all__ = ["chain", "main", "product", "values", "zip"]
+
+_MFU = 0.38  # of the authors' 150M runs on one H100
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run with what can be known of it before it is made.
+
+    Attributes:
+      run: its place in the study.
+      config: its checked configuration.
+      start: updates done by the trunk it begins from; 0 if it has none.
+      goal: update at which it stops.
+    """
+
+    run: Run
+    config: Config
+    start: int
+    goal: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it trains on itself."""
+        return self.config.clock.tokens(self.goal - self.start)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of its training."""
+        return float(self.tokens * flops.flops_per_token(self.config.model))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Space of the checkpoints it leaves."""
+        floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
+        policy = retention(self.config)
+        kept = policy.count_kept(self.start, self.goal) + policy.rolling
+        return kept * checkpoint_bytes(4 * floats)
+
+    @property
+    def step(self) -> int:
+        """The update at which it stands."""
+        return max(integrity.saved_steps(self.run.run_dir), default=self.start)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is at its stop, and evaluated there."""
+        return self.step >= self.goal and is_evaluated(self.run.run_dir, self.step)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      argv: the arguments; those of the process by default.
+
+    Returns:
+      The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 140
+    try:
+        study = plan.load(arguments.study)
+        jobs = [job for job in check(study) if fnmatch.fnmatch(job.run.name, arguments.only)]
+        if not jobs:
+            raise InputError(f"--only={arguments.only} matches no run of {study.name}: see --list")
+        if arguments.run:
+            shares = share_machine(arguments.jobs)
+            return _Sweep(study, arguments.study, jobs, shares, console).run()
+        console.print(_table(study, jobs, _speed(arguments, jobs), arguments))
+        return 0
+    except (InputError, RunError, OSError) as error:
+        if arguments.debug:
+            traceback.print_exception(error)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m anytime_jax.sweep",
+        description="List a study's runs and their cost, or run what is missing.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--study", required=True, metavar="FILE", help="a file of configs/studies/")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--list", action="store_true", help="print the runs and their cost")
+    what.add_argument("--run", action="store_true", help="run what is missing on this machine")
+    add("--only", default="*", metavar="PATTERN", help="these runs only, such as 'cosine-*'")
+    add("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    add("--device", default="H100", help="for the hours of --list (default: H100)")
+    add("--mfu", type=float, default=_MFU, help=f"its utilisation (default: {_MFU})")
+    add("--tokens_per_s", type=float, help="a measured speed, in place of --device and --mfu")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def check(study: Study) -> list[Job]:
+    """Returns the runs of a study as jobs, once all their settings are known to be good.
+
+    Raises:
+      InputError: if a run cannot be made, or its directory belongs to another; the message says
+        which.
+    """
+    jobs: dict[str, Job] = {}
+    for run in study.runs:
+        try:
+            settings = config.build(run.settings)
+            goal = settings.stop.after(0, settings.clock)
+            if goal is None:
+                raise InputError("config.stop = 'never': a run of a study needs a stop")
+            job = Job(run, settings, settings.branch_step or 0, goal)
+            _check_directory(job)
+            _check_trunk(job, jobs.get(run.after) if run.after else None)
+        except InputError as error:
+            raise InputError(f"study {study.name}, run {run.name}: {error}") from error
+        jobs[run.name] = job
+    return list(jobs.values())
+
+
+def _check_directory(job: Job) -> None:
+    """Checks that the run's directory is new, or its own."""
+    theirs = identity.read(job.run.run_dir)
+    if theirs is None:
+        return
+    ours = job.config.identity(str(theirs.get("data.fingerprint")))
+    if job.start:
+        ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
+    identity.check(job.run.run_dir, ours)
+
+
+def _check_trunk(job: Job, trunk: Job | None) -> None:
+    """Checks that a branch has a trunk that reaches it, and inherits from it."""
+    if not job.start:
+        return
+    from_run = Path(job.config.branch.from_run)
+    if trunk is None:
+        if not (from_run / identity.FILE).exists() and not job.is_finished:
+            raise InputError(
+                f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
+                "on disk: add the trunk to the study, or train it"
+            )
+        return
+    branch.check_inheritance(job.config, trunk.config, job.start)
+    kept = retention(trunk.config).keeps_forever(job.start)
+    if job.start > trunk.goal or not (kept or job.start == trunk.goal):
+        held = "after its last checkpoint" if job.start > trunk.goal else "where it keeps none"
+        raise InputError(
+            f"it would leave {trunk.run.name} at {job.config.clock.describe(job.start)}, {held}: "
+            "train the trunk further, or choose another point"
+        )
+
+
+def _speed(arguments: argparse.Namespace, jobs: Sequence[Job]) -> float:
+    """FLOP/s for the hours of a list."""
+    if arguments.tokens_per_s is not None:
+        if arguments.tokens_per_s <= 0:
+            raise InputError(f"--tokens_per_s={arguments.tokens_per_s:g}: give a speed above 0")
+        return arguments.tokens_per_s * jobs[0].flops / jobs[0].tokens
+    peak = flops.peak_flops(SimpleNamespace(device_kind=arguments.device))
+    if peak is None:
+        known = ", ".join(flops.PEAK_FLOPS)
+        raise InputError(
+            f"--device={arguments.device}: its peak is not known; give one of {known}, or a "
+            "measured --tokens_per_s"
+        )
+    if not 0 < arguments.mfu <= 1:
+        raise InputError(f"--mfu={arguments.mfu:g}: give a fraction above 0, at most 1")
+    return peak * arguments.mfu
+
+
+def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.Namespace) -> Table:
+    at = f"at {arguments.mfu:.0%} of the peak of one {arguments.device}"
+    if arguments.tokens_per_s is not None:
+        at = f"at {arguments.tokens_per_s:,.0f} tokens/s"
+    title = f"{study.name}: {study.title} Hours {at}, training only."
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", show_footer=True)
+    total = [sum(getattr(job, x) for job in jobs) for x in ("tokens", "flops", "disk_bytes")]
+    finished = f"{sum(job.is_finished for job in jobs)} finished"
+    for name, footer, side in (
+        ("run", f"{len(jobs)} runs", "left"),
+        ("state", finished, "left"),
+        ("stops at", "", "right"),
+        ("tokens", human(total[0]), "right"),
+        ("FLOPs", f"{total[1]:.2e}", "right"),
+        ("disk", size(total[2]), "right"),
+        ("hours", f"{total[1] / speed / 3600:.4g}", "right"),
+    ):
+        table.add_column(name, footer, justify=side, no_wrap=True)
+    for job in jobs:
+        table.add_row(
+            job.run.name,
+            _state(job),
+            f"{job.config.clock.multiple(job.goal):g}x",
+            human(job.tokens),
+            f"{job.flops:.2e}",
+            size(job.disk_bytes),
+            f"{job.flops / speed / 3600:.3g}",
+        )
+    return table
+
+
+def _state(job: Job) -> str:
+    if job.is_finished:
+        return "finished"
+    if job.step > job.start:
+        return f"at {job.config.clock.multiple(job.step):.3g}x"
+    return "missing"
+
+
+def share_machine(jobs: int) -> list[dict[str, str]]:
+    """Returns for each of some jobs at once the environment that gives it its part of the machine.
+
+    Args:
+      jobs: how many run at once. With several GPUs each gets its own; the cores are shared out.
+
+    Raises:
+      InputError: if there are more jobs than cores or GPUs.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= jobs <= len(cores):
+        raise InputError(f"--jobs={jobs}: give 1 to {len(cores)}, the cores of this machine")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else []
+    if visible is None:
+        gpus = [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    if gpus and jobs > len(gpus):
+        raise InputError(f"--jobs={jobs}: this machine has {len(gpus)} GPUs, one for each job")
+    shares = []
+    for slot in range(jobs):
+        share = {"CORES": ",".join(str(core) for core in cores[slot::jobs])}
+        if gpus and jobs > 1:
+            share["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::jobs])
+        shares.append(share)
+    return shares
+
+
+@dataclasses.dataclass
+class _Under:
+    """A run that is under way."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    slot: int
+    began: float
+
+
+class _Sweep:
+    """Runs the jobs of a study that are missing, several at once, trunks first."""
+
+    def __init__(
+        self,
+        study: Study,
+        file: str,
+        jobs: Sequence[Job],
+        shares: Sequence[dict[str, str]],
+        console: Console,
+    ):
+        self._study, self._file, self._console = study, file, console
+        self._shares = shares
+        self._waiting = [job for job in jobs if not job.is_finished]
+        self._count, self._done = len(jobs), len(jobs) - len(self._waiting)
+        self._under_way: list[_Under] = []
+        self._failed: dict[str, str] = {}
+        self._asked: list[int] = []
+
+    def run(self) -> int:
+        """Returns the exit status."""
+        if not self._waiting:
+            self._say(f"all {self._count} runs of {self._study.name} are finished")
+            return 0
+        plan.write(self._study)
+        began = time.monotonic()
+        with self._interruptible():
+            while (self._waiting and not self._asked) or self._under_way:
+                self._reap()
+                while not self._asked and self._start_one():
+                    pass
+                self._drop_orphans()
+                time.sleep(_POLL_SECONDS)
+        spent = duration(time.monotonic() - began)
+        if self._asked:
+            self._say(f"interrupted after {spent}, every run saved; the same line goes on")
+            return 130
+        self._say(f"{self._done} of {self._count} runs are finished, after {spent}")
+        for name, why in self._failed.items():
+            self._say(f"  {name}: {why}")
+        return 1 if self._failed else 0
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def _start_one(self) -> bool:
+        """Starts the first run that can be; False if there is none, or no room."""
+        taken = {under.slot for under in self._under_way}
+        free = [slot for slot in range(len(self._shares)) if slot not in taken]
+        job = next((job for job in self._waiting if self._is_ready(job)), None)
+        if not free or job is None:
+            return False
+        self._waiting.remove(job)
+        logs = Path(self._study.root) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        log = (logs / f"{job.run.name}.log").open("ab")
+        share = dict(self._shares[free[0]])
+        cores = {int(core) for core in share.pop("CORES").split(",")}
+        # Large pages make a CPU train faster; elsewhere they change nothing.
+        tuned = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **share}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "anytime_jax.main", f"--config={self._file}:{job.run.name}"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=tuned,
+            start_new_session=True,  # a Ctrl-C is passed on once, by us
+        )
+        with contextlib.suppress(OSError):  # it may have ended
+            os.sched_setaffinity(process.pid, cores)  # JAX starts its threads later
+        self._under_way.append(_Under(job, process, log, free[0], time.monotonic()))
+        clock, step = job.config.clock, job.step
+        self._say(
+            f"begun    {job.run.name}, from {clock.multiple(step):g}x to "
+            f"{clock.multiple(job.goal):g}x"
+        )
+        return True
+
+    def _is_ready(self, job: Job) -> bool:
+        """Whether its trunk is there, and nobody else is preparing its data."""
+        unfinished = [x.run.name for x in self._waiting]
+        unfinished += [under.job.run.name for under in self._under_way]
+        data = job.config.data.path
+        shared = any(under.job.config.data.path == data for under in self._under_way)
+        prepared = (Path(data) / RECORD_NAME).exists()
+        return job.run.after not in unfinished and (prepared or not shared)
+
+    def _reap(self) -> None:
+        """Takes note of the runs that have ended."""
+        for under in list(self._under_way):
+            status = under.process.poll()
+            if status is None:
+                continue
+            self._under_way.remove(under)
+            under.log.close()
+            job, name = under.job, under.job.run.name
+            spent = duration(time.monotonic() - under.began)
+            if job.is_finished:
+                self._done += 1
+                self._say(f"finished {name}, in {spent} ({self._done} of {self._count})")
+            elif not self._asked:
+                why = _last_line(Path(under.log.name)) or f"exit status {status}"
+                self._failed[name] = f"{why} (the whole of it: {under.log.name})"
+                self._say(f"FAILED   {name}, after {spent}: {why}")
+                if status == 2:  # as good as certain to be said by every other run too
+                    self._waiting.clear()
+
+    def _drop_orphans(self) -> None:
+        """Gives up the branches of trunks that failed."""
+        for job in [x for x in self._waiting if x.run.after in self._failed]:
+            self._waiting.remove(job)
+            self._failed[job.run.name] = f"its trunk {job.run.after} failed"
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Passes the first SIGINT or SIGTERM on to every run, which then saves."""
+
+        def ask(number: int, frame: object) -> None:
+            del frame
+            self._asked.append(number)
+            for under in self._under_way:
+                with contextlib.suppress(OSError):
+                    under.process.send_signal(number)
+
+        before = {x: signal.signal(x, ask) for x in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _last_line(log: Path) -> str:
+    """What a run said last."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = [line for line in lines if line.strip()]
+    return said[-1].strip()[:300] if said else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Studies: lists of named runs, and what to read in them."""
