@@ -223,16 +223,17 @@ def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.
     table = Table(title=title, box=box.SIMPLE, title_justify="left", show_footer=True)
     total = [sum(getattr(job, x) for job in jobs) for x in ("tokens", "flops", "disk_bytes")]
     finished = f"{sum(job.is_finished for job in jobs)} finished"
-    for name, footer, side in (
-        ("run", f"{len(jobs)} runs", "left"),
-        ("state", finished, "left"),
-        ("stops at", "", "right"),
-        ("tokens", human(total[0]), "right"),
-        ("FLOPs", f"{total[1]:.2e}", "right"),
-        ("disk", size(total[2]), "right"),
-        ("hours", f"{total[1] / speed / 3600:.4g}", "right"),
+    for name, footer in (
+        ("run", f"{len(jobs)} runs"),
+        ("state", finished),
+        ("stops at", ""),
+        ("tokens", human(total[0])),
+        ("FLOPs", f"{total[1]:.2e}"),
+        ("disk", size(total[2])),
+        ("hours", f"{total[1] / speed / 3600:.4g}"),
     ):
-        table.add_column(name, footer, justify=side, no_wrap=True)
+        is_text = name in ("run", "state")
+        table.add_column(name, footer, justify="left" if is_text else "right", no_wrap=True)
     for job in jobs:
         table.add_row(
             job.run.name,
@@ -316,7 +317,7 @@ class _Sweep:
         if not self._waiting:
             self._say(f"all {self._count} runs of {self._study.name} are finished")
             return 0
-        plan.write(self._study)
+        plan.write(self._study, self._study.root)
         began = time.monotonic()
         with self._interruptible():
             while (self._waiting and not self._asked) or self._under_way:

@@ -64,7 +64,7 @@ DOORS = {"command_line", "config_file"}
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {
     "theory/": {"errors", "checks", "schedules", "averaging", "settings", "atomic"} | DOORS,
-    "study/": {"errors", "checks", "clock", "records", "atomic"},
+    "study/": {"errors", "checks", "clock", "settings", "records", "atomic", "command_line"},
 }
 
 # The only rooms that know these packages.

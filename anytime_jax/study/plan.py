@@ -210,17 +210,22 @@ def _label(change: Change) -> list[str]:
     return [f"{name}={value}" for name, value in words.items()]
 
 
-def write(study: Study) -> Path:
-    """Writes what a study is into its directory, for those who have no study file."""
-    root = Path(study.root)
+def write(study: Study, root: str | Path, folder: str = ".") -> Path:
+    """Writes what a study is, for those who have no study file.
+
+    Args:
+      study: the plan.
+      root: directory to write into.
+      folder: where in it the directories of the runs are.
+    """
+    root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    told = {
-        "format_version": FORMAT_VERSION,
-        **{name: getattr(study, name) for name in ("name", "title", "published")},
-        "runs": [{"name": x.name, "after": x.after, "config": x.settings} for x in study.runs],
-    }
+    about = {name: getattr(study, name) for name in ("name", "title", "published")}
+    head = json.dumps({"format_version": FORMAT_VERSION, **about, "folder": folder})
+    runs = [{"name": x.name, "after": x.after, "config": x.settings} for x in study.runs]
+    lines = ",\n".join(json.dumps(run) for run in runs)  # a line for each run
     with replacing(root / FILE) as part:
-        part.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        part.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
     return root / FILE
 
 
@@ -262,8 +267,9 @@ def _read(root: Path) -> Study:
         told: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if told["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {told['format_version']}, this is {FORMAT_VERSION}")
+        folder = root / told["folder"]
         planned = [
-            Run(x["name"], {**x["config"], "run_dir": str(root / x["name"])}, x["after"])
+            Run(x["name"], {**x["config"], "run_dir": str(folder / x["name"])}, x["after"])
             for x in told["runs"]
         ]
         return Study(told["name"], str(root), planned, told["title"], told["published"])

@@ -1,0 +1,36 @@
+"""The losses that the paper published, to stand beside a study's own.
+
+Source: the numbers of the paper's Figure 2 (Meterez et al., "Anytime Pretraining"): validation loss
+in nats per token on C4 of the cosine envelope, of the constant and the inverse-square-root run read
+out through the average f25, and of the last iterate of WSD branches.
+"""
+
+import csv
+import functools
+from pathlib import Path
+
+FILE = Path(__file__).with_name("published.csv")
+KINDS = ("cosine", "constant", "inverse_sqrt", "wsd")
+
+
+@functools.cache
+def losses() -> dict[str, dict[str, dict[float, float]]]:
+    """Returns the published losses by model ("150M", "300M"), kind and multiple."""
+    found: dict[str, dict[str, dict[float, float]]] = {}
+    with FILE.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            kinds = found.setdefault(row["model"], {kind: {} for kind in KINDS})
+            for kind in KINDS:
+                kinds[kind][float(row["multiple"])] = float(row[kind])
+    return found
+
+
+def differences(model: str) -> dict[str, dict[float, float]]:
+    """Returns the published losses minus those of the cosine, by kind and multiple."""
+    table = losses()[model]
+    cosine = table["cosine"]
+    return {
+        kind: {m: x - cosine[m] for m, x in table[kind].items()}
+        for kind in KINDS
+        if kind != "cosine"
+    }

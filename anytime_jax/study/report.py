@@ -1,0 +1,147 @@
+"""Figures and tables of a study, and a view of one run, from their records alone.
+
+    python -m anytime_jax.study.report --study=configs/studies/laptop.py
+    python -m anytime_jax.study.report --run=runs/quickstart
+
+A study's report is written into STUDY/report, or --out: every figure as PNG, PDF and CSV, every
+table as CSV, and `index.html` with all of them. What is missing is named, and the rest is drawn.
+With --pack the plan and the records are copied there too, so that the report can be made again from
+that directory, elsewhere, without checkpoints.
+
+Exit status: 0 fine, 2 bad input.
+"""
+
+import argparse
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from anytime_jax import records
+from anytime_jax.clock import human
+from anytime_jax.command_line import Parser
+from anytime_jax.errors import InputError
+from anytime_jax.study import exhibits, live, page, plan, published
+from anytime_jax.study.results import Results
+from anytime_jax.study.select import Reading
+
+_RUNS = "runs"  # in a packed report: the records of every run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      argv: the arguments; those of the process by default.
+
+    Returns:
+      The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 120
+    try:
+        if arguments.run is not None:
+            live.show(arguments.run, console, arguments.watch)
+        else:
+            _report(arguments, console)
+        return 0
+    except KeyboardInterrupt:
+        return 0
+    except (InputError, OSError) as error:
+        if arguments.debug:
+            traceback.print_exception(error)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m anytime_jax.study.report",
+        description="Draw the figures and tables of a study, or look at one run.",
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--study", metavar="FILE", help="a study's file, or its directory")
+    what.add_argument("--run", metavar="DIR", help="one run, in progress or not")
+    add = parser.add_argument
+    add("--out", type=Path, help="directory for the report (default: report/ in the study's)")
+    add("--average", default="f25", help="read out of horizon-free runs (default: f25)")
+    add(
+        "--published",
+        choices=tuple(published.losses()),
+        help="draw the paper's differences of this model too (default: what the study says)",
+    )
+    add("--pack", action="store_true", help="copy the plan and the records to --out as well")
+    add("--watch", type=float, metavar="SECONDS", help="look at --run again and again")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _report(arguments: argparse.Namespace, console: Console) -> None:
+    study = plan.load(arguments.study)
+    if not Path(study.root).is_dir():
+        raise InputError(
+            f"--study={arguments.study}: it has not begun (there is no {study.root}): run it with "
+            f"python -m anytime_jax.sweep --study={arguments.study} --run"
+        )
+    remarks: list[str] = []
+    results = Results(study, remarks.append)
+    if arguments.average not in results.labels:
+        known = ", ".join(results.labels)
+        raise InputError(f"--average={arguments.average}: no run has it; they have {known}")
+    out = arguments.out or Path(study.root) / "report"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out={out} cannot be made ({error.strerror}): choose another"
+        ) from error
+    for remark in remarks:
+        console.print(remark, markup=False)
+    model = arguments.published or study.published
+    made, left_out = exhibits.make(results, Reading(arguments.average), model)
+    done = sum(x.is_finished for x in results.results)
+    clock = results.clock
+    about = [
+        study.title,
+        f"{done} of {len(results.results)} runs are finished. 1x is "
+        f"{human(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} updates "
+        f"of {human(clock.tokens_per_step)} tokens. Horizon-free runs are read out through "
+        f"{arguments.average}, cosine and WSD by their live weights.",
+        *remarks,
+    ]
+    title = f"{study.name}: pretraining without a horizon"
+    files = page.write(out, title, about, made, left_out)
+    if arguments.pack:
+        files += _pack(study, out)
+    for line in left_out:
+        console.print(f"left out {line}", markup=False)
+    for note in dict.fromkeys(note for exhibit in made for note in exhibit.notes):
+        console.print(f"note     {note}", markup=False)
+    console.print(f"{done} of {len(results.results)} runs; {len(files)} files in {out}")
+    console.print(f"the page: {files[0]}", markup=False)
+
+
+def _pack(study: plan.Study, out: Path) -> list[Path]:
+    """Copies what a report is made from into a directory: the plan and every run's records."""
+    if out.resolve() == Path(study.root).resolve():
+        raise InputError(f"--pack: {out} is the study's own directory: give another --out")
+    files = [plan.write(study, out, _RUNS)]
+    for run in study.runs:
+        found = [run.run_dir / "run.json"]
+        found += sorted((run.run_dir / records.DIRECTORY).glob("[0-9]*.jsonl"))
+        for file in (x for x in found if x.exists()):
+            copy = out / _RUNS / run.name / file.relative_to(run.run_dir)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+            files.append(copy)
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main())

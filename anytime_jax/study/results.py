@@ -1,0 +1,289 @@
+"""What the runs of a study came to, from their records alone.
+
+A `Result` is one run. A `Line` is what one choice of settings gives at every multiple: the
+evaluations of a single horizon-free run on its way, or the ends of a family of runs with a horizon
+(cosines, WSD branches), one for each multiple.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.clock import Clock
+from anytime_jax.errors import InputError
+from anytime_jax.records import read_records
+from anytime_jax.settings import flatten
+from anytime_jax.study.curves import LIVE, eval_losses
+from anytime_jax.study.plan import Run, Study
+
+# Names that tell runs apart without being a choice of settings.
+_NOT_SETTINGS = ("name", "run_dir", "stop", "seed", "data.seed", "branch", "schedule.kind",
+                 "schedule.horizon", "eval", "checkpoint", "log", "averages")  # fmt: skip
+_DECAY = ("floor", "shape")
+
+Losses = Mapping[str, float]  # by weight label: "last", "f25", ...
+Key = tuple[tuple[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One run of a study.
+
+    Attributes:
+      name: of the run.
+      kind: of its schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
+      settings: what tells it apart from others of its kind, by short names: `peak`, `b2`, ...
+      seed: of its weights and of the order of its data.
+      horizon: end of its schedule in Chinchilla multiples; None if it has none.
+      goal: multiple at which it is to stop.
+      at: multiple of its last record; 0 if it has not begun.
+      losses: validation losses in nats by multiple and weight label.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    seed: tuple[int, int]
+    horizon: float | None
+    goal: float
+    at: float
+    losses: Mapping[float, Losses]
+
+    @property
+    def key(self) -> Key:
+        """Its settings, to find others with the same."""
+        return tuple(sorted(self.settings.items()))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was evaluated at its goal."""
+        return self.goal in self.losses
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Line:
+    """What one choice of settings gives at every multiple.
+
+    Attributes:
+      kind: of the schedule.
+      settings: by short names.
+      seed: of weights and data.
+      losses: validation losses in nats by multiple and weight label.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    seed: tuple[int, int]
+    losses: Mapping[float, Losses]
+
+    def at(self, label: str) -> dict[float, float]:
+        """Returns the losses of a weight label by multiple."""
+        return {m: losses[label] for m, losses in sorted(self.losses.items()) if label in losses}
+
+    @property
+    def text(self) -> str:
+        """The settings for people, without those of the decay."""
+        return settings_text({k: v for k, v in self.settings.items() if k not in _DECAY})
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Returns settings as a legend has them: `η 0.01, α 1920`."""
+    symbols = {"peak": "η", "b2": "β₂", "gamma": "γ", "alpha": "α"}
+    first = [name for name in symbols if name in settings]  # the learning rate before all else
+    settings = {k: settings[k] for k in [*first, *(k for k in settings if k not in first)]}
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in settings.items()}
+    return ", ".join(f"{symbols.get(k, k)} {v}" for k, v in shown.items())
+
+
+class Results:
+    """All runs of a study, and the choices they offer."""
+
+    def __init__(self, study: Study, remark: Callable[[str], None] = lambda text: None):
+        """Reads the records of every run.
+
+        Args:
+          study: the plan.
+          remark: is told of records that another version wrote or that are torn, one line each.
+
+        Raises:
+          InputError: if the runs do not share one clock, or no run has a record.
+        """
+        self.study = study
+        varying = _varying(study.runs)
+        self.clock = _clock(study)
+        self.results = [_read(run, varying, self.clock, remark) for run in study.runs]
+        if not any(result.losses for result in self.results):
+            raise InputError(
+                f"study {study.name}: no run in {study.root} has an evaluation yet: run it with "
+                "python -m anytime_jax.sweep --study=... --run"
+            )
+        self.first_seed = self.results[0].seed
+        self.lines = _lines(self.results)
+
+    @property
+    def multiples(self) -> list[float]:
+        """The horizons of the cosines, or else the multiples that horizon-free runs reach."""
+        found = {x.horizon for x in self.results if x.kind == "cosine" and x.horizon is not None}
+        if not found:
+            found = {m for x in self.results for m in x.losses if m.is_integer()}
+        return sorted(found)
+
+    @property
+    def labels(self) -> list[str]:
+        """Every weight label: the live weights, then the averages from wide to narrow."""
+        found = {k for x in self.results for losses in x.losses.values() for k in losses}
+        return [LIVE, *sorted(found - {LIVE}, key=_label_order)]
+
+    def main(self, kind: str, seed: tuple[int, int] | None = None) -> list[Line]:
+        """Returns the lines of a kind whose decay is that of the kind's first run.
+
+        Args:
+          kind: of the schedule.
+          seed: of weights and data; by default that of the study's first run.
+        """
+        first = next((x for x in self.results if x.kind == kind), None)
+        seed = seed or self.first_seed
+        lines = [x for x in self.lines if x.kind == kind and x.seed == seed]
+        return [x for x in lines if first and _decay(x.settings) == _decay(first.settings)]
+
+    def replicates(self, line: Line) -> list[Line]:
+        """Returns the line and those of other seeds with the same settings."""
+        same = [x for x in self.lines if x.kind == line.kind and x.settings == line.settings]
+        return sorted(same, key=lambda x: x.seed != line.seed)
+
+    def other_decays(self, line: Line) -> list[Line]:
+        """Returns the lines that differ from this one in the floor or shape of the decay alone."""
+        rest = {k: v for k, v in line.settings.items() if k not in _DECAY}
+        return [
+            x
+            for x in self.lines
+            if (x.kind, x.seed) == (line.kind, line.seed)
+            and x.settings != line.settings
+            and {k: v for k, v in x.settings.items() if k not in _DECAY} == rest
+        ]
+
+    def missing(self, kinds: Iterable[str]) -> list[str]:
+        """Returns what is not there yet of the runs of some kinds, for people."""
+        return [
+            f"{x.name} ({f'stands at {x.at:.3g}x' if x.at else 'not begun'})"
+            for x in self.results
+            if x.kind in kinds and not x.is_finished
+        ]
+
+
+def _read(
+    run: Run, varying: Mapping[str, set[str]], clock: Clock, remark: Callable[[str], None]
+) -> Result:
+    """What the records of a run hold."""
+    settings = run.settings
+    schedule, kind = settings["schedule"], settings["schedule"]["kind"]
+    flat = dict(flatten(settings))
+    chosen = {name.rpartition(".")[2]: flat[name] for name in sorted(varying[kind])}
+    chosen |= {name: schedule[name] for name in _DECAY if name in schedule}
+    chosen = {k: float(v) if isinstance(v, int) else v for k, v in chosen.items()}
+    horizon = _horizon(settings, clock)
+    stop = settings["stop"].removesuffix("+")
+    goal = horizon if stop == "horizon" else clock.multiple(clock.steps(stop, f"{run.name}: stop"))
+    _check_run(run)
+    rows = read_records(run.run_dir, remark)
+    return Result(
+        name=run.name,
+        kind=kind,
+        settings=chosen,
+        seed=(settings["seed"], settings["data"]["seed"]),
+        horizon=horizon,
+        goal=goal or 0.0,
+        at=clock.multiple(rows[-1].step) if rows else 0.0,
+        losses={clock.multiple(row.step): losses for row, losses in eval_losses(rows)},
+    )
+
+
+def _check_run(run: Run) -> None:
+    """Checks that what lies in a run's directory is that run."""
+    file = Path(run.run_dir) / "run.json"
+    if not file.exists():
+        return
+    try:
+        theirs = json.loads(file.read_text(encoding="utf-8"))["identity"]
+        ours = dict(flatten(run.settings))
+        unlike = [k for k in theirs if k in ours and _plain(ours[k]) != _plain(theirs[k])]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file} is damaged ({error!r}): take that run out of the study"
+        ) from error
+    if unlike:
+        told = "; ".join(f"{k} is {theirs[k]!r}, the study has {ours[k]!r}" for k in unlike)
+        raise InputError(f"{run.run_dir} holds another run than {run.name} ({told})")
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _clock(study: Study) -> Clock:
+    """The clock that all runs of a study share."""
+    clocks = {
+        (x["batch_size"], x["model"]["length"], x["chinchilla_tokens"])
+        for x in (run.settings for run in study.runs)
+    }
+    if len(clocks) != 1:
+        raise InputError(
+            f"study {study.name}: its runs have {len(clocks)} clocks (batch_size, model.length, "
+            "chinchilla_tokens): losses are compared on one; make a study of each"
+        )
+    return Clock(*clocks.pop())
+
+
+def _horizon(settings: Mapping[str, Any], clock: Clock) -> float | None:
+    """The end of a run's schedule in Chinchilla multiples."""
+    given = settings["schedule"].get("horizon")
+    if given is None:
+        return None
+    branch = settings["branch"]
+    if given != "branch":
+        return clock.multiple(clock.steps(given, "horizon"))
+    if branch["multiple"]:
+        return float(branch["multiple"])
+    return clock.multiple(clock.horizon_of_branch(branch["step"]))
+
+
+def _varying(runs: Sequence[Run]) -> dict[str, set[str]]:
+    """For each kind of schedule the settings that are not the same in all its runs."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    for run in runs:
+        values = seen.setdefault(run.settings["schedule"]["kind"], {})
+        for name, value in flatten(run.settings):
+            if not any(name == x or name.startswith(x + ".") for x in _NOT_SETTINGS):
+                values.setdefault(name, set()).add(json.dumps(value))
+    always = {"schedule.peak"}
+    return {
+        kind: {k for k, given in values.items() if len(given) > 1} | (always & values.keys())
+        for kind, values in seen.items()
+    }
+
+
+def _lines(results: Sequence[Result]) -> list[Line]:
+    """Puts the ends of runs with a horizon together."""
+    found: dict[tuple[str, Key, tuple[int, int]], dict[float, Losses]] = {}
+    settings: dict[tuple[str, Key, tuple[int, int]], Mapping[str, Any]] = {}
+    for result in results:
+        if result.horizon is None:
+            losses = dict(result.losses)
+        else:
+            losses = {m: x for m, x in result.losses.items() if m == result.horizon}
+        place = (result.kind, result.key, result.seed)
+        found.setdefault(place, {}).update(losses)
+        settings[place] = result.settings
+    return [Line(place[0], settings[place], place[2], x) for place, x in found.items() if x]
+
+
+def _decay(settings: Mapping[str, Any]) -> list[Any]:
+    return [settings.get(name) for name in _DECAY]
+
+
+def _label_order(label: str) -> tuple[str, float]:
+    kind = label.rstrip("0123456789.")
+    number = label.removeprefix(kind)
+    return kind, float(number) if number else 0.0

@@ -1,0 +1,73 @@
+"""Records of a study that nobody trained: the losses are a formula that tests can compute again."""
+
+import json
+import math
+import shutil
+
+from anytime_jax.records import RecordWriter
+from anytime_jax.study import plan
+from anytime_jax.study.results import _clock
+
+FACTORS = {"last": 0.0, "f6.25": 6.25, "f12.5": 12.5, "f25": 25.0, "f50": 50.0, "f100": 100.0}
+
+
+def loss(run, multiple, label, seed=0):
+    """A bowl in the logarithm of the peak, whose bottom moves with the budget."""
+    schedule = run.settings["schedule"]
+    kind, peak = schedule["kind"], schedule["peak"]
+    base = 1.7 + 0.9 * multiple**-0.35
+    best = -4.5 - 0.12 * math.log2(multiple)
+    bowl = 0.02 * (math.log(peak) - best) ** 2
+    live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.0)
+    if kind == "inverse_sqrt":
+        bowl += 0.004 * math.log2(schedule["alpha"] / 960.0) ** 2
+    if label != "last":
+        live = 0.1 * live + 0.003 * abs(math.log2(FACTORS[label] / 25.0))
+    if schedule.get("floor") == 0.0:
+        live -= 0.006
+    early = 0.0
+    if kind == "cosine":
+        horizon = float(schedule["horizon"].rstrip("x"))
+        early = 0.05 * (1 - multiple / horizon)
+    jitter = 0.002 * math.sin(7 * multiple + 13 * seed + len(kind) + math.log(peak))
+    return base + bowl + live + early + jitter
+
+
+def write_run(run, clock, folder, until=None):
+    """The records of one run, with an evaluation at every doubling up to its stop."""
+    settings = run.settings
+    begin = 0
+    if settings["branch"]["from_run"]:
+        stop = settings["branch"]["multiple"]
+        begin = clock.branch_step(clock.steps(f"{stop}x"))
+    elif settings["stop"] == "horizon":
+        stop = float(settings["schedule"]["horizon"].rstrip("x"))
+    else:
+        stop = float(settings["stop"].rstrip("x"))
+    stop = min(stop, until or stop)
+    folder.mkdir(parents=True, exist_ok=True)
+    identity = {"schedule.peak": settings["schedule"]["peak"], "seed": settings["seed"]}
+    about = {"name": run.name, "identity": identity, "config": settings}
+    (folder / "run.json").write_text(json.dumps(about))
+    writer = RecordWriter(folder, begin, {"version": "0.1.0"})
+    multiple = 1.0
+    while multiple <= stop:
+        step = clock.steps(f"{multiple}x")
+        if step > begin:
+            values = {f"eval/{k}/loss": loss(run, multiple, k, settings["seed"]) for k in FACTORS}
+            trained = {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}
+            writer.write(step, clock.tokens(step), {**values, **trained})
+        multiple *= 2
+    writer.close()
+
+
+def write_study(study, root, leave_out=()):
+    """A study's directory with records of all runs but some; returns it as it is read back."""
+    if root.exists():
+        shutil.rmtree(root)
+    root.mkdir(parents=True)
+    plan.write(study, root)
+    for run in study.runs:
+        if run.name not in leave_out:
+            write_run(run, _clock(study), root / run.name)
+    return plan.load(root)
