@@ -354,7 +354,7 @@ class _Sweep:
         # Large pages make a CPU train faster; elsewhere they change nothing.
         tuned = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **share}
         process = subprocess.Popen(
-            [sys.executable, "-m", "anytime_jax.main", f"--config={self._file}:{job.run.name}"],
+            command(self._file, job.run.name),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -423,6 +423,11 @@ class _Sweep:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def command(file: str, name: str) -> list[str]:
+    """Returns the command line of one run of a study."""
+    return [sys.executable, "-m", "anytime_jax.main", f"--config={file}:{name}"]
 
 
 def _last_line(log: Path) -> str:

@@ -95,6 +95,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
         known = ", ".join(results.labels)
         raise InputError(f"--average={arguments.average}: no run has it; they have {known}")
     out = arguments.out or Path(study.root) / "report"
+    if arguments.pack and out.resolve() == Path(study.root).resolve():
+        raise InputError(f"--pack: {out} is the study's own directory: give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -129,8 +131,6 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
 
 def _pack(study: plan.Study, out: Path) -> list[Path]:
     """Copies what a report is made from into a directory: the plan and every run's records."""
-    if out.resolve() == Path(study.root).resolve():
-        raise InputError(f"--pack: {out} is the study's own directory: give another --out")
     files = [plan.write(study, out, _RUNS)]
     for run in study.runs:
         found = [run.run_dir / "run.json"]

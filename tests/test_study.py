@@ -1,0 +1,230 @@
+"""Results, selections and exhibits, against losses that a formula gave (`made.py`)."""
+
+import csv
+import math
+import statistics
+
+import made
+import pytest
+
+from anytime_jax.errors import InputError
+from anytime_jax.study import exhibits, published
+from anytime_jax.study.results import Results
+from anytime_jax.study.select import (
+    Reading,
+    best_at,
+    closest,
+    differences,
+    envelope,
+    gaps,
+    on_edge,
+)
+from configs.studies import laptop
+
+STUDY = laptop.get_study()
+MULTIPLES = [1.0, 2.0, 4.0, 8.0]
+PEAKS = (3e-3, 1e-2, 3e-2)
+
+
+@pytest.fixture(scope="module", name="root")
+def root_fixture(tmp_path_factory):
+    return tmp_path_factory.mktemp("study") / "laptop"
+
+
+@pytest.fixture(scope="module", name="results")
+def results_fixture(root):
+    return Results(made.write_study(STUDY, root))
+
+
+def wanted(name, multiple, label, seed=0):
+    return made.loss(STUDY.run(name), multiple, label, seed)
+
+
+def test_the_envelope_is_the_least_of_all_cosines_at_each_horizon(results):
+    of = envelope(results)
+    assert list(of) == MULTIPLES == results.multiples
+    for m, line in of.items():
+        each = [wanted(f"cosine-peak={p:g}-horizon={m:g}x", m, "last") for p in PEAKS]
+        assert line.at("last")[m] == min(each)
+        assert line.settings["floor"] == 0.1  # the cosines to 0 are not part of it
+        assert line.seed == (0, 0)
+
+
+def test_the_closest_line_has_the_least_mean_difference(results):
+    of = envelope(results)
+    line = closest(results.main("constant"), "f25", of)
+    mean = {}
+    for peak in PEAKS:
+        each = [wanted(f"constant-peak={peak:g}", m, "f25") for m in MULTIPLES]
+        cosine = [of[m].at("last")[m] for m in MULTIPLES]
+        mean[peak] = statistics.fmean(x - c for x, c in zip(each, cosine, strict=True))
+    assert line.settings["peak"] == min(mean, key=mean.get)
+    found = statistics.fmean(differences(line, "f25", of).values())
+    assert found == pytest.approx(min(mean.values()), abs=1e-12)
+
+
+def test_a_line_that_lacks_a_multiple_is_not_the_closest(results, tmp_path):
+    """Its mean is over fewer, easier budgets."""
+    study = made.write_study(STUDY, tmp_path / "cut", leave_out=("constant-peak=0.01",))
+    run = study.run("constant-peak=0.01")
+    made.write_run(run, results.clock, run.run_dir, until=2)
+    cut = Results(study)
+    line = closest(cut.main("constant"), "f25", envelope(cut))
+    assert line.settings["peak"] != 0.01
+    assert len(line.losses) == 4
+
+
+def test_the_best_at_each_budget(results):
+    for m in MULTIPLES:
+        each = {p: wanted(f"constant-peak={p:g}", m, "f25") for p in PEAKS}
+        line = best_at(results.main("constant"), m, "f25")
+        assert line.settings["peak"] == min(each, key=each.get)
+    assert best_at(results.main("constant"), 16.0, "f25") is None
+
+
+def test_branches_of_a_trunk_are_one_line(results):
+    line = next(x for x in results.main("wsd") if x.settings["peak"] == 0.01)
+    assert line.at("last") == {
+        m: wanted(f"wsd-peak=0.01-horizon={m:g}x", m, "last") for m in MULTIPLES
+    }
+
+
+def test_noise_is_the_standard_error_over_seeds(results):
+    of = envelope(results)
+    line = next(x for x in results.main("constant") if x.settings["peak"] == 0.01)
+    found = gaps(results, line, "f25", of)
+    for m in MULTIPLES:
+        peak = of[m].settings["peak"]
+        names = [f"constant-peak=0.01{x}" for x in ("", "-seed=1")]
+        first = wanted(names[0], m, "f25") - of[m].at("last")[m]
+        if peak != 0.01:  # no second seed of that cosine in the study
+            assert (found[m].seeds, found[m].mean) == (1, first)
+            assert math.isnan(found[m].noise)
+            continue
+        cosine = wanted(f"cosine-peak=0.01-horizon={m:g}x-seed=1", m, "last", seed=1)
+        second = wanted(names[1], m, "f25", seed=1) - cosine
+        assert found[m].first == pytest.approx(first, abs=1e-12)
+        assert found[m].mean == pytest.approx((first + second) / 2, abs=1e-12)
+        assert found[m].noise == pytest.approx(abs(first - second) / 2, abs=1e-12)
+    assert {gap.seeds for gap in found.values()} >= {2}
+
+
+def test_an_optimum_on_the_edge_is_seen(results):
+    lines = {x.settings["peak"]: x for x in results.main("constant")}
+    assert {peak: on_edge(results, x) for peak, x in lines.items()} == {
+        3e-3: ["peak"], 1e-2: [], 3e-2: ["peak"],
+    }  # fmt: skip
+    inverse = {(x.settings["peak"], x.settings["alpha"]): x for x in results.main("inverse_sqrt")}
+    assert on_edge(results, inverse[1e-2, 1920.0]) == ["alpha"]
+    assert on_edge(results, inverse[3e-3, 1920.0]) == ["peak"]  # no other alpha was tried there
+
+
+def test_another_end_of_the_decay_is_found(results):
+    line = next(x for x in results.main("cosine") if x.settings["peak"] == 0.01)
+    (other,) = results.other_decays(line)
+    assert other.settings["floor"] == 0.0
+    for m, loss in other.at("last").items():
+        assert loss - line.at("last")[m] == pytest.approx(-0.006, abs=1e-12)
+
+
+def table_of(made_exhibits, stem):
+    return next(x.table for x in made_exhibits if x.stem == stem)
+
+
+def test_every_exhibit_is_made(results):
+    found, left_out = exhibits.make(results, Reading())
+    assert left_out == []
+    stems = [x.stem for x in found]
+    assert stems == [
+        "comparison", "best_at_each_budget", "cosine_transfer", "transfer", "alpha", "averages",
+        "decay_ends", "settings_of_single_trajectories", "settings_at_each_budget", "runs",
+    ]  # fmt: skip
+    for exhibit in found:
+        widths = {len(row) for row in exhibit.table}
+        assert len(widths) == 1, exhibit.stem
+        assert exhibit.title
+        assert exhibit.caption
+        tables_alone = exhibit.stem.startswith("settings") or exhibit.stem == "runs"
+        assert (exhibit.figure is None) == tables_alone
+    row = dict(zip(table_of(found, "alpha")[0], table_of(found, "alpha")[1], strict=True))
+    assert row["alpha"] == "480"
+    assert row["4x"] == f"{wanted('inverse_sqrt-peak=0.01-alpha=480', 4.0, 'f25'):.4f}"
+
+
+def test_another_average_is_read_out(results):
+    found, _ = exhibits.make(results, Reading("f100"))
+    rows = {row[0]: row[1:] for row in table_of(found, "comparison")}
+    cells = rows["constant + f100: loss"][:4]
+    each = {p: [wanted(f"constant-peak={p:g}", m, "f100") for m in MULTIPLES] for p in PEAKS}
+    assert cells in [[f"{x:.4f}" for x in losses] for losses in each.values()]
+
+
+def test_the_transfer_table_never_looks_back(results):
+    found, _ = exhibits.make(results, Reading())
+    for kind, at, _, *cells in table_of(found, "transfer")[1:]:
+        assert kind in ("constant", "1/√t")
+        empty = [m for m, cell in zip(MULTIPLES, cells, strict=True) if not cell]
+        assert empty == [m for m in MULTIPLES if m < float(at.rstrip("x"))]
+
+
+def test_what_is_missing_is_named_and_the_rest_is_drawn(tmp_path):
+    gone = ("cosine-peak=0.01-horizon=8x", "constant-peak=0.003")
+    results = Results(made.write_study(STUDY, tmp_path / "s", leave_out=gone))
+    found, left_out = exhibits.make(results, Reading())
+    assert left_out == []
+    comparison = found[0]
+    assert comparison.notes[0] == (
+        "Missing, and left out: cosine-peak=0.01-horizon=8x (not begun); "
+        "constant-peak=0.003 (not begun)."
+    )
+
+
+def test_a_study_without_its_cosines_says_so(tmp_path):
+    gone = [x.name for x in STUDY.runs if x.name.startswith("cosine")]
+    results = Results(made.write_study(STUDY, tmp_path / "s", leave_out=gone))
+    found, left_out = exhibits.make(results, Reading())
+    assert "the comparison: its runs are not in the study, or have no evaluation yet" in left_out
+    assert "runs" in [x.stem for x in found]
+
+
+def test_a_study_without_records_is_refused(tmp_path):
+    study = made.write_study(STUDY, tmp_path / "s", leave_out=[x.name for x in STUDY.runs])
+    with pytest.raises(InputError, match="has an evaluation yet: run it with"):
+        Results(study)
+
+
+def test_another_run_in_the_directory_is_refused(tmp_path):
+    study = made.write_study(STUDY, tmp_path / "s")
+    run = study.run("constant-peak=0.03")
+    theirs = study.run("constant-peak=0.01").run_dir / "run.json"
+    (run.run_dir / "run.json").write_text(theirs.read_text())
+    with pytest.raises(InputError, match=r"another run than constant-peak=0\.03 .schedule\.p"):
+        Results(study)
+    (run.run_dir / "run.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        Results(study)
+
+
+def test_torn_lines_and_other_versions_are_said(tmp_path):
+    study = made.write_study(STUDY, tmp_path / "s")
+    torn = study.runs[0].run_dir / "records" / "0000.jsonl"
+    torn.write_text(torn.read_text() + '{"step": 48')
+    other = study.runs[1].run_dir / "records" / "0000.jsonl"
+    other.write_text(other.read_text().replace('"version": "0.1.0"', '"version": "9.0"'))
+    remarks = []
+    results = Results(study, remarks.append)
+    assert len([x for x in remarks if "its last line is torn" in x]) == 1
+    assert len([x for x in remarks if "written by version 9.0" in x]) == 1
+    assert all(x.is_finished for x in results.results)
+
+
+def test_the_published_losses_are_the_papers():
+    """Two of its numbers as the text and the tables print them, and their differences."""
+    losses = published.losses()
+    assert {k: len(v["cosine"]) for k, v in losses.items()} == {"150M": 6, "300M": 5}
+    assert losses["150M"]["constant"][1.0] == pytest.approx(3.0259, abs=5e-5)
+    assert losses["300M"]["wsd"][16.0] == pytest.approx(2.6296, abs=5e-5)
+    found = published.differences("150M")
+    assert found["inverse_sqrt"][32.0] == pytest.approx(0.0041, abs=5e-5)
+    with published.FILE.open() as file:
+        assert len(list(csv.DictReader(file))) == 11

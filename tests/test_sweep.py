@@ -1,0 +1,338 @@
+"""The door to studies: what it lists, in which order it runs, and what it refuses.
+
+Most runs here are pretended by a small process that leaves what a finished run leaves; one study
+is really trained.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tiny
+from tiny import dataset_fixture  # noqa: F401
+
+from anytime_jax import sweep
+from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.integrity import saved_steps
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+STUDY = """
+import sys
+sys.path[:0] = [{here!r}, {repository!r}]
+import tiny
+from anytime_jax.study import plan
+
+def get_study():
+    given = tiny.settings("unused", {data!r}, stop="2x")
+    given.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}}
+    trunks = plan.runs("constant", given, plan.values("seed", 0, 1), {root!r})
+    return plan.Study("tiny", {root!r}, plan.chain(trunks, {more}), "two seeds.")
+
+def get_config(name=""):
+    return get_study().run(name).config
+"""
+BRANCHES = "plan.branches('wsd', trunks, [1, 2])"
+
+PRETENDED = """
+import json, os, pathlib, signal, sys, time
+run, begin, step, how = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+asked = []
+signal.signal(signal.SIGINT, lambda *_: asked.append(1))
+with open(run.parent / "order.txt", "a") as order:
+    order.write(f"begin {run.name} {sorted(os.sched_getaffinity(0))}\\n")
+if how == "fails":
+    print("all is well")
+    sys.exit("error: it broke")
+if how == "refuses":
+    print("error: this cannot be")
+    sys.exit(2)
+for _ in range(400 if how == "waits" else 2):
+    time.sleep(0.05)
+    if asked:
+        sys.exit(0)
+(run / "checkpoints" / str(step)).mkdir(parents=True)
+(run / "checkpoints" / str(step) / "_CHECKPOINT_METADATA").touch()
+(run / "records").mkdir()
+rows = [{"format_version": 1, "from_step": begin},
+        {"step": step, "tokens": step * 64, "values": {"eval/last/loss": 1.0}}]
+(run / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\\n" for x in rows))
+with open(run.parent / "order.txt", "a") as order:
+    order.write(f"end {run.name} -\\n")
+"""
+
+
+@pytest.fixture(name="study")
+def study_fixture(tmp_path):
+    """Writes the study's file; returns it and the directory of its runs."""
+
+    def write(more=BRANCHES, data="data"):
+        file, root = tmp_path / "study.py", tmp_path / "runs"
+        places = {"here": str(HERE), "repository": str(HERE.parent)}
+        file.write_text(STUDY.format(data=str(data), root=str(root), more=more, **places))
+        return file, root
+
+    return write
+
+
+@pytest.fixture(name="pretend")
+def pretend_fixture(monkeypatch, tmp_path):
+    """Makes runs pretend, each in its own way."""
+
+    def arrange(**how):
+        script = tmp_path / "pretend.py"
+        script.write_text(PRETENDED)
+
+        def command(file, name):
+            del file
+            horizon = int(name[-2]) if name.startswith("wsd") else 2
+            begin = 9 * horizon if name.startswith("wsd") else 0
+            way = how.get(name.replace("-", "_").replace("=", "_"), "ends")
+            run = str(tmp_path / "runs" / name)
+            return [sys.executable, str(script), run, str(begin), str(10 * horizon), way]
+
+        monkeypatch.setattr(sweep, "command", command)
+        monkeypatch.setattr(sweep, "_POLL_SECONDS", 0.02)
+
+    return arrange
+
+
+def order(root):
+    return [tuple(line.split(maxsplit=2)) for line in (root / "order.txt").read_text().splitlines()]
+
+
+def run(file, *arguments):
+    return sweep.main([f"--study={file}", "--run", *arguments])
+
+
+def test_the_list_says_what_each_run_costs(study, capsys):
+    file, root = study()
+    assert sweep.main([f"--study={file}", "--list", "--tokens_per_s=0.01"]) == 0
+    said = capsys.readouterr().out
+    assert "tiny: two seeds. Hours at 0 tokens/s, training only." in said
+    rows = {
+        x.split()[0]: x.split()[1:] for x in said.splitlines() if x.strip().startswith(("c", "w"))
+    }
+    assert len(rows) == 6
+    assert rows["constant-seed=0"][:3] == ["missing", "2x", "1.28K"]
+    assert rows["wsd-seed=1-horizon=2x"][:3] == ["missing", "2x", "128"]  # two updates of 64 tokens
+    assert rows["constant-seed=0"][-1] == f"{1280 / 0.01 / 3600:.3g}"
+    params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
+    disk = sweep.check(sweep.plan.load(file))[0].disk_bytes / (4 + 2)  # 9, 10, 18, 20 and 2 rolling
+    assert 0.98 * params < disk < 1.1 * params + 2**18
+    assert not root.exists()
+
+
+def test_hours_on_a_named_device(study, capsys):
+    file, _ = study()
+    assert sweep.main([f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
+    assert "Hours at 50% of the peak of one H100" in capsys.readouterr().out
+    job = sweep.check(sweep.plan.load(file))[0]
+    arguments = sweep._parser().parse_args(["--study=x", "--list", "--mfu=0.5"])
+    assert sweep._speed(arguments, [job]) == 0.5 * 989e12
+
+
+def test_branches_run_after_their_trunk_and_a_finished_study_does_nothing(study, pretend, capsys):
+    file, root = study()
+    pretend()
+    assert run(file) == 0
+    assert "6 of 6 runs are finished" in capsys.readouterr().out
+    told = [(what, name) for what, name, _ in order(root)]
+    assert len(told) == 12
+    for seed in (0, 1):
+        ended = told.index(("end", f"constant-seed={seed}"))
+        for m in (1, 2):
+            assert told.index(("begin", f"wsd-seed={seed}-horizon={m}x")) > ended
+    assert json.loads((root / "study.json").read_text())["name"] == "tiny"
+    assert run(file) == 0
+    assert "all 6 runs of tiny are finished" in capsys.readouterr().out
+    assert len(order(root)) == 12
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_two_at_once_have_a_core_each(study, pretend):
+    file, root = study("[]")
+    pretend()
+    pathlib.Path(root.parent / "data").mkdir()
+    (root.parent / "data" / RECORD_NAME).touch()
+    file.write_text(file.read_text().replace("'data'", repr(str(root.parent / "data"))))
+    assert run(file, "--jobs=2") == 0
+    told = order(root)
+    assert [what for what, *_ in told[:2]] == ["begin", "begin"]
+    assert told[0][2] != told[1][2]
+
+
+def test_runs_that_must_prepare_the_same_data_do_not_race(study, pretend):
+    file, root = study("[]")  # no data are there
+    pretend()
+    if len(os.sched_getaffinity(0)) > 1:
+        assert run(file, "--jobs=2") == 0
+        assert [what for what, *_ in order(root)] == ["begin", "end", "begin", "end"]
+
+
+def test_a_run_that_breaks_takes_only_its_branches_with_it(study, pretend, capsys):
+    file, root = study()
+    pretend(constant_seed_0="fails")
+    assert run(file) == 1
+    said = capsys.readouterr().out
+    assert "FAILED   constant-seed=0, after 0s: error: it broke" in said
+    assert "3 of 6 runs are finished" in said
+    assert "wsd-seed=0-horizon=1x: its trunk constant-seed=0 failed" in said
+    assert "all is well" in (root / "logs" / "constant-seed=0.log").read_text()
+    pretend()
+    assert run(file) == 0  # what is missing, and no more
+    assert [name for what, name, _ in order(root)].count("constant-seed=1") == 2
+
+
+def test_bad_input_to_one_run_ends_the_sweep(study, pretend, capsys):
+    file, root = study()
+    pretend(constant_seed_0="refuses")
+    assert run(file) == 1
+    assert "error: this cannot be" in capsys.readouterr().out
+    assert [name for what, name, _ in order(root)] == ["constant-seed=0"]
+
+
+def test_only_some(study, pretend, capsys):
+    file, root = study()
+    pretend()
+    assert run(file, "--only=constant-*1") == 0
+    assert [name for _, name, _ in order(root)] == ["constant-seed=1"] * 2
+    assert sweep.main([f"--study={file}", "--list", "--only=x"]) == 2
+    assert "--only=x matches no run of tiny: see --list" in capsys.readouterr().err
+
+
+def test_an_interrupt_lets_the_runs_save(study, pretend, tmp_path):
+    file, root = study()
+    pretend(constant_seed_0="waits")
+    program = f"""
+import sys
+sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
+from anytime_jax import sweep
+script = {str(tmp_path / "pretend.py")!r}
+sweep.command = lambda file, name: [sys.executable, script, {str(root)!r} + "/" + name, "0", "20",
+                                    "waits"]
+sys.exit(sweep.main(["--study={file}", "--run"]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (root / "order.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "every run saved; the same line goes on" in said
+    assert [what for what, *_ in order(root)] == ["begin"]
+
+
+# What is refused, in one line
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "plan.branches('wsd', [plan.Run('gone-a', trunks[0].config)], [1])",
+            "begins from gone-a, which is not a run before it",
+        ),
+        (
+            "[plan.Run('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
+            "run far: config.branch.from_run = ",
+        ),
+        ("plan.branches('wsd', trunks[:1], [4])", "after its last checkpoint: train the trunk"),
+        ("plan.branches('wsd', trunks[:1], [1.5])", "where it keeps none: train the trunk"),
+        ("plan.branches('wsd', trunks[:1], [0.1])", "must be over before the decay begins"),
+        (
+            "[plan.Run(x.name, x.config.copy_and_resolve_references() if x.config.schedule.update("
+            "peak=0.5) else x.config, x.after) for x in plan.branches('wsd', trunks[:1], [1])]",
+            "schedule.peak was 0.01, is 0.5",
+        ),
+        (
+            "plan.runs('endless', given, plan.values('stop', 'never'), 'x')",
+            "config.stop = 'never': a run of a study needs a stop",
+        ),
+        ("plan.runs('bad', given, plan.values('batch_size', 0), 'x')", "config.batch_size = 0"),
+        ("plan.runs('constant', given, plan.values('seed', 0), 'x')", "two runs are called"),
+    ],
+)
+def test_a_study_that_cannot_be_run(more, message, study, capsys):
+    file, root = study(more)
+    for what in ("--list", "--run"):
+        assert sweep.main([f"--study={file}", what]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert message in error
+    assert not root.exists()
+
+
+def test_a_directory_of_another_run_is_refused(study, capsys):
+    file, root = study()
+    settings = sweep.check(sweep.plan.load(file))[0].config
+    folder = root / "constant-seed=0"
+    folder.mkdir(parents=True)
+    theirs = {**settings.identity("abc"), "schedule.peak": 0.5}
+    (folder / "run.json").write_text(json.dumps({"identity": theirs}))
+    assert run(file) == 2
+    error = capsys.readouterr().err
+    assert "run constant-seed=0: config.run_dir" in error
+    assert "schedule.peak was 0.5, is 0.01" in error
+    assert sorted(x.name for x in root.iterdir()) == ["constant-seed=0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs=0", "--run"], "--jobs=0: give 1 to"),
+        (["--jobs=9999", "--run"], "--jobs=9999: give 1 to"),
+        (["--device=abacus", "--list"], "--device=abacus: its peak is not known; give one of"),
+        (["--mfu=2", "--list"], "--mfu=2: give a fraction above 0"),
+        (["--tokens_per_s=0", "--list"], "--tokens_per_s=0: give a speed above 0"),
+    ],
+)
+def test_bad_flags(arguments, message, study, capsys):
+    file, _ = study()
+    assert sweep.main([f"--study={file}", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_each_job_gets_its_gpu(monkeypatch):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
+    shares = [x["CUDA_VISIBLE_DEVICES"] for x in sweep.share_machine(2)]
+    assert shares == ["3,7", "5"]
+    assert "CUDA_VISIBLE_DEVICES" not in sweep.share_machine(1)[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ValueError, match="this machine has 1 GPUs, one for each job"):
+        sweep.share_machine(2)
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_interrupted_and_resumed(study, dataset, capsys):
+    """The real thing: two trunks and a branch of each, killed on the way; every run ends."""
+    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anytime_jax.sweep", f"--study={file}", "--run"],
+        cwd=HERE.parent,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not saved_steps(root / "constant-seed=0") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(["pkill", "-9", "-f", f"config={file}"], check=False)  # its runs live on
+    assert run(file) == 0
+    said = capsys.readouterr().out
+    assert "4 of 4 runs are finished" in said
+    assert saved_steps(root / "wsd-seed=1-horizon=2x")[-1] == 20
+    shutil.copytree(root, root.parent / "before")
+    assert run(file) == 0
+    assert tiny.CHINCHILLA_STEPS == 10
