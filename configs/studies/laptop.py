@@ -4,8 +4,9 @@
     python -m anytime_jax.study.report --study=configs/studies/laptop.py
 
 The cosine tuned at each horizon, the constant and the inverse square root with averages, and WSD
-branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2; what a decay to 0 changes; and a second
-seed, of weights and data, for the chosen settings, so that differences come with their noise.
+branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the best was on the
+edge; what a decay to 0 changes; and a second seed, of weights and data, for the chosen settings, so
+that differences come with their noise.
 
 Cost:   under two hours on two CPU cores.
 Result: docs/studies/laptop/
@@ -37,8 +38,10 @@ def get_study() -> Study:
         runs("cosine", cosine, product(peaks, horizons), ROOT),
         trunks,
         branches("wsd", trunks, HORIZONS),
-        runs("inverse_sqrt", inverse_sqrt, chain(*_inverse_sqrt_space()), ROOT),
-        runs("cosine", cosine, product(CHOSEN["cosine"], horizons, SECOND_SEED), ROOT),
+        runs("inverse_sqrt", inverse_sqrt, _inverse_sqrt_space(), ROOT),
+        runs("cosine", cosine, product(WIDER, horizons[:1]), ROOT),
+        runs("constant", constant, product(WIDER, values("stop", "2x")), ROOT),
+        runs("cosine", cosine, product(CHOSEN["cosine"], SECOND_SEED), ROOT),
         second,
         branches("wsd", second, HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, product(CHOSEN["inverse_sqrt"], SECOND_SEED), ROOT),
@@ -55,29 +58,34 @@ def get_config(name: str = "") -> ConfigDict:
 
 # The settings that came out best with the first seed.
 CHOSEN = {
-    "cosine": values("schedule.peak", 1e-2),
+    "cosine": zip(
+        values("schedule.peak", 3e-2, 1e-2, 1e-2, 1e-2),
+        values("schedule.horizon", "1x", "2x", "4x", "8x"),
+    ),
     "constant": values("schedule.peak", 1e-2),
-    "inverse_sqrt": product(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0)),
+    "inverse_sqrt": product(values("schedule.peak", 3e-2), values("schedule.alpha", 1920.0)),
 }
+# Where the best was on the edge of the grid.
+WIDER = values("schedule.peak", 1e-1)
 
 
-def _inverse_sqrt_space() -> list[list[dict[str, float]]]:
-    """Every peak with the longest alpha, and every alpha with the middle peak."""
+def _inverse_sqrt_space() -> list[dict[str, float]]:
+    """Every peak with the longest alpha, every alpha with the best peak, and a higher peak."""
     short, long = (values("schedule.alpha", alpha) for alpha in ALPHAS)
-    return [
+    return chain(
         product(values("schedule.peak", *PEAKS), long),
-        product(values("schedule.peak", 1e-2), short),
-    ]
+        product(values("schedule.peak", 3e-2), short),
+        product(WIDER, long, values("stop", "2x")),
+    )
 
 
 def _to_zero(cosine: ConfigDict, trunks: list[Run]) -> list[Run]:
     """The chosen cosine and WSD with a decay to 0 in place of a tenth of the peak."""
     floor = values("schedule.floor", 0.0)
-    horizons = values("schedule.horizon", "1x", "2x", "4x")
-    middle = [run for run in trunks if run.settings["schedule"]["peak"] == 1e-2]
+    chosen = [run for run in trunks if run.settings["schedule"]["peak"] == 1e-2]
     return chain(
-        runs("cosine", cosine, product(CHOSEN["cosine"], horizons, floor), ROOT),
-        branches("wsd_to_0", middle, HORIZONS, floor=0.0),
+        runs("cosine", cosine, product(CHOSEN["cosine"][:2], floor), ROOT),
+        branches("wsd_to_0", chosen, HORIZONS, floor=0.0),
     )
 
 

@@ -1,0 +1,47 @@
+"""The paper's 300M experiment, 1x to 16x: cosines, horizon-free runs, WSD branches.
+
+    python -m anytime_jax.sweep --study=configs/studies/paper_300m.py --list
+    python -m anytime_jax.sweep --study=configs/studies/paper_300m.py --run --jobs=8
+    python -m anytime_jax.study.report --study=configs/studies/paper_300m.py
+
+The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
+here every constant run has a branch at every horizon.
+
+Cost:   84 runs, 6,697 hours of one H100 at 160,000 tokens/s (the authors' rate), 7.4 TB of checkpoints
+Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer and alpha figures,
+        and their tables; its published losses are drawn beside them.
+"""
+
+from ml_collections import ConfigDict
+
+from anytime_jax.study.plan import Study, branches, chain, product, runs, values
+from configs import paper
+
+ROOT = "runs/studies/paper_300m"
+HORIZONS = (1, 2, 4, 8, 16)  # multiples of 12,500 updates
+PEAKS = (3e-4, 1e-3, 3e-3)
+B2S = (0.95, 0.99)
+ALPHAS = (12_800.0, 25_600.0, 51_200.0)
+
+
+def get_study() -> Study:
+    """Returns the study."""
+    space = product(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
+    horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
+    cosine = paper.cosine(paper.model_300m("cosine"), 0.0, 0.0, "")
+    constant = paper.constant(paper.model_300m("constant"), 0.0, 0.0)
+    inverse_sqrt = paper.inverse_sqrt(paper.model_300m("inverse_sqrt"), 0.0, 0.0, 0.0)
+    trunks = runs("constant", constant, space, ROOT)
+    study = chain(
+        runs("cosine", cosine, product(space, horizons), ROOT),
+        trunks,
+        runs("inverse_sqrt", inverse_sqrt, product(space, values("schedule.alpha", *ALPHAS)), ROOT),
+        branches("wsd", trunks, HORIZONS),
+    )
+    title = "the paper's 300M runs on C4, 1x to 16x."
+    return Study("paper_300m", ROOT, study, title, published="300M")
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config

@@ -1,0 +1,47 @@
+"""The paper's experiment at batch 4096 with the 150M model, 1x to 16x.
+
+    python -m anytime_jax.sweep --study=configs/studies/paper_large_batch.py --list
+    python -m anytime_jax.sweep --study=configs/studies/paper_large_batch.py --run --jobs=8
+    python -m anytime_jax.study.report --study=configs/studies/paper_large_batch.py
+
+The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
+here every constant run has a branch at every horizon.
+
+Cost:   90 runs, 2,079 hours of one H100 at 300,000 tokens/s (the authors' rate), 4.9 TB of checkpoints
+Result: the paper's large-batch figure and its twin at the best settings of each budget. The paper
+        gives no numbers for it.
+"""
+
+from ml_collections import ConfigDict
+
+from anytime_jax.study.plan import Study, branches, chain, product, runs, values
+from configs import paper
+
+ROOT = "runs/studies/paper_large_batch"
+HORIZONS = (1, 2, 4, 8, 16)  # multiples of 782 updates
+PEAKS = (1e-3, 3e-3, 1e-2)
+B2S = (0.95, 0.99)
+ALPHAS = (800.0, 1600.0, 3200.0, 6400.0)
+
+
+def get_study() -> Study:
+    """Returns the study."""
+    space = product(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
+    horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
+    cosine = paper.cosine(paper.large_batch("cosine"), 0.0, 0.0, "")
+    constant = paper.constant(paper.large_batch("constant"), 0.0, 0.0)
+    inverse_sqrt = paper.inverse_sqrt(paper.large_batch("inverse_sqrt"), 0.0, 0.0, 0.0)
+    trunks = runs("constant", constant, space, ROOT)
+    study = chain(
+        runs("cosine", cosine, product(space, horizons), ROOT),
+        trunks,
+        runs("inverse_sqrt", inverse_sqrt, product(space, values("schedule.alpha", *ALPHAS)), ROOT),
+        branches("wsd", trunks, HORIZONS),
+    )
+    title = "the paper's runs at batch 4096 on C4, 1x to 16x."
+    return Study("paper_large_batch", ROOT, study, title)
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config
