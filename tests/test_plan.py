@@ -5,7 +5,6 @@ import itertools
 import json
 import pathlib
 
-import made
 import pytest
 
 from anytime_jax import config
@@ -118,7 +117,8 @@ def test_a_run_is_found_by_its_name():
 
 def test_a_study_is_read_back_as_it_was_written(tmp_path):
     study = laptop.get_study()
-    back = made.write_study(study, tmp_path / "copy", leave_out=[x.name for x in study.runs])
+    plan.write(study, tmp_path / "copy")
+    back = plan.load(tmp_path / "copy")
     assert [(x.name, x.after) for x in back.runs] == [(x.name, x.after) for x in study.runs]
     for ours, theirs in zip(study.runs, back.runs, strict=True):
         assert theirs.run_dir == tmp_path / "copy" / ours.name

@@ -16,7 +16,7 @@ from configs.studies import laptop
 def reported_fixture(tmp_path_factory):
     """A study with a run missing, its report packed."""
     folder = tmp_path_factory.mktemp("reported")
-    made.write_study(laptop.get_study(), folder / "study", leave_out=("constant-peak=0.03",))
+    made.write_study(folder / "study", leave_out=("constant-peak=0.03",))
     arguments = [f"--study={folder / 'study'}", f"--out={folder / 'out'}", "--pack"]
     assert report.main([*arguments, "--published=150M"]) == 0
     return folder
@@ -117,8 +117,8 @@ def test_one_run_in_progress(reported, tmp_path, capsys):
     assert report.main([f"--run={run}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "at 3,840 steps (8x, 15.7M tokens)" in said
-    best = made.loss(laptop.get_study().run("constant-peak=0.01"), 8.0, "f25")
-    live = made.loss(laptop.get_study().run("constant-peak=0.01"), 8.0, "last")
+    best = made.loss(made.study().run("constant-peak=0.01"), 8.0, "f25")
+    live = made.loss(made.study().run("constant-peak=0.01"), 8.0, "last")
     assert f"the best average now is f25, {live - best:.4f} nats below the live weights" in said
     assert f"a stop now would give {best:.4f} nats with f25, as evaluated at 3,840 steps" in said
     assert "40K tokens/s; the next doubling in 7m" in said
@@ -126,7 +126,7 @@ def test_one_run_in_progress(reported, tmp_path, capsys):
 
 
 def test_a_run_with_nothing_to_show_yet(tmp_path, capsys):
-    about = {"name": "new", "config": laptop.get_study().runs[0].settings}
+    about = {"name": "new", "config": made.study().runs[0].settings}
     (tmp_path / "run.json").write_text(json.dumps(about))
     assert report.main([f"--run={tmp_path}"]) == 0
     assert "new has written no record yet" in " ".join(capsys.readouterr().out.split())

@@ -19,21 +19,20 @@ from anytime_jax.study.select import (
     gaps,
     on_edge,
 )
-from configs.studies import laptop
 
-STUDY = laptop.get_study()
+STUDY = made.study()
 MULTIPLES = [1.0, 2.0, 4.0, 8.0]
-PEAKS = (3e-3, 1e-2, 3e-2)
+PEAKS = made.PEAKS
 
 
 @pytest.fixture(scope="module", name="root")
 def root_fixture(tmp_path_factory):
-    return tmp_path_factory.mktemp("study") / "laptop"
+    return tmp_path_factory.mktemp("study") / "made"
 
 
 @pytest.fixture(scope="module", name="results")
 def results_fixture(root):
-    return Results(made.write_study(STUDY, root))
+    return Results(made.write_study(root))
 
 
 def wanted(name, multiple, label, seed=0):
@@ -65,9 +64,9 @@ def test_the_closest_line_has_the_least_mean_difference(results):
 
 def test_a_line_that_lacks_a_multiple_is_not_the_closest(results, tmp_path):
     """Its mean is over fewer, easier budgets."""
-    study = made.write_study(STUDY, tmp_path / "cut", leave_out=("constant-peak=0.01",))
+    study = made.write_study(tmp_path / "cut", leave_out=("constant-peak=0.01",))
     run = study.run("constant-peak=0.01")
-    made.write_run(run, results.clock, run.run_dir, until=2)
+    made.write_run(run, run.run_dir, until=2)
     cut = Results(study)
     line = closest(cut.main("constant"), "f25", envelope(cut))
     assert line.settings["peak"] != 0.01
@@ -169,7 +168,7 @@ def test_the_transfer_table_never_looks_back(results):
 
 def test_what_is_missing_is_named_and_the_rest_is_drawn(tmp_path):
     gone = ("cosine-peak=0.01-horizon=8x", "constant-peak=0.003")
-    results = Results(made.write_study(STUDY, tmp_path / "s", leave_out=gone))
+    results = Results(made.write_study(tmp_path / "s", leave_out=gone))
     found, left_out = exhibits.make(results, Reading())
     assert left_out == []
     comparison = found[0]
@@ -181,20 +180,20 @@ def test_what_is_missing_is_named_and_the_rest_is_drawn(tmp_path):
 
 def test_a_study_without_its_cosines_says_so(tmp_path):
     gone = [x.name for x in STUDY.runs if x.name.startswith("cosine")]
-    results = Results(made.write_study(STUDY, tmp_path / "s", leave_out=gone))
+    results = Results(made.write_study(tmp_path / "s", leave_out=gone))
     found, left_out = exhibits.make(results, Reading())
     assert "the comparison: its runs are not in the study, or have no evaluation yet" in left_out
     assert "runs" in [x.stem for x in found]
 
 
 def test_a_study_without_records_is_refused(tmp_path):
-    study = made.write_study(STUDY, tmp_path / "s", leave_out=[x.name for x in STUDY.runs])
+    study = made.write_study(tmp_path / "s", leave_out=[x.name for x in STUDY.runs])
     with pytest.raises(InputError, match="has an evaluation yet: run it with"):
         Results(study)
 
 
 def test_another_run_in_the_directory_is_refused(tmp_path):
-    study = made.write_study(STUDY, tmp_path / "s")
+    study = made.write_study(tmp_path / "s")
     run = study.run("constant-peak=0.03")
     theirs = study.run("constant-peak=0.01").run_dir / "run.json"
     (run.run_dir / "run.json").write_text(theirs.read_text())
@@ -206,7 +205,7 @@ def test_another_run_in_the_directory_is_refused(tmp_path):
 
 
 def test_torn_lines_and_other_versions_are_said(tmp_path):
-    study = made.write_study(STUDY, tmp_path / "s")
+    study = made.write_study(tmp_path / "s")
     torn = study.runs[0].run_dir / "records" / "0000.jsonl"
     torn.write_text(torn.read_text() + '{"step": 48')
     other = study.runs[1].run_dir / "records" / "0000.jsonl"

@@ -146,7 +146,7 @@ def draw_heatmaps(
             for j, m in enumerate(multiples):
                 grid[i, j] = found[m].first if m in found else np.nan
         axes.set_facecolor("0.92")  # nothing there
-        image = axes.imshow(grid, aspect="auto", **look)
+        axes.imshow(grid, aspect="auto", **look)
         for (i, j), value in np.ndenumerate(grid):
             if not math.isnan(value):
                 ink = "white" if abs(value) > 0.6 * largest else "black"
@@ -157,7 +157,7 @@ def draw_heatmaps(
         axes.set_xlabel("evaluated at")
         axes.set_title(style.name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
-    bar = figure.colorbar(image, ax=list(panels), shrink=0.9)
+    bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9)
     bar.set_label("loss minus envelope (nats)")
     return figure
 

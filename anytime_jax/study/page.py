@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anytime_jax.atomic import replacing
 from anytime_jax.study import style
-from anytime_jax.study.exhibits import Exhibit, Table
+from anytime_jax.study.exhibit import Exhibit, Table
 
 FILE = "index.html"
 

@@ -1,0 +1,113 @@
+"""The runs of a study as jobs: their cost, how far they are, and whether they can be made."""
+
+import dataclasses
+from pathlib import Path
+
+from anytime_jax import branch, config, flops, identity, integrity
+from anytime_jax.config import Config
+from anytime_jax.errors import InputError
+from anytime_jax.model import count_params
+from anytime_jax.records import is_evaluated
+from anytime_jax.retention import checkpoint_bytes, retention
+from anytime_jax.study.plan import Run, Study
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run with what can be known of it before it is made.
+
+    Attributes:
+      run: its place in the study.
+      config: its checked configuration.
+      start: updates done by the trunk it begins from; 0 if it has none.
+      goal: update at which it stops.
+    """
+
+    run: Run
+    config: Config
+    start: int
+    goal: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it trains on itself."""
+        return self.config.clock.tokens(self.goal - self.start)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of its training."""
+        return float(self.tokens * flops.flops_per_token(self.config.model))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Space of the checkpoints it leaves."""
+        floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
+        policy = retention(self.config)
+        kept = policy.count_kept(self.start, self.goal) + policy.rolling
+        return kept * checkpoint_bytes(4 * floats)
+
+    @property
+    def step(self) -> int:
+        """The update at which it stands."""
+        return max(integrity.saved_steps(self.run.run_dir), default=self.start)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is at its stop, and evaluated there."""
+        return self.step >= self.goal and is_evaluated(self.run.run_dir, self.step)
+
+
+def check(study: Study) -> list[Job]:
+    """Returns the runs of a study as jobs, once all their settings are known to be good.
+
+    Raises:
+      InputError: if a run cannot be made, or its directory belongs to another; the message says
+        which.
+    """
+    jobs: dict[str, Job] = {}
+    for run in study.runs:
+        try:
+            settings = config.build(run.settings)
+            goal = settings.stop.after(0, settings.clock)
+            if goal is None:
+                raise InputError("config.stop = 'never': a run of a study needs a stop")
+            job = Job(run, settings, settings.branch_step or 0, goal)
+            _check_directory(job)
+            _check_trunk(job, jobs.get(run.after) if run.after else None)
+        except InputError as error:
+            raise InputError(f"study {study.name}, run {run.name}: {error}") from error
+        jobs[run.name] = job
+    return list(jobs.values())
+
+
+def _check_directory(job: Job) -> None:
+    """Checks that the run's directory is new, or its own."""
+    theirs = identity.read(job.run.run_dir)
+    if theirs is None:
+        return
+    ours = job.config.identity(str(theirs.get("data.fingerprint")))
+    if job.start:
+        ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
+    identity.check(job.run.run_dir, ours)
+
+
+def _check_trunk(job: Job, trunk: Job | None) -> None:
+    """Checks that a branch has a trunk that reaches it, and inherits from it."""
+    if not job.start:
+        return
+    from_run = Path(job.config.branch.from_run)
+    if trunk is None:
+        if not (from_run / identity.FILE).exists() and not job.is_finished:
+            raise InputError(
+                f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
+                "on disk: add the trunk to the study, or train it"
+            )
+        return
+    branch.check_inheritance(job.config, trunk.config, job.start)
+    kept = retention(trunk.config).keeps_forever(job.start)
+    if job.start > trunk.goal or not (kept or job.start == trunk.goal):
+        held = "after its last checkpoint" if job.start > trunk.goal else "where it keeps none"
+        raise InputError(
+            f"it would leave {trunk.run.name} at {job.config.clock.describe(job.start)}, {held}: "
+            "train the trunk further, or choose another point"
+        )
