@@ -4,15 +4,16 @@ import copy
 import itertools
 import json
 import pathlib
+import re
 
 import pytest
 
-from anytime_jax import config
+from anytime_jax import config, config_file, jobs
 from anytime_jax.errors import InputError
 from anytime_jax.study import plan
 from anytime_jax.study.plan import Run, Study, branches, chain, product, runs, values
 from configs import quickstart
-from configs.studies import laptop
+from configs.studies import laptop, paper_150m, paper_300m, paper_large_batch
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
@@ -167,3 +168,87 @@ def test_what_is_no_study_directory(content, message, tmp_path):
         (tmp_path / "study.json").write_text(content)
     with pytest.raises(InputError, match=message):
         plan.load(tmp_path)
+
+
+# The studies of the paper hold the sweeps that its authors ran, and no others.
+
+
+def settings_of(study, kind):
+    """The settings of every run of a kind, as (peak, b2, alpha, horizon or stop)."""
+    found = []
+    for run in study.runs:
+        given = run.config
+        if given.schedule.kind == kind:
+            last = given.branch.multiple or given.schedule.get("horizon", given.stop)
+            schedule = given.schedule
+            alpha = schedule.get("alpha")
+            found.append((schedule.peak, given.optimizer.b2, alpha, last))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def grid(peaks, b2s, alphas, lasts):
+    return set(itertools.product(peaks, b2s, alphas, lasts))
+
+
+def times(*multiples):
+    return [f"{m}x" for m in multiples]
+
+
+def test_the_sweeps_at_150m():
+    study = paper_150m.get_study()
+    low, b2s = (3e-4, 1e-3, 3e-3), (0.95, 0.98, 0.99)
+    wanted = grid((*low, 1e-2), b2s, [None], times(1, 2, 4, 8))
+    wanted |= grid(low, b2s, [None], times(16, 32))
+    assert settings_of(study, "cosine") == wanted
+    assert settings_of(study, "constant") == grid(low, b2s, [None], ["32x"])
+    alphas = (12_800, 25_600, 51_200)
+    assert settings_of(study, "inverse_sqrt") == grid(low, (0.98, 0.99), alphas, ["32x"])
+    assert settings_of(study, "wsd") == grid(low, b2s, [None], (1, 2, 4, 8, 16, 32))
+    assert len(study.runs) == 66 + 9 + 18 + 54
+
+
+@pytest.mark.parametrize(
+    ("module", "peaks", "alphas", "steps"),
+    [
+        (paper_300m, (3e-4, 1e-3, 3e-3), (12_800, 25_600, 51_200), 12_500),
+        (paper_large_batch, (1e-3, 3e-3, 1e-2), (800, 1600, 3200, 6400), 782),
+    ],
+)
+def test_the_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
+    study, b2s = module.get_study(), (0.95, 0.99)
+    assert settings_of(study, "cosine") == grid(peaks, b2s, [None], times(1, 2, 4, 8, 16))
+    assert settings_of(study, "constant") == grid(peaks, b2s, [None], ["16x"])
+    assert settings_of(study, "inverse_sqrt") == grid(peaks, b2s, alphas, ["16x"])
+    assert settings_of(study, "wsd") == grid(peaks, b2s, [None], (1, 2, 4, 8, 16))
+    assert {config.build(run.settings).clock.chinchilla_steps for run in study.runs} == {steps}
+
+
+@pytest.mark.parametrize("module", [laptop, paper_150m, paper_300m, paper_large_batch])
+def test_every_study_can_be_run_and_says_what_it_costs(module, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    study = module.get_study()
+    found = jobs.check(study)
+    assert f"{len(found)} runs" in module.__doc__ or module is laptop
+    name = module.__name__.rpartition(".")[2]
+    assert study.root == f"runs/studies/{name}"
+    assert f"--study=configs/studies/{name}.py" in module.__doc__
+    assert {job.run.config.data.repeat for job in found} == {False}
+    if module is not laptop:
+        rate = 160_000 if module is paper_300m else 300_000
+        hours = round(sum(job.tokens for job in found) / rate / 3600)
+        assert f"{hours:,} hours of one H100 at {rate:,} tokens/s" in module.__doc__
+        docs = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
+        assert f"`configs/studies/{name}.py` | {len(found)} | {hours:,} hours" in docs
+
+
+def test_a_run_of_a_study_is_a_configuration_of_its_own(capsys):
+    name = "configs/studies/laptop.py:constant-peak=0.01"
+    config_file._check_file([f"--config={name}", "--config.stop=1x"])
+    for given, message in (
+        ("configs/studies/laptop.py", "holds many runs: name one, as FILE:NAME"),
+        ("configs/studies/laptop.py:constant-peak=0.011", "did you mean constant-peak=0.01?"),
+        ("configs/studies/none.py:a", "there is no such file"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            config_file._check_file([f"--config={given}"])
