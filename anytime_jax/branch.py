@@ -12,10 +12,10 @@ from typing import Any
 
 from anytime_jax import checkpoint, identity, integrity
 from anytime_jax.checkpoint import Restored
-from anytime_jax.config import NOT_IDENTITY, Config, build
+from anytime_jax.config import Config, build
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.errors import InputError
-from anytime_jax.settings import flatten
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.settings import NOT_IDENTITY, flatten, nearest
 from anytime_jax.step import TrainState
 
 # Settings that make the shape of a schedule, and the branch itself.
@@ -34,17 +34,20 @@ class Trunk:
       path: directory of the checkpoint.
       step: updates done there.
       digest: of its meta, which has the checksums of all arrays.
+      samples: of the branch's data that were consumed there.
     """
 
     path: Path
     step: int
     digest: str
+    samples: int
 
     @property
     def provenance(self) -> dict[str, Any]:
         """What a branch writes down about where it comes from."""
         from_run = str(self.path.parent.parent)
-        return {"from_run": from_run, "step": self.step, "checkpoint": self.digest}
+        about = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
+        return {"from_run": from_run, **about}
 
 
 def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
@@ -72,8 +75,8 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
         )
     path = from_run / integrity.DIRECTORY / str(step)
     began = _about(run_dir).get("branch") if integrity.saved_steps(run_dir) else None
-    if began and step not in integrity.saved_steps(from_run):
-        return Trunk(path, step, str(began.get("checkpoint")))
+    if began and not _is_readable(path):
+        return Trunk(path, step, str(began.get("checkpoint")), int(began.get("samples", 0)))
     if not (from_run / identity.FILE).is_file():
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r} is no run (it has no "
@@ -92,14 +95,14 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
             "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
         )
-    return Trunk(path, step, meta["digest"])
+    samples = 0 if config.branch.data else int(meta["samples"])
+    return Trunk(path, step, meta["digest"], samples)
 
 
-def restore(config: Config, trunk: Trunk, abstract: TrainState) -> Restored:
+def restore(trunk: Trunk, abstract: TrainState) -> Restored:
     """Restores the state that a branch begins from.
 
     Args:
-      config: the branch.
       trunk: what `find_trunk` found.
       abstract: shapes, types and placement to restore to (`Program.abstract_state`).
 
@@ -107,9 +110,7 @@ def restore(config: Config, trunk: Trunk, abstract: TrainState) -> Restored:
       RunError: if the checkpoint is damaged; the message names the part.
     """
     restored = checkpoint.restore(trunk.path, abstract)
-    return dataclasses.replace(
-        restored, meta={**restored.meta, "samples": config.samples(trunk.step)}
-    )
+    return dataclasses.replace(restored, meta={**restored.meta, "samples": trunk.samples})
 
 
 def build_trunk(config: Config, source: Any) -> Config:
@@ -138,6 +139,13 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     Raises:
       InputError: if it does; the message names every such setting.
     """
+    known = {*dict(flatten(config.source)), *dict(flatten(trunk.source))}
+    for name in config.branch.change:
+        if name not in known:
+            raise InputError(
+                f"config.branch.change: {name!r} is no setting of this run or its trunk: "
+                f"{nearest(name, sorted(known))}"
+            )
     theirs, ours = _inherited(trunk), _inherited(config)
     differing = [
         name
@@ -152,7 +160,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             advice += f", or name what you mean to change: --config.branch.change='{tuple(free)}'"
         raise InputError(f"config.branch: the trunk is another run ({'; '.join(told)}): {advice}")
     before, after = (float(x.schedule.evaluate(step)) for x in (trunk, config))
-    named = any(name.startswith("schedule.") for name in config.branch.change)
+    named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not named:
         raise InputError(
             f"config.branch: the learning rate of the trunk is {before:.4g} at "
@@ -190,6 +198,15 @@ def _check_there(config: Config, from_run: Path, step: int) -> None:
         f"steps {'..., ' if len(saved) > 8 else ''}{held}: choose one of them with "
         "--config.branch.step"
     )
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a checkpoint is there, and what it says of itself is whole."""
+    try:
+        integrity.read_meta(path)
+    except RunError:
+        return False
+    return (path.parent.parent / identity.FILE).is_file()
 
 
 def _about(run_dir: Path) -> dict[str, Any]:

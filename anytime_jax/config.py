@@ -33,21 +33,8 @@ from anytime_jax.sections import (
     LogConfig,
     OptimizerConfig,
 )
-from anytime_jax.settings import Section, flatten
+from anytime_jax.settings import NOT_IDENTITY, Section, flatten
 from anytime_jax.sharding import MeshConfig
-
-# What may change between starts of one run. All else is the run's identity. The data set counts by
-# its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
-# mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
-# bad update may be told to pass over it. The trunk of a branch counts by the digest of the
-# checkpoint that the branch began from.
-NOT_IDENTITY = (
-    "name", "run_dir", "stop", "averages", "microbatches",
-    "mesh", "guard", "eval", "checkpoint", "log",
-    "data.path", "data.builtin_megabytes", "data.repeat",
-    "model.attention", "model.layer_loop", "model.remat",
-    "branch.from_run", "branch.data", "branch.change",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +87,6 @@ class Config:
     def branch_step(self) -> int | None:
         """The update at which the run leaves its trunk; None for a run of its own."""
         return _branch_step(self.branch, self.clock)
-
-    def samples(self, step: int) -> int:
-        """Returns the samples of its own data that the run has consumed after `step` updates."""
-        own = self.branch_step if self.branch.data else None
-        return (step - (own or 0)) * self.batch_size
 
     @property
     def eval_windows(self) -> int:
@@ -349,6 +331,7 @@ def _schedule(section: Section, clock: Clock, branch: BranchConfig) -> schedules
         if kind == "wsd":
             own = clock.branch_step(given["horizon"])
             given["start"] = _branch_step(branch, clock) or own
-            within = given["warmup_steps"] <= given["start"]
-            require(within, "warmup", section.typed("warmup", str), "over before the decay begins")
+            within, warmup = given["warmup_steps"] <= given["start"], section.typed("warmup", str)
+            allowed = f"over before the decay begins at update {given['start']:,}"
+            require(within, "warmup", warmup, allowed)
         return getattr(schedules, kind)(**given)

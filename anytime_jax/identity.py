@@ -94,6 +94,18 @@ def alone(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def is_held(run_dir: Path) -> bool:
+    """Whether a process holds a run's directory now."""
+    try:
+        with (run_dir / "lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def _compare(run_dir: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     names = sorted(theirs.keys() | ours.keys())
     differences = [

@@ -54,7 +54,7 @@ class Job:
     @property
     def is_finished(self) -> bool:
         """Whether it is at its stop, and evaluated there."""
-        return self.step >= self.goal and is_evaluated(self.run.run_dir, self.step)
+        return self.step >= self.goal and is_evaluated(self.run.run_dir, self.goal)
 
 
 def check(study: Study) -> list[Job]:
@@ -65,14 +65,16 @@ def check(study: Study) -> list[Job]:
         which.
     """
     jobs: dict[str, Job] = {}
+    data: dict[str, str] = {}  # by fingerprint, a run that was begun on them
     for run in study.runs:
         try:
             settings = config.build(run.settings)
             goal = settings.stop.after(0, settings.clock)
-            if goal is None:
-                raise InputError("config.stop = 'never': a run of a study needs a stop")
+            if goal is None or settings.stop.doubles:
+                given = run.settings["stop"]
+                raise InputError(f"config.stop = {given!r}: a run of a study has one stop")
             job = Job(run, settings, settings.branch_step or 0, goal)
-            _check_directory(job)
+            _check_directory(job, data)
             _check_trunk(job, jobs.get(run.after) if run.after else None)
         except InputError as error:
             raise InputError(f"study {study.name}, run {run.name}: {error}") from error
@@ -80,14 +82,27 @@ def check(study: Study) -> list[Job]:
     return list(jobs.values())
 
 
-def _check_directory(job: Job) -> None:
-    """Checks that the run's directory is new, or its own."""
+def _check_directory(job: Job, data: dict[str, str]) -> None:
+    """Checks that a run's directory is new, or its own, and that its data are those of others."""
     theirs = identity.read(job.run.run_dir)
     if theirs is None:
+        identity.check(job.run.run_dir, {})
         return
-    ours = job.config.identity(str(theirs.get("data.fingerprint")))
+    fingerprint = str(theirs.get("data.fingerprint"))
+    if not job.config.branch.data:
+        data.setdefault(fingerprint, job.run.name)
+    if len(data) > 1:
+        raise InputError(
+            f"it was begun on other data than {next(iter(data.values()))} (the fingerprints "
+            "differ): losses are compared on one data set; move one of them away"
+        )
+    ours = job.config.identity(fingerprint)
     if job.start:
+        from_run = Path(job.config.branch.from_run)
         ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
+        if job.start in integrity.saved_steps(from_run):
+            path = from_run / integrity.DIRECTORY / str(job.start)
+            ours["branch.checkpoint"] = integrity.read_meta(path)["digest"]
     identity.check(job.run.run_dir, ours)
 
 
@@ -103,6 +118,11 @@ def _check_trunk(job: Job, trunk: Job | None) -> None:
                 "on disk: add the trunk to the study, or train it"
             )
         return
+    if trunk.run.run_dir.absolute() != from_run.absolute():
+        raise InputError(
+            f"it comes after {trunk.run.name}, but its config.branch.from_run = {str(from_run)!r}: "
+            "give it that run's directory"
+        )
     branch.check_inheritance(job.config, trunk.config, job.start)
     kept = retention(trunk.config).keeps_forever(job.start)
     if job.start > trunk.goal or not (kept or job.start == trunk.goal):

@@ -114,7 +114,7 @@ def _dataset(settings: config.Config, mesh: Mesh, display: Display) -> DatasetIn
             "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
             f"--length={model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
         )
-        with _named("config.data.path"):
+        with _named("config.branch.data" if settings.branch.data else "config.data.path"):
             return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
     _check_without_data(settings, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
@@ -201,7 +201,8 @@ def _say_next(
     following = clock.next_doubling(outcome.step)
     there = f"{clock.multiple(following):g}x"
     windows = dataset.splits["train"].windows
-    again = not settings.data.repeat and settings.samples(following) > windows
+    needed = outcome.samples + (following - outcome.step) * settings.batch_size
+    again = not settings.data.repeat and needed > windows
     command = _command(None if settings.stop.doubles else there)
     if horizon is not None and outcome.step >= horizon:
         display.say("the schedule ends here; a constant or inverse_sqrt run would go on")

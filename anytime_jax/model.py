@@ -141,6 +141,7 @@ def param_shapes(config: ModelConfig) -> Params:
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
+@functools.lru_cache
 def count_params(config: ModelConfig) -> dict[str, int]:
     """Returns the number of parameters in the block matrices, in the head, and in all."""
     shapes = param_shapes(config)

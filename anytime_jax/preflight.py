@@ -89,13 +89,16 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
         )
 
 
-def find_goal(config: Config, dataset: DatasetInfo, start: int) -> tuple[int | None, str]:
+def find_goal(
+    config: Config, dataset: DatasetInfo, start: int, samples: int
+) -> tuple[int | None, str]:
     """Returns the update to stop at, None for never, and what ends the run there.
 
     Args:
       config: the run.
       dataset: prepared token windows.
       start: updates done.
+      samples: of the data that were consumed.
 
     Raises:
       InputError: if the data end before it.
@@ -107,12 +110,13 @@ def find_goal(config: Config, dataset: DatasetInfo, start: int) -> tuple[int | N
     if config.data.repeat:
         return goal, "stop"
     windows = dataset.splits["train"].windows
-    last = start + (windows - config.samples(start)) // config.batch_size
+    last = start + (windows - samples) // config.batch_size
     if goal is None:
         return last, "data"
     if goal > last:
+        needed = samples + (goal - start) * config.batch_size
         raise InputError(
-            f"config.stop = {config.source['stop']!r} needs {config.samples(goal):,} windows; "
+            f"config.stop = {config.source['stop']!r} needs {needed:,} windows; "
             f"the dataset at {dataset.path} has {windows:,}, enough for "
             f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
             "config.data.repeat=True"

@@ -20,6 +20,20 @@ _KINDS = {
 }
 
 
+# What may change between starts of one run. All else is the run's identity. The data set counts by
+# its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
+# mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
+# bad update may be told to pass over it. The trunk of a branch counts by the digest of the
+# checkpoint that the branch began from.
+NOT_IDENTITY = (
+    "name", "run_dir", "stop", "averages", "microbatches",
+    "mesh", "guard", "eval", "checkpoint", "log",
+    "data.path", "data.builtin_megabytes", "data.repeat",
+    "model.attention", "model.layer_loop", "model.remat",
+    "branch.from_run", "branch.data", "branch.change",
+)  # fmt: skip
+
+
 class Section:
     """A group of settings, read strictly."""
 

@@ -2,7 +2,8 @@
 
 `--run` makes what is missing on this machine, each branch after its trunk, and resumes what was
 interrupted; a finished study run again does nothing. Ctrl-C or SIGTERM lets every run save, and the
-same line continues. Each run is a process of its own, with a log in STUDY/logs.
+same line continues. Each run is a process of its own, with a log in STUDY/logs. Several of these
+may work on one study, on hosts that share its directory.
 
 Exit status: 0 when everything that was asked for is there, 1 when a run broke, 2 bad input. A study
 file is Python code and is executed: use those you trust.
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import dataclasses
 import fnmatch
+import math
 import os
 import signal
 import subprocess
@@ -21,13 +23,12 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anytime_jax import flops
+from anytime_jax import flops, identity
 from anytime_jax.clock import human
 from anytime_jax.command_line import Parser
 from anytime_jax.data.dataset import RECORD_NAME
@@ -57,10 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console.width = 140
     try:
-        study = plan.load(arguments.study)
-        jobs = [job for job in check(study) if fnmatch.fnmatch(job.run.name, arguments.only)]
-        if not jobs:
-            raise InputError(f"--only={arguments.only} matches no run of {study.name}: see --list")
+        study = plan.load(arguments.study, to_run=True)
+        jobs = _choose(study, arguments.only)
         if arguments.run:
             shares = share_machine(arguments.jobs)
             return _Sweep(study, arguments.study, jobs, shares, console).run()
@@ -93,10 +92,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _choose(study: Study, pattern: str) -> list[Job]:
+    """The jobs whose names match; their trunks must match too, or be there."""
+    every = {job.run.name: job for job in check(study)}
+    jobs = [job for name, job in every.items() if fnmatch.fnmatch(name, pattern)]
+    if not jobs:
+        raise InputError(f"--only={pattern} matches no run of {study.name}: see --list")
+    for job in jobs:
+        trunk = every.get(job.run.after or "")
+        if trunk and trunk not in jobs and trunk.step < job.start and not job.is_finished:
+            raise InputError(
+                f"--only={pattern} leaves out {trunk.run.name}, which {job.run.name} begins from "
+                "and which has not come so far yet: run that first"
+            )
+    return jobs
+
+
 def _speed(arguments: argparse.Namespace, jobs: Sequence[Job]) -> float:
     """FLOP/s for the hours of a list."""
     if arguments.tokens_per_s is not None:
-        if arguments.tokens_per_s <= 0:
+        if not 0 < arguments.tokens_per_s < math.inf:
             raise InputError(f"--tokens_per_s={arguments.tokens_per_s:g}: give a speed above 0")
         return arguments.tokens_per_s * jobs[0].flops / jobs[0].tokens
     peak = flops.peak_flops(SimpleNamespace(device_kind=arguments.device))
@@ -184,7 +199,8 @@ class _Under:
 
     job: Job
     process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    log: Path
+    read_from: int  # where in the log it begins
     slot: int
     began: float
 
@@ -207,6 +223,8 @@ class _Sweep:
         self._under_way: list[_Under] = []
         self._failed: dict[str, str] = {}
         self._asked: list[int] = []
+        self._refusals: set[str] = set()
+        self._gave_up = False
 
     def run(self) -> int:
         """Returns the exit status."""
@@ -216,20 +234,32 @@ class _Sweep:
         plan.write(self._study, self._study.root)
         began = time.monotonic()
         with self._interruptible():
-            while (self._waiting and not self._asked) or self._under_way:
-                self._reap()
-                while not self._asked and self._start_one():
-                    pass
-                self._drop_orphans()
-                time.sleep(_POLL_SECONDS)
+            try:
+                while self._under_way or (self._waiting and not self._is_over()):
+                    self._reap()
+                    while not self._is_over() and self._start_one():
+                        pass
+                    self._drop_orphans()
+                    time.sleep(_POLL_SECONDS)
+            finally:  # whatever went wrong here, no run is left behind
+                self._pass_on(signal.SIGTERM)
+                for under in self._under_way:
+                    under.process.wait()
         spent = duration(time.monotonic() - began)
-        if self._asked:
-            self._say(f"interrupted after {spent}, every run saved; the same line goes on")
-            return 130
-        self._say(f"{self._done} of {self._count} runs are finished, after {spent}")
+        self._say(
+            f"interrupted after {spent}; the same line goes on"
+            if self._asked
+            else f"{self._done} of {self._count} runs are finished, after {spent}"
+        )
         for name, why in self._failed.items():
             self._say(f"  {name}: {why}")
-        return 1 if self._failed else 0
+        if self._waiting and not self._asked:
+            self._say(f"  {len(self._waiting)} more were not begun, for the same would be said")
+        return 1 if self._failed else 130 if self._asked else 0
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be started."""
+        return bool(self._asked) or self._gave_up
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False)
@@ -242,59 +272,71 @@ class _Sweep:
         if not free or job is None:
             return False
         self._waiting.remove(job)
-        logs = Path(self._study.root) / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        log = (logs / f"{job.run.name}.log").open("ab")
+        log = Path(self._study.root) / "logs" / f"{job.run.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
         share = dict(self._shares[free[0]])
         cores = {int(core) for core in share.pop("CORES").split(",")}
         # Large pages make a CPU train faster; elsewhere they change nothing.
         tuned = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **share}
-        process = subprocess.Popen(
-            command(self._file, job.run.name),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=tuned,
-            start_new_session=True,  # a Ctrl-C is passed on once, by us
-        )
+        with log.open("ab") as file:
+            read_from = file.tell()
+            process = subprocess.Popen(
+                command(self._file, job.run.name),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=tuned,
+                start_new_session=True,  # a Ctrl-C is passed on once, by us
+            )
+        under = _Under(job, process, log, read_from, free[0], time.monotonic())
+        self._under_way.append(under)
         with contextlib.suppress(OSError):  # it may have ended
             os.sched_setaffinity(process.pid, cores)  # JAX starts its threads later
-        self._under_way.append(_Under(job, process, log, free[0], time.monotonic()))
-        clock, step = job.config.clock, job.step
-        self._say(
-            f"begun    {job.run.name}, from {clock.multiple(step):.3g}x to "
-            f"{clock.multiple(job.goal):.3g}x"
-        )
+        if self._asked:  # while it was started
+            self._pass_on(self._asked[-1])
+        begun = f"from {job.config.clock.multiple(job.step):.3g}x"
+        self._say(f"begun    {job.run.name}, {begun} to {job.config.clock.multiple(job.goal):.3g}x")
         return True
 
     def _is_ready(self, job: Job) -> bool:
-        """Whether its trunk is there, and nobody else is preparing its data."""
+        """Whether its trunk is there, and nobody holds it or is preparing its data."""
         unfinished = [x.run.name for x in self._waiting]
         unfinished += [under.job.run.name for under in self._under_way]
         data = job.config.data.path
         shared = any(under.job.config.data.path == data for under in self._under_way)
         prepared = (Path(data) / RECORD_NAME).exists()
-        return job.run.after not in unfinished and (prepared or not shared)
+        held = identity.is_held(job.run.run_dir)
+        return job.run.after not in unfinished and (prepared or not shared) and not held
 
     def _reap(self) -> None:
-        """Takes note of the runs that have ended."""
+        """Takes note of the runs that have ended, here or in another process."""
+        for job in [x for x in self._waiting if x.is_finished]:
+            self._waiting.remove(job)
+            self._finished(job, "elsewhere")
         for under in list(self._under_way):
             status = under.process.poll()
             if status is None:
                 continue
             self._under_way.remove(under)
-            under.log.close()
             job, name = under.job, under.job.run.name
             spent = duration(time.monotonic() - under.began)
             if job.is_finished:
-                self._done += 1
-                self._say(f"finished {name}, in {spent} ({self._done} of {self._count})")
-            elif not self._asked:
-                why = _last_line(Path(under.log.name)) or f"exit status {status}"
-                self._failed[name] = f"{why} (the whole of it: {under.log.name})"
+                self._finished(job, f"in {spent}")
+            elif identity.is_held(job.run.run_dir):
+                self._waiting.append(job)  # another process was first
+            elif status or not self._asked:
+                how = f"exit status {status}" if status >= 0 else f"signal {-status}"
+                why = f"{_last_line(under)} ({how}; the whole of it: {under.log})"
+                again = status == 2 and why.split(" (")[0] in self._refusals
+                self._refusals.add(why.split(" (")[0])
+                self._failed[name] = why
                 self._say(f"FAILED   {name}, after {spent}: {why}")
-                if status == 2:  # as good as certain to be said by every other run too
-                    self._waiting.clear()
+                if again:  # as good as certain to be said by every other run too
+                    self._gave_up = True
+
+    def _finished(self, job: Job, how: str) -> None:
+        self._done += 1
+        self._say(f"finished {job.run.name}, {how} ({self._done} of {self._count})")
 
     def _drop_orphans(self) -> None:
         """Gives up the branches of trunks that failed."""
@@ -309,16 +351,22 @@ class _Sweep:
         def ask(number: int, frame: object) -> None:
             del frame
             self._asked.append(number)
-            for under in self._under_way:
-                with contextlib.suppress(OSError):
-                    under.process.send_signal(number)
+            self._pass_on(number)
 
-        before = {x: signal.signal(x, ask) for x in (signal.SIGINT, signal.SIGTERM)}
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, ask) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _pass_on(self, number: int) -> None:
+        """Sends a signal to every run under way; a run saves at either of the first two."""
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        for under in self._under_way:
+            with contextlib.suppress(OSError):
+                under.process.send_signal(number)
 
 
 def command(file: str, name: str) -> list[str]:
@@ -326,11 +374,11 @@ def command(file: str, name: str) -> list[str]:
     return [sys.executable, "-m", "anytime_jax.main", f"--config={file}:{name}"]
 
 
-def _last_line(log: Path) -> str:
-    """What a run said last."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = [line for line in lines if line.strip()]
-    return said[-1].strip()[:300] if said else ""
+def _last_line(under: _Under) -> str:
+    """What a run said last, in this start of it."""
+    said = under.log.read_bytes()[under.read_from :].decode("utf-8", errors="replace")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
 
 
 if __name__ == "__main__":

@@ -36,10 +36,12 @@ class Outcome:
     Attributes:
       step: updates done.
       reason: "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
+      samples: of its data that were consumed.
     """
 
     step: int
     reason: str
+    samples: int = dataclasses.field(default=0, compare=False)
 
 
 def train(
@@ -73,11 +75,15 @@ def train(
     if trunk := branch.find_trunk(config, dataset):
         named["branch.checkpoint"] = trunk.digest
     identity.check(run_dir, named)
-    begin = trunk.step if trunk else 0
+    begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
+
+    def consumed(step: int) -> int:
+        return first + (step - begin) * config.batch_size
+
     start = max(saved_steps(run_dir), default=begin)
-    goal, reason = find_goal(config, dataset, start)
+    goal, reason = find_goal(config, dataset, start, consumed(start))
     if goal is not None and (start > goal or (start == goal and is_evaluated(run_dir, start))):
-        return Outcome(start, reason)
+        return Outcome(start, reason, consumed(start))
     check_mirrors(config.log)
     program = checked_program(config, mesh)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
@@ -90,15 +96,15 @@ def train(
         stack.callback(checkpoints.close)
         restored = checkpoints.restore_newest(program.abstract_state, fall_back)
         if trunk and not restored:
-            restored = branch.restore(config, trunk, program.abstract_state)
+            restored = branch.restore(trunk, program.abstract_state)
         if (found := restored.meta["step"] if restored else 0) != start:
-            goal, reason = find_goal(config, dataset, start := found)
+            goal, reason = find_goal(config, dataset, start := found, consumed(found))
         end = "no end" if goal is None else config.clock.describe(goal)
         display.say(f"from     {config.clock.describe(start)} to {end}")
         loop = _Loop(config, mesh, dataset, display, program, checkpoints, restored)
         stack.enter_context(display)
         done, ended = loop.run(goal, interrupted)
-    return Outcome(done, reason if ended else "interrupted")
+    return Outcome(done, reason if ended else "interrupted", consumed(done))
 
 
 class _Loop:

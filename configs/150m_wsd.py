@@ -11,7 +11,7 @@ place of the multiple it leaves another checkpoint, whose step is 90% of the hor
 
 Settings: those of the trunk, configs/150m_constant.py.
 Cost:     0.3 hours of one H100 at 1x, 9.7 hours at 32x: 10% of a run of that length.
-Result:   validation loss of the last iterate, published:
+Result:   validation loss of the last iterate, published (the best branch of any trunk):
 
           1x      2x      4x      8x     16x     32x
       3.0252  2.9338  2.8673  2.8168  2.7772  2.7461

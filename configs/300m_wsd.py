@@ -11,7 +11,7 @@ place of the multiple it leaves another checkpoint, whose step is 90% of the hor
 
 Settings: those of the trunk, configs/300m_constant.py.
 Cost:     1.1 hours of one H100 at 1x, 18 hours at 16x: 10% of a run of that length.
-Result:   validation loss of the last iterate, published:
+Result:   validation loss of the last iterate, published (the best branch of any trunk):
 
           1x      2x      4x      8x     16x
       2.8621  2.7767  2.7143  2.6673  2.6296

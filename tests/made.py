@@ -61,7 +61,7 @@ def loss(run, multiple, label, seed=0):
     base = 1.7 + 0.9 * multiple**-0.35
     best = -4.5 - 0.12 * math.log2(multiple)
     bowl = 0.02 * (math.log(peak) - best) ** 2
-    live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.0)
+    live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.02)
     if kind == "inverse_sqrt":
         bowl += 0.004 * math.log2(schedule["alpha"] / 960.0) ** 2
     if label != "last":
@@ -90,6 +90,7 @@ def write_run(run, folder, until=None):
     stop = min(stop, until or stop)
     folder.mkdir(parents=True, exist_ok=True)
     identity = {"schedule.peak": settings["schedule"]["peak"], "seed": settings["seed"]}
+    identity["data.fingerprint"] = "abc"
     about = {"name": run.name, "identity": identity, "config": settings}
     (folder / "run.json").write_text(json.dumps(about))
     writer = RecordWriter(folder, begin, {"version": "0.1.0"})
@@ -104,12 +105,12 @@ def write_run(run, folder, until=None):
     writer.close()
 
 
-def write_study(root, leave_out=()):
+def write_study(root, leave_out=(), planned=None):
     """The study's directory with records of all runs but some; returns it as it is read back."""
     if root.exists():
         shutil.rmtree(root)
     root.mkdir(parents=True)
-    planned = study()
+    planned = planned or study()
     plan.write(planned, root)
     for run in planned.runs:
         if run.name not in leave_out:

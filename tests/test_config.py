@@ -11,8 +11,8 @@ import pytest
 
 from anytime_jax import averaging, config, schedules, settings
 from anytime_jax.clock import Stop
-from anytime_jax.config import NOT_IDENTITY
 from anytime_jax.errors import InputError
+from anytime_jax.settings import NOT_IDENTITY
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(

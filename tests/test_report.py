@@ -1,9 +1,11 @@
 """The report's door: a study's files and page, a packed copy, one run in progress, bad input."""
 
 import csv
+import dataclasses
 import html.parser
 import json
 import re
+import shutil
 
 import made
 import pytest
@@ -47,7 +49,7 @@ def test_the_page_is_whole_and_all_its_links_are_there(reported):
     assert all((out / x).stat().st_size > 0 for x in files)
     anchors = {x[1:] for x in page.links if x.startswith("#")}
     assert anchors == set(re.findall(r'id="(\w+)"', text))
-    assert "Missing, and left out: constant-peak=0.03 (not begun)." in text
+    assert "Not finished: constant-peak=0.03 (not begun)." in text
     assert "http" not in text  # nothing is fetched
 
 
@@ -74,6 +76,27 @@ def test_a_packed_report_makes_itself_again(reported):
     assert report.main(arguments) == 0
     for file in again.iterdir():
         assert file.read_bytes() == (reported / "out" / file.name).read_bytes(), file.name
+
+
+def test_a_report_is_made_anew_over_an_old_one(reported, tmp_path):
+    """Neither old figures nor old records stay beside the new."""
+    out = tmp_path / "out"
+    arguments = [f"--study={reported / 'study'}", f"--out={out}", "--pack"]
+    assert report.main(arguments) == 0
+    old = out / "runs" / "constant-peak=0.01" / "records" / "0007.jsonl"
+    old.write_text("{}")
+    (out / "mine.txt").touch()
+    assert report.main(arguments) == 0
+    assert not old.exists()
+    assert (out / "mine.txt").exists()
+    shutil.rmtree(reported / "few", ignore_errors=True)
+    few = made.study()
+    kept = [x for x in few.runs if x.name.startswith("constant")]
+    made.write_study(reported / "few", planned=dataclasses.replace(few, runs=kept))
+    assert report.main([f"--study={reported / 'few'}", f"--out={out}"]) == 0
+    assert not list(out.glob("*.png"))
+    (tmp_path / "used" / "runs").mkdir(parents=True)
+    assert report.main([*arguments[::2], f"--out={tmp_path / 'used'}"]) == 2
 
 
 def error(capsys, *arguments):

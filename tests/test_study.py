@@ -1,6 +1,7 @@
 """Results, selections and exhibits, against losses that a formula gave (`made.py`)."""
 
 import csv
+import dataclasses
 import math
 import statistics
 
@@ -8,12 +9,13 @@ import made
 import pytest
 
 from anytime_jax.errors import InputError
-from anytime_jax.study import exhibits, published
+from anytime_jax.study import exhibits, plan, published
 from anytime_jax.study.results import Results
 from anytime_jax.study.select import (
     Reading,
     best_at,
     closest,
+    common,
     differences,
     envelope,
     gaps,
@@ -62,15 +64,29 @@ def test_the_closest_line_has_the_least_mean_difference(results):
     assert found == pytest.approx(min(mean.values()), abs=1e-12)
 
 
-def test_a_line_that_lacks_a_multiple_is_not_the_closest(results, tmp_path):
-    """Its mean is over fewer, easier budgets."""
+def test_runs_under_way_are_compared_on_what_all_of_them_have(tmp_path):
+    """And the report says that this is provisional."""
     study = made.write_study(tmp_path / "cut", leave_out=("constant-peak=0.01",))
     run = study.run("constant-peak=0.01")
     made.write_run(run, run.run_dir, until=2)
     cut = Results(study)
-    line = closest(cut.main("constant"), "f25", envelope(cut))
-    assert line.settings["peak"] != 0.01
-    assert len(line.losses) == 4
+    of = envelope(cut)
+    assert common(cut.main("constant"), "f25", of) == [1.0, 2.0]
+    mean = {p: sum(wanted(f"constant-peak={p:g}", m, "f25") for m in (1.0, 2.0)) for p in PEAKS}
+    line = closest(cut.main("constant"), "f25", of)
+    assert line.settings["peak"] == min(mean, key=mean.get)
+    notes = exhibits.make(cut, Reading())[0][0].notes
+    assert notes[-1] == ("Provisional, as runs are under way: selected constant on 1x, 2x only.")
+
+
+def test_a_run_that_is_to_be_short_is_not_the_closest(tmp_path):
+    study = made.study()
+    short = study.run("constant-peak=0.01")
+    short.config.stop = "2x"
+    results = Results(made.write_study(tmp_path / "short", planned=study))
+    of = envelope(results)
+    assert common(results.main("constant"), "f25", of) == MULTIPLES
+    assert closest(results.main("constant"), "f25", of).settings["peak"] != 0.01
 
 
 def test_the_best_at_each_budget(results):
@@ -104,18 +120,29 @@ def test_noise_is_the_standard_error_over_seeds(results):
         second = wanted(names[1], m, "f25", seed=1) - cosine
         assert found[m].first == pytest.approx(first, abs=1e-12)
         assert found[m].mean == pytest.approx((first + second) / 2, abs=1e-12)
+        assert found[m].others == pytest.approx(second, abs=1e-12)
         assert found[m].noise == pytest.approx(abs(first - second) / 2, abs=1e-12)
     assert {gap.seeds for gap in found.values()} >= {2}
 
 
 def test_an_optimum_on_the_edge_is_seen(results):
     lines = {x.settings["peak"]: x for x in results.main("constant")}
-    assert {peak: on_edge(results, x) for peak, x in lines.items()} == {
-        3e-3: ["peak"], 1e-2: [], 3e-2: ["peak"],
-    }  # fmt: skip
+    edges = {peak: on_edge(results, x, "f25", MULTIPLES) for peak, x in lines.items()}
+    assert edges == {3e-3: ["peak"], 1e-2: [], 3e-2: ["peak"]}
     inverse = {(x.settings["peak"], x.settings["alpha"]): x for x in results.main("inverse_sqrt")}
-    assert on_edge(results, inverse[1e-2, 1920.0]) == ["alpha"]
-    assert on_edge(results, inverse[3e-3, 1920.0]) == ["peak"]  # no other alpha was tried there
+    assert on_edge(results, inverse[1e-2, 1920.0], "f25", [1.0]) == ["alpha"]
+    # No other alpha was tried there.
+    assert on_edge(results, inverse[3e-3, 1920.0], "f25", [1.0]) == ["peak"]
+
+
+def test_a_wider_grid_counts_where_it_was_run_alone(tmp_path):
+    """A higher peak to 1x says nothing of the edge at 8x."""
+    cut = ("cosine-peak=0.03-horizon=2x", "cosine-peak=0.03-horizon=8x")
+    results = Results(made.write_study(tmp_path / "s", leave_out=cut))
+    line = next(x for x in results.main("cosine") if x.settings["peak"] == 0.01)
+    found = {m: on_edge(results, line, "last", [m]) for m in MULTIPLES}
+    assert found == {1.0: [], 2.0: ["peak"], 4.0: [], 8.0: ["peak"]}
+    assert on_edge(results, line, "last", [4.0, 8.0]) == ["peak"]
 
 
 def test_another_end_of_the_decay_is_found(results):
@@ -153,9 +180,17 @@ def test_every_exhibit_is_made(results):
 def test_another_average_is_read_out(results):
     found, _ = exhibits.make(results, Reading("f100"))
     rows = {row[0]: row[1:] for row in table_of(found, "comparison")}
-    cells = rows["constant + f100: loss"][:4]
-    each = {p: [wanted(f"constant-peak={p:g}", m, "f100") for m in MULTIPLES] for p in PEAKS}
-    assert cells in [[f"{x:.4f}" for x in losses] for losses in each.values()]
+    mean = {p: sum(wanted(f"constant-peak={p:g}", m, "f100") for m in MULTIPLES) for p in PEAKS}
+    best = min(mean, key=mean.get)
+    cells = [f"{wanted(f'constant-peak={best:g}', m, 'f100'):.4f}" for m in MULTIPLES]
+    assert rows["constant + f100: loss, first seed"][:4] == cells
+
+
+def test_wsd_is_the_best_branch_of_any_trunk_at_each_budget(results):
+    rows = {row[0]: row[1:] for row in table_of(exhibits.make(results, Reading())[0], "comparison")}
+    for m, cell in zip(MULTIPLES, rows["WSD: loss, first seed"], strict=False):
+        each = [wanted(f"wsd-peak={p:g}-horizon={m:g}x", m, "last") for p in PEAKS]
+        assert cell == f"{min(each):.4f}"
 
 
 def test_the_transfer_table_never_looks_back(results):
@@ -173,8 +208,7 @@ def test_what_is_missing_is_named_and_the_rest_is_drawn(tmp_path):
     assert left_out == []
     comparison = found[0]
     assert comparison.notes[0] == (
-        "Missing, and left out: cosine-peak=0.01-horizon=8x (not begun); "
-        "constant-peak=0.003 (not begun)."
+        "Not finished: cosine-peak=0.01-horizon=8x (not begun); constant-peak=0.003 (not begun)."
     )
 
 
@@ -202,6 +236,83 @@ def test_another_run_in_the_directory_is_refused(tmp_path):
     (run.run_dir / "run.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         Results(study)
+
+
+def test_unlike_data_are_refused(tmp_path):
+    study = made.write_study(tmp_path / "s")
+    file = study.runs[3].run_dir / "run.json"
+    file.write_text(
+        file.read_text().replace('"data.fingerprint": "abc"', '"data.fingerprint": "x"')
+    )
+    with pytest.raises(InputError, match="were trained on unlike data"):
+        Results(study)
+
+
+def changed(name, change):
+    """The study with one run more: a copy of one, changed."""
+    study = made.study()
+    run = study.run(name)
+    (copy,) = plan.runs("copy", run.config, [change], "made")
+    return dataclasses.replace(
+        study, runs=[*study.runs, dataclasses.replace(copy, after=run.after)]
+    )
+
+
+def test_two_runs_of_the_same_settings_are_refused(tmp_path):
+    study = made.write_study(tmp_path / "s", planned=changed("cosine-peak=0.01-horizon=4x", {}))
+    with pytest.raises(InputError, match=r"cosine-peak=0\.01-horizon=4x and copy have the sam"):
+        Results(study)
+
+
+def test_a_branch_on_other_data_is_a_line_of_its_own(tmp_path):
+    change = {"branch.data": "elsewhere"}
+    study = made.write_study(tmp_path / "s", planned=changed("wsd-peak=0.01-horizon=4x", change))
+    results = Results(study)
+    assert [x.settings["data"] for x in results.lines if "data" in x.settings] == ["elsewhere"]
+    assert len(results.main("wsd")) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eval.tokens": 1024}, "its runs are validated on unlike text"),
+        ({"batch_size": 64}, "its runs have 2 clocks"),
+        ({"stop": "never"}, "run copy-stop=never: stop = 'never' is not allowed"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(change, message, tmp_path):
+    planned = changed("constant-peak=0.01", change)
+    last = planned.runs[-1].name
+    study = made.write_study(tmp_path / "s", leave_out=[last], planned=planned)
+    with pytest.raises(InputError, match=message):
+        Results(study)
+
+
+def test_a_run_without_settings_is_refused(tmp_path):
+    study = made.write_study(tmp_path / "s")
+    broken = dataclasses.replace(study.runs[1], config={"run_dir": "x"})
+    runs = [study.runs[0], broken]
+    with pytest.raises(InputError, match="has no usable settings"):
+        Results(dataclasses.replace(study, runs=runs))
+
+
+def test_settings_that_are_words_are_shown(tmp_path):
+    change = {"schedule.warmup": "96 steps"}
+    study = made.write_study(tmp_path / "s", planned=changed("constant-peak=0.01", change))
+    found, _ = exhibits.make(Results(study), Reading())
+    assert "warmup" in table_of(found, "settings_of_single_trajectories")[0]
+
+
+def test_other_kinds_are_compared_too(tmp_path):
+    given = made.study().run("inverse_sqrt-peak=0.01-alpha=1920").config
+    given.schedule = {**given.schedule.to_dict(), "kind": "power", "gamma": 0.3}
+    study = made.study()
+    runs = [*study.runs, *plan.runs("power", given, [{}], "made")]
+    results = Results(
+        made.write_study(tmp_path / "s", planned=dataclasses.replace(study, runs=runs))
+    )
+    comparison = exhibits.make(results, Reading())[0][0]
+    assert "power + f25: loss, first seed" in [row[0] for row in comparison.table]
 
 
 def test_torn_lines_and_other_versions_are_said(tmp_path):

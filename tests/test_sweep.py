@@ -14,12 +14,12 @@ import sys
 import time
 
 import pytest
-import tiny
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import sweep
+from anytime_jax import config, sweep
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.integrity import saved_steps
+from anytime_jax.study import plan
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -47,6 +47,8 @@ asked = []
 signal.signal(signal.SIGINT, lambda *_: asked.append(1))
 with open(run.parent / "order.txt", "a") as order:
     order.write(f"begin {run.name} {sorted(os.sched_getaffinity(0))}\\n")
+run.mkdir(exist_ok=True)
+(run / "run.json").write_text(sys.argv[5])
 if how == "fails":
     print("all is well")
     sys.exit("error: it broke")
@@ -90,12 +92,13 @@ def pretend_fixture(monkeypatch, tmp_path):
         script.write_text(PRETENDED)
 
         def command(file, name):
-            del file
             horizon = int(name[-2]) if name.startswith("wsd") else 2
             begin = 9 * horizon if name.startswith("wsd") else 0
             way = how.get(name.replace("-", "_").replace("=", "_"), "ends")
             run = str(tmp_path / "runs" / name)
-            return [sys.executable, str(script), run, str(begin), str(10 * horizon), way]
+            built = config.build(plan.load(file).run(name).settings)
+            about = json.dumps({"identity": built.identity("abc")})
+            return [sys.executable, str(script), run, str(begin), str(10 * horizon), way, about]
 
         monkeypatch.setattr(sweep, "command", command)
         monkeypatch.setattr(sweep, "_POLL_SECONDS", 0.02)
@@ -124,7 +127,7 @@ def test_the_list_says_what_each_run_costs(study, capsys):
     assert rows["wsd-seed=1-horizon=2x"][:3] == ["missing", "2x", "128"]  # two updates of 64 tokens
     assert rows["constant-seed=0"][-1] == f"{1280 / 0.01 / 3600:.3g}"
     params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
-    disk = sweep.check(sweep.plan.load(file))[0].disk_bytes / (4 + 2)  # 9, 10, 18, 20 and 2 rolling
+    disk = sweep.check(plan.load(file))[0].disk_bytes / (4 + 2)  # 9, 10, 18, 20 and 2 rolling
     assert 0.98 * params < disk < 1.1 * params + 2**18
     assert not root.exists()
 
@@ -133,7 +136,7 @@ def test_hours_on_a_named_device(study, capsys):
     file, _ = study()
     assert sweep.main([f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
     assert "Hours at 50% of the peak of one H100" in capsys.readouterr().out
-    job = sweep.check(sweep.plan.load(file))[0]
+    job = sweep.check(plan.load(file))[0]
     arguments = sweep._parser().parse_args(["--study=x", "--list", "--mfu=0.5"])
     assert sweep._speed(arguments, [job]) == 0.5 * 989e12
 
@@ -168,12 +171,12 @@ def test_two_at_once_have_a_core_each(study, pretend):
     assert told[0][2] != told[1][2]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_runs_that_must_prepare_the_same_data_do_not_race(study, pretend):
     file, root = study("[]")  # no data are there
     pretend()
-    if len(os.sched_getaffinity(0)) > 1:
-        assert run(file, "--jobs=2") == 0
-        assert [what for what, *_ in order(root)] == ["begin", "end", "begin", "end"]
+    assert run(file, "--jobs=2") == 0
+    assert [what for what, *_ in order(root)] == ["begin", "end", "begin", "end"]
 
 
 def test_a_run_that_breaks_takes_only_its_branches_with_it(study, pretend, capsys):
@@ -190,12 +193,51 @@ def test_a_run_that_breaks_takes_only_its_branches_with_it(study, pretend, capsy
     assert [name for what, name, _ in order(root)].count("constant-seed=1") == 2
 
 
-def test_bad_input_to_one_run_ends_the_sweep(study, pretend, capsys):
+def test_what_every_run_refuses_ends_the_sweep(study, pretend, capsys):
+    """One refusal is that run's own; the same a second time is everyone's."""
     file, root = study()
     pretend(constant_seed_0="refuses")
     assert run(file) == 1
-    assert "error: this cannot be" in capsys.readouterr().out
-    assert [name for what, name, _ in order(root)] == ["constant-seed=0"]
+    said = capsys.readouterr().out
+    assert "error: this cannot be (exit status 2; the whole of it:" in said
+    assert "3 of 6 runs are finished" in said
+    shutil.rmtree(root)
+    file, root = study(f"plan.runs('more', given, plan.values('seed', 2), {str(root)!r})")
+    pretend(constant_seed_0="refuses", constant_seed_1="refuses")
+    assert run(file) == 1
+    assert "1 more were not begun, for the same would be said" in capsys.readouterr().out
+    assert [name for _, name, _ in order(root)] == ["constant-seed=0", "constant-seed=1"]
+
+
+def test_a_run_that_another_process_holds_is_waited_for(study, pretend):
+    file, root = study("[]")
+    pretend()
+    settings = sweep.check(plan.load(file))[0].config
+    folder = root / "constant-seed=0"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"identity": settings.identity("abc")}))
+    holder = f"""
+import fcntl, time
+with open({str(folder / "lock")!r}, "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    print("held", flush=True)
+    time.sleep(1.5)
+"""
+    process = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    assert run(file) == 0
+    process.communicate()
+    begun = [name for what, name, _ in order(root) if what == "begin"]
+    assert begun == ["constant-seed=1", "constant-seed=0"]
+
+
+def test_nothing_is_left_running_when_the_sweep_breaks(study, pretend, monkeypatch):
+    file, root = study("[]")
+    pretend(constant_seed_0="waits")
+    monkeypatch.setattr(sweep._Sweep, "_drop_orphans", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(file)
+    assert not (root / "constant-seed=0" / "checkpoints").exists()
 
 
 def test_only_some(study, pretend, capsys):
@@ -205,6 +247,9 @@ def test_only_some(study, pretend, capsys):
     assert [name for _, name, _ in order(root)] == ["constant-seed=1"] * 2
     assert sweep.main([f"--study={file}", "--list", "--only=x"]) == 2
     assert "--only=x matches no run of tiny: see --list" in capsys.readouterr().err
+    assert run(file, "--only=wsd-seed=0*") == 2
+    assert "leaves out constant-seed=0, which wsd-seed=0-horizon=1x" in capsys.readouterr().err
+    assert run(file, "--only=wsd-seed=1*") == 0  # its trunk is there
 
 
 def test_an_interrupt_lets_the_runs_save(study, pretend, tmp_path):
@@ -216,7 +261,7 @@ sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
 from anytime_jax import sweep
 script = {str(tmp_path / "pretend.py")!r}
 sweep.command = lambda file, name: [sys.executable, script, {str(root)!r} + "/" + name, "0", "20",
-                                    "waits"]
+                                    "waits", "{{}}"]
 sys.exit(sweep.main(["--study={file}", "--run"]))
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -227,7 +272,7 @@ sys.exit(sweep.main(["--study={file}", "--run"]))
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "every run saved; the same line goes on" in said
+    assert "; the same line goes on" in said
     assert [what for what, *_ in order(root)] == ["begin"]
 
 
@@ -255,8 +300,16 @@ sys.exit(sweep.main(["--study={file}", "--run"]))
         ),
         (
             "plan.runs('endless', given, plan.values('stop', 'never'), 'x')",
-            "config.stop = 'never': a run of a study needs a stop",
+            "config.stop = 'never': a run of a study has one stop",
         ),
+        ("plan.runs('more', given, plan.values('stop', '2x+'), 'x')", "config.stop = '2x+'"),
+        (
+            "[plan.Run(x.name, x.config, 'constant-seed=1')"
+            " for x in plan.branches('wsd', trunks[:1], [1])]",
+            "it comes after constant-seed=1, but its config.branch.from_run = ",
+        ),
+        ("plan.runs('a/b', given, [{}], 'x')", "'a/b' cannot be the name of a run"),
+        ("[plan.Run('again', trunks[0].config)]", "constant-seed=0 and again share"),
         ("plan.runs('bad', given, plan.values('batch_size', 0), 'x')", "config.batch_size = 0"),
         ("plan.runs('constant', given, plan.values('seed', 0), 'x')", "two runs are called"),
     ],
@@ -274,7 +327,7 @@ def test_a_study_that_cannot_be_run(more, message, study, capsys):
 
 def test_a_directory_of_another_run_is_refused(study, capsys):
     file, root = study()
-    settings = sweep.check(sweep.plan.load(file))[0].config
+    settings = sweep.check(plan.load(file))[0].config
     folder = root / "constant-seed=0"
     folder.mkdir(parents=True)
     theirs = {**settings.identity("abc"), "schedule.peak": 0.5}
@@ -286,9 +339,44 @@ def test_a_directory_of_another_run_is_refused(study, capsys):
     assert sorted(x.name for x in root.iterdir()) == ["constant-seed=0"]
 
 
+def test_a_directory_of_other_files_is_refused(study, capsys):
+    file, root = study()
+    (root / "wsd-seed=1-horizon=2x").mkdir(parents=True)
+    (root / "wsd-seed=1-horizon=2x" / "mine.txt").touch()
+    assert run(file) == 2
+    assert "holds files but is no run" in capsys.readouterr().err
+
+
+def test_a_packed_study_is_not_run(study, pretend, capsys):
+    file, root = study()
+    pretend()
+    assert run(file) == 0
+    before = (root / "study.json").read_bytes()
+    assert run(root) == 2
+    assert "is a directory: runs are made from a study's file" in capsys.readouterr().err
+    assert (root / "study.json").read_bytes() == before
+    file.write_text(file.read_text().split("def get_config")[0])
+    assert run(file) == 2
+    assert "has no get_config(name), by which each of its runs is made" in capsys.readouterr().err
+
+
+def test_a_study_on_two_data_sets_is_refused(study, capsys):
+    file, root = study()
+    for seed, fingerprint in enumerate(("abc", "abd")):
+        settings = sweep.check(plan.load(file))[0].config
+        (root / f"constant-seed={seed}").mkdir(parents=True)
+        identity = {**settings.identity(fingerprint), "seed": seed}
+        (root / f"constant-seed={seed}" / "run.json").write_text(json.dumps({"identity": identity}))
+        if seed == 0:
+            assert sweep.main([f"--study={file}", "--list", "--tokens_per_s=1"]) == 0
+    assert run(file) == 2
+    assert "it was begun on other data than constant-seed=0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--tokens_per_s=nan", "--list"], "--tokens_per_s=nan: give a speed above 0"),
         (["--jobs=0", "--run"], "--jobs=0: give 1 to"),
         (["--jobs=9999", "--run"], "--jobs=9999: give 1 to"),
         (["--device=abacus", "--list"], "--device=abacus: its peak is not known; give one of"),
@@ -319,20 +407,19 @@ def test_a_study_is_trained_interrupted_and_resumed(study, dataset, capsys):
     """The real thing: two trunks and a branch of each, killed on the way; every run ends."""
     file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
     process = subprocess.Popen(
-        [sys.executable, "-m", "anytime_jax.sweep", f"--study={file}", "--run"],
-        cwd=HERE.parent,
-        start_new_session=True,
+        [sys.executable, "-m", "anytime_jax.sweep", f"--study={file}", "--run"], cwd=HERE.parent
     )
     deadline = time.monotonic() + 120
     while not saved_steps(root / "constant-seed=0") and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # its run lives on: the next sweep waits for that, and then goes on
     process.wait()
-    subprocess.run(["pkill", "-9", "-f", f"config={file}"], check=False)  # its runs live on
     assert run(file) == 0
-    said = capsys.readouterr().out
-    assert "4 of 4 runs are finished" in said
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
     assert saved_steps(root / "wsd-seed=1-horizon=2x")[-1] == 20
-    shutil.copytree(root, root.parent / "before")
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    before = [(path, path.stat().st_mtime_ns) for path in files]
     assert run(file) == 0
-    assert tiny.CHINCHILLA_STEPS == 10
+    assert "all 4 runs of tiny are finished" in capsys.readouterr().out
+    assert [(path, path.stat().st_mtime_ns) for path in files] == before
+    assert sorted(path for path in root.rglob("*") if path.is_file()) == files

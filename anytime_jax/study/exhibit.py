@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from anytime_jax.study import style
-from anytime_jax.study.results import Line, Results
-from anytime_jax.study.select import Reading, closest, envelope, on_edge
+from anytime_jax.study.results import Results
+from anytime_jax.study.select import Picked, Reading, on_edge
 
 Table = Sequence[Sequence[str]]
 
@@ -33,33 +33,36 @@ class Exhibit:
     notes: Sequence[str] = ()
 
 
-def kinds(results: Results) -> list[str]:
-    """The kinds that are compared with the envelope, in the order of the legend."""
-    there = {line.kind for line in results.lines}
-    return [kind for kind in style.STYLES if kind in there and kind != "cosine"]
+def notes(
+    results: Results,
+    reading: Reading,
+    picked: Mapping[str, Picked],
+    among: Sequence[str] = (),
+) -> list[str]:
+    """Returns what a reader must know of the lines that are shown.
 
-
-def selected(results: Results, reading: Reading) -> dict[str, Line]:
-    """For each kind the single line that is closest to the envelope on average."""
-    of = envelope(results)
-    found = {k: closest(results.main(k), reading.label(k), of) for k in kinds(results)}
-    return {kind: line for kind, line in found.items() if line is not None}
-
-
-def notes(results: Results, kinds: Sequence[str], lines: Sequence[Line] = ()) -> list[str]:
-    """What is missing of some kinds, and which lines lie on the edge of the grid they are from."""
-    notes = []
-    if missing := results.missing(kinds):
+    Args:
+      results: of the study.
+      reading: which weights are read out.
+      picked: by kind, the line shown at each multiple.
+      among: other kinds that the exhibit stands on.
+    """
+    found = []
+    every = [*among, *picked]
+    if missing := results.missing(every):
         shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if missing[6:] else "")
-        notes.append(f"Missing, and left out: {shown}.")
-    edges = [
-        f"{style.PLAIN_NAMES.get(x.kind, x.kind)} ({x.text}: {', '.join(found)})"
-        for x in dict.fromkeys(lines)
-        if (found := on_edge(results, x))
-    ] if lines else []  # fmt: skip
+        found.append(f"Not finished: {shown}.")
+    edges = []
+    for kind, lines in picked.items():
+        for line in dict.fromkeys(lines.values()):
+            at = [m for m, x in lines.items() if x is line]
+            names = on_edge(results, line, reading.label(kind), at)
+            if names:
+                where = f"{style.PLAIN_NAMES.get(kind, kind)} at {', '.join(times(at))}"
+                edges.append(f"{where} ({line.text}: {', '.join(names)})")
     if edges:
-        notes.append(f"On the edge of the grid, which ought to be widened: {'; '.join(edges)}.")
-    return notes
+        found.append(f"On the edge of the grid, which ought to be widened: {'; '.join(edges)}.")
+    return found
 
 
 def times(multiples: Sequence[float]) -> list[str]:

@@ -8,16 +8,20 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from anytime_jax.study import figures, style, tables
-from anytime_jax.study.exhibit import Exhibit, cells, kinds, notes, selected, times
+from anytime_jax.study.exhibit import Exhibit, cells, notes, times
 from anytime_jax.study.figures import Curve
-from anytime_jax.study.results import LIVE, Line, Results
+from anytime_jax.study.results import LIVE, Line, Results, settings_text
 from anytime_jax.study.select import (
     HORIZON_FREE,
     Gap,
+    Picked,
     Reading,
     best_at,
+    common,
     envelope,
     gaps,
+    pick_best,
+    pick_single,
 )
 
 SELECT_AT = 3  # the paper selects at the first three multiples: 1x, 2x, 4x
@@ -54,30 +58,56 @@ def make(results: Results, reading: Reading, model: str = "") -> tuple[list[Exhi
 
 
 def _comparison(results: Results, reading: Reading, model: str) -> Exhibit | None:
-    of, chosen = envelope(results), selected(results, reading)
-    if not of or not chosen:
+    of, picked = envelope(results), pick_single(results, reading)
+    if not of or not picked:
         return None
-    losses = {m: line.at(LIVE)[m] for m, line in of.items()}
-    curves = [Curve("cosine", "cosine envelope", losses, {})]
-    for kind, line in chosen.items():
-        label = reading.label(kind)
-        there = {m: x for m, x in line.at(label).items() if m in of}
-        name = style.name(kind, label)
-        curves.append(Curve(kind, name, there, gaps(results, line, label, of)))
-    figure = figures.draw_comparison(results.clock, curves, _longest_cosine(results, of), model)
-    told = "; ".join(f"{style.PLAIN_NAMES.get(k, k)}: {x.text}" for k, x in chosen.items())
+    curves = _curves(results, reading, of, picked)
+    single = {k: next(iter(x.values())) for k, x in picked.items() if k in HORIZON_FREE}
+    told = "; ".join(f"{style.PLAIN_NAMES.get(k, k)}: {x.text}" for k, x in single.items())
     return Exhibit(
         "comparison",
         "Horizon-free runs against cosines tuned for every budget",
         "Left: validation loss. Every point of the cosine envelope is the best of the cosines "
-        "trained to that budget; every other line is one choice of settings, the one whose mean "
-        f"difference to the envelope is least ({told}); WSD has a decay branch for each budget. "
-        "Right: difference to the envelope, below zero is better than the cosine. "
-        f"{_about_noise(curves)}",
-        tables.compared(results, curves, sorted(of)),
-        figure,
-        notes(results, ["cosine", *chosen], [*of.values(), *chosen.values()]),
+        "trained to that budget. A horizon-free line is a single run, the one whose mean "
+        f"difference to the envelope is least ({told or 'none'}); a point of WSD is the best "
+        "branch of any trunk. Right: difference to the envelope, below zero is better than the "
+        f"cosine. {_about_noise(curves)}",
+        tables.compared(curves, sorted(of)),
+        figures.draw_comparison(
+            results.clock,
+            curves,
+            _longest_cosine(results, of),
+            model,
+            results.study.published == model,
+        ),
+        [
+            *notes(results, reading, {"cosine": of, **picked}),
+            *_provisional(results, reading, of, list(single)),
+        ],
     )
+
+
+def _curves(
+    results: Results, reading: Reading, of: Picked, picked: Mapping[str, Picked]
+) -> list[Curve]:
+    """The envelope, and the curve of every kind."""
+    curves = [Curve("cosine", "cosine envelope", {m: x.at(LIVE)[m] for m, x in of.items()}, {})]
+    for kind, lines in picked.items():
+        label = reading.label(kind)
+        losses = {m: line.at(label)[m] for m, line in lines.items()}
+        found = {m: gaps(results, line, label, of)[m] for m, line in lines.items()}
+        curves.append(Curve(kind, style.name(kind, label), losses, found))
+    return curves
+
+
+def _provisional(results: Results, reading: Reading, of: Picked, kinds: Sequence[str]) -> list[str]:
+    """Says which single lines were selected before all of their rivals had arrived."""
+    told = []
+    for kind in kinds:
+        shared = common(results.main(kind), reading.label(kind), of)
+        if shared != sorted(of):
+            told.append(f"{style.PLAIN_NAMES.get(kind, kind)} on {', '.join(times(shared))}")
+    return [f"Provisional, as runs are under way: selected {'; '.join(told)} only."] if told else []
 
 
 def _about_noise(curves: Sequence[Curve]) -> str:
@@ -85,8 +115,10 @@ def _about_noise(curves: Sequence[Curve]) -> str:
     if counts <= {1}:
         return "One seed: differences come without noise."
     return (
-        f"Differences are means over {'/'.join(map(str, sorted(counts)))} seeds of weights and "
-        "data with their standard error; the first seed alone has chosen the settings."
+        f"Differences are means over {' or '.join(map(str, sorted(counts)))} seeds of weights and "
+        "data, with their standard error where there is more than one; the first seed alone has "
+        "chosen the settings and looks a little better for it, so the others stand in rows of "
+        "their own."
     )
 
 
@@ -108,28 +140,20 @@ def _cosine_runs(results: Results, of: Mapping[float, Line]) -> dict[float, dict
 
 
 def _best(results: Results, reading: Reading, model: str) -> Exhibit | None:
-    of = envelope(results)
-    curves = [Curve("cosine", "cosine envelope", {m: x.at(LIVE)[m] for m, x in of.items()}, {})]
-    used = list(of.values())
-    for kind in kinds(results):
-        label = reading.label(kind)
-        best = {m: best_at(results.main(kind), m, label) for m in of}
-        there = {m: x for m, x in best.items() if x is not None}
-        if there:
-            losses = {m: x.at(label)[m] for m, x in there.items()}
-            found = {m: gaps(results, x, label, of)[m] for m, x in there.items()}
-            curves.append(Curve(kind, style.name(kind, label), losses, found))
-            used += there.values()
-    if not of or len(curves) < 2:
+    of, picked = envelope(results), pick_best(results, reading)
+    if not of or not picked:
         return None
+    curves = _curves(results, reading, of, picked)
     return Exhibit(
         "best_at_each_budget",
         "The best settings at each budget",
         "As above, with every schedule at the settings that are best at that very budget: these "
         f"are not single runs. {_about_noise(curves)}",
-        tables.compared(results, curves, sorted(of)),
-        figures.draw_comparison(results.clock, curves, None, model),
-        notes(results, ["cosine", *kinds(results)], used),
+        tables.compared(curves, sorted(of)),
+        figures.draw_comparison(
+            results.clock, curves, None, model, results.study.published == model
+        ),
+        notes(results, reading, {"cosine": of, **picked}),
     )
 
 
@@ -148,7 +172,7 @@ def _cosines(results: Results) -> Exhibit | None:
         "evaluated on its way to its own horizon.",
         rows,
         figures.draw_transfer_of_cosines(results.clock, losses, runs),
-        notes(results, ["cosine"], list(of.values())),
+        notes(results, Reading(), {"cosine": of}),
     )
 
 
@@ -156,11 +180,10 @@ def _heatmaps(results: Results, reading: Reading) -> Exhibit | None:
     of = envelope(results)
     multiples = sorted(of)
     rows: dict[str, dict[float, tuple[str, dict[float, Gap]]]] = {}
-    for kind in [x for x in kinds(results) if x in HORIZON_FREE]:
-        label = reading.label(kind)
-        for m in multiples[:SELECT_AT]:
-            line = best_at(results.main(kind), m, label)
-            if line is not None:
+    for kind, lines in pick_best(results, reading).items():
+        if kind in HORIZON_FREE:
+            label = reading.label(kind)
+            for m, line in [(m, lines[m]) for m in multiples[:SELECT_AT] if m in lines]:
                 found = {k: x for k, x in gaps(results, line, label, of).items() if k >= m}
                 rows.setdefault(kind, {})[m] = (line.text, found)
     if not rows:
@@ -179,7 +202,7 @@ def _heatmaps(results: Results, reading: Reading) -> Exhibit | None:
         "below zero is better than the cosine. First seed.",
         table,
         figures.draw_heatmaps(multiples, rows),
-        notes(results, ["cosine", *rows]),
+        notes(results, reading, {}, ["cosine", *rows]),
     )
 
 
@@ -206,22 +229,22 @@ def _alphas(results: Results, reading: Reading) -> Exhibit | None:
         "alpha",
         "How much the offset alpha matters",
         f"The inverse square root read out through {reading.average}, every other setting as "
-        f"selected at {at:g}x ({', '.join(f'{k} {v:g}' for k, v in rest.items())}).",
+        f"selected at {at:g}x ({settings_text(rest)}).",
         table,
         figures.draw_alphas(results.clock, same, losses),
-        notes(results, ["inverse_sqrt"], [chosen]),
+        notes(results, reading, {"inverse_sqrt": {at: chosen}}),
     )
 
 
 def _averages(results: Results, reading: Reading) -> Exhibit | None:
-    chosen = selected(results, reading)
     of = envelope(results)
-    if of:
-        longest = of[max(of)]
-        chosen = {**chosen, "cosine": longest}
+    picked = {"cosine": of, **pick_single(results, reading)}
     lines = [
-        dataclasses.replace(x, losses={m: y for m, y in x.losses.items() if m in results.multiples})
-        for x in chosen.values()
+        dataclasses.replace(
+            next(iter(x.values())), losses={m: line.losses[m] for m, line in x.items()}
+        )
+        for x in picked.values()
+        if x
     ]
     lines = [x for x in lines if any(len(losses) > 1 for losses in x.losses.values())]
     if not lines:
@@ -229,7 +252,7 @@ def _averages(results: Results, reading: Reading) -> Exhibit | None:
     order = [*[x for x in results.labels if x != LIVE], LIVE]
     table = [["schedule", "budget", *order]]
     for line in lines:
-        name = f"{style.PLAIN_NAMES.get(line.kind, line.kind)} ({line.text})"
+        name: str = style.PLAIN_NAMES.get(line.kind, line.kind)
         for m, losses in sorted(line.losses.items()):
             row = [f"{losses[x]:.4f}" if x in losses else "" for x in order]
             table.append([name, f"{m:g}x", *row])
@@ -237,11 +260,11 @@ def _averages(results: Results, reading: Reading) -> Exhibit | None:
         "averages",
         "Loss against the factor f of the average",
         "What each average gains over the live weights of the same run, below zero is better. "
-        "f100 covers about the last 1% of a run, f6.25 the last 16%. First seed; each schedule at "
-        "the settings of the comparison, the cosine at those of its longest horizon.",
+        "The half-life of an average is 1/f of the run: 1% of it for f100, 16% for f6.25. First "
+        "seed; every schedule at the settings of the comparison.",
         table,
         figures.draw_averages(lines, results.labels),
-        notes(results, list(chosen)),
+        notes(results, reading, {}, list(picked)),
     )
 
 
@@ -271,5 +294,5 @@ def _floors(results: Results) -> Exhibit | None:
         "else the same; below zero, the second is better. First seed.",
         table,
         figures.draw_floors(results.clock, changes),
-        notes(results, ["cosine", "wsd"]),
+        notes(results, Reading(), {}, ["cosine", "wsd"]),
     )

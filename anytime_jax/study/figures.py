@@ -72,6 +72,7 @@ def draw_comparison(
     curves: Sequence[Curve],
     single: Mapping[float, float] | None = None,
     model: str = "",
+    same: bool = False,
 ) -> Figure:
     """Draws losses (left) and differences to the cosine envelope (right) against the budget.
 
@@ -80,6 +81,7 @@ def draw_comparison(
       curves: the envelope first, then what is compared with it.
       single: losses on the way of the one cosine tuned for the longest horizon.
       model: "150M" or "300M" to draw the published differences, thin, beside ours.
+      same: whether the study is of that very model, so that its losses can be drawn too.
 
     Source: Figure 2, the large-batch figure, and their twins at optimal hyperparameters.
     """
@@ -102,23 +104,29 @@ def draw_comparison(
         bars = noise if any(noise) else None
         right.errorbar(xs, [x.mean for x in found], bars, capsize=3, **style.style(curve.kind))
     if model:
-        _draw_published(right, model, every)
+        _draw_published(right, published.differences(model), every, f"hollow: the paper, {model}")
     for axes in (left, right):
         style.multiple_axis(axes, every, clock)
     left.set_ylabel("validation loss (nats per token)")
     right.set_ylabel("loss minus cosine envelope (nats)")
     style.legend_below(figure, left, columns=5)
+    if model and same:
+        _draw_published(left, published.losses()[model], every, f"hollow: the paper, {model}")
     return figure
 
 
-def _draw_published(axes: Axes, model: str, multiples: Sequence[float]) -> None:
-    """The paper's own differences, thin and hollow."""
-    for kind, gaps in published.differences(model).items():
-        there = {m: x for m, x in gaps.items() if m in multiples}
+def _draw_published(
+    axes: Axes,
+    kinds: Mapping[str, Mapping[float, float]],
+    multiples: Sequence[float],
+    label: str,
+) -> None:
+    """The paper's own numbers, thin and hollow."""
+    for kind, numbers in kinds.items():
+        there = {m: x for m, x in numbers.items() if m in multiples}
         look = style.style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
         axes.plot(*_points(there), **look)
-    axes.plot([], [], color="0.3", lw=0.8, marker="o", markerfacecolor="none",
-              label=f"hollow: the paper, {model}")  # fmt: skip
+    axes.plot([], [], color="0.3", lw=0.8, marker="o", markerfacecolor="none", label=label)
     axes.legend(loc="best", frameon=False, fontsize=8)
 
 
@@ -217,7 +225,7 @@ def draw_averages(lines: Sequence[Line], labels: Sequence[str]) -> Figure:
             axes.plot(xs, gains, color=shades[m], marker=marks[m], ms=5, label=f"{m:g}×")
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(order)), order, rotation=45)
-        axes.set_title(f"{style.name(line.kind)}\n{line.text}", fontsize=9)
+        axes.set_title(style.name(line.kind), fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("loss minus that of the live weights (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")

@@ -10,6 +10,10 @@ from anytime_jax.study import style
 from anytime_jax.study.exhibit import Exhibit, Table
 
 FILE = "index.html"
+STEMS = (
+    "comparison", "best_at_each_budget", "cosine_transfer", "transfer", "alpha", "averages",
+    "decay_ends", "settings_of_single_trajectories", "settings_at_each_budget", "runs",
+)  # fmt: skip
 
 _LOOK = """
 body { font: 16px/1.5 Georgia, serif; color: #1a1a1a; background: #fff; max-width: 64rem;
@@ -49,6 +53,9 @@ def write(
     Returns:
       the files, the page first.
     """
+    for stem in STEMS:  # of an earlier report
+        for kind in ("png", "pdf", "csv"):
+            (out / f"{stem}.{kind}").unlink(missing_ok=True)
     files = []
     for exhibit in exhibits:
         if exhibit.figure is not None:

@@ -17,6 +17,7 @@ import dataclasses
 import difflib
 import itertools
 import json
+import re
 import runpy
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anytime_jax.atomic import replacing
+from anytime_jax.checks import require_choice
 from anytime_jax.errors import InputError
+from anytime_jax.study import published
 
 FILE = "study.json"
 FORMAT_VERSION = 1
@@ -115,10 +118,23 @@ class Study:
 
     def __post_init__(self) -> None:
         """Checks that names and directories are unique, and that trunks come first."""
+        models = ("", *published.losses())
+        require_choice("published", self.published, models)
+        if not self.runs:
+            raise InputError(f"study {self.name} has no runs: give it some")
         seen: set[str] = set()
+        folders: dict[Path, str] = {}
         for run in self.runs:
+            if not re.fullmatch(r"[\w.,=+-]{1,200}", run.name):
+                raise InputError(
+                    f"study {self.name}: {run.name!r} cannot be the name of a run, which is a "
+                    "directory's and a file's: letters, digits and .,=+-_ only"
+                )
             if run.name in seen:
                 raise InputError(f"study {self.name}: two runs are called {run.name}")
+            folder = Path(run.config.get("run_dir", run.name)).absolute()
+            if (other := folders.setdefault(folder, run.name)) != run.name:
+                raise InputError(f"study {self.name}: {other} and {run.name} share {folder}")
             if run.after is not None and run.after not in seen:
                 raise InputError(
                     f"study {self.name}: {run.name} begins from {run.after}, which is not a run "
@@ -207,7 +223,7 @@ def _label(change: Change) -> list[str]:
     words = {}
     for name, value in change.items():
         words[name.rpartition(".")[2]] = f"{value:g}" if isinstance(value, float) else str(value)
-    return [f"{name}={value}" for name, value in words.items()]
+    return [re.sub(r"[^\w.,=+-]+", "_", f"{name}={value}") for name, value in words.items()]
 
 
 def write(study: Study, root: str | Path, folder: str = ".") -> Path:
@@ -229,21 +245,28 @@ def write(study: Study, root: str | Path, folder: str = ".") -> Path:
     return root / FILE
 
 
-def load(path: str | Path) -> Study:
+def load(path: str | Path, to_run: bool = False) -> Study:
     """Reads a study: a file with a `get_study()`, which is executed, or a study's directory.
 
     In a directory that was copied from elsewhere, the runs are those that lie in it.
+
+    Args:
+      path: the file or the directory.
+      to_run: whether its runs are to be made, which takes a file with a `get_config(name)`.
 
     Raises:
       InputError: if it is neither.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() and not to_run:
         return _read(path)
+    if path.is_dir():
+        raise InputError(f"--study={path} is a directory: runs are made from a study's file")
     if not path.is_file():
         raise InputError(f"--study={path}: there is no such file; studies are in configs/studies/")
     try:
-        study = runpy.run_path(str(path)).get("get_study", dict)()
+        content = runpy.run_path(str(path))
+        study = content.get("get_study", dict)()
     except InputError as error:
         raise InputError(f"--study={path}: {error}") from error
     except (Exception, SystemExit) as error:  # the file is code: it can raise anything
@@ -253,6 +276,11 @@ def load(path: str | Path) -> Study:
         raise InputError(f"--study={path} cannot be run: {what}") from error
     if not isinstance(study, Study):
         raise InputError(f"--study={path} has no get_study() that returns a study.plan.Study")
+    if to_run and not callable(content.get("get_config")):
+        raise InputError(
+            f"--study={path} has no get_config(name), by which each of its runs is made: add one "
+            "that returns get_study().run(name).config"
+        )
     return study
 
 
@@ -269,7 +297,7 @@ def _read(root: Path) -> Study:
             raise ValueError(f"format version {told['format_version']}, this is {FORMAT_VERSION}")
         folder = root / told["folder"]
         planned = [
-            Run(x["name"], {**x["config"], "run_dir": str(folder / x["name"])}, x["after"])
+            Run(x["name"], {**x["config"], "run_dir": str(folder / str(x["name"]))}, x["after"])
             for x in told["runs"]
         ]
         return Study(told["name"], str(root), planned, told["title"], told["published"])

@@ -84,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(arguments: argparse.Namespace, console: Console) -> None:
     study = plan.load(arguments.study)
-    if not Path(study.root).is_dir():
+    root = Path(study.root)
+    if not root.is_dir():
         raise InputError(
             f"--study={arguments.study}: it has not begun (there is no {study.root}): run it with "
             f"python -m anytime_jax.sweep --study={arguments.study} --run"
@@ -94,8 +95,9 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.average not in results.labels:
         known = ", ".join(results.labels)
         raise InputError(f"--average={arguments.average}: no run has it; they have {known}")
-    out = arguments.out or Path(study.root) / "report"
-    if arguments.pack and out.resolve() == Path(study.root).resolve():
+    out = arguments.out or root / "report"
+    inside = {run.run_dir.resolve().parent for run in study.runs}
+    if arguments.pack and {out.resolve(), (out / _RUNS).resolve()} & {*inside, root.resolve()}:
         raise InputError(f"--pack: {out} is the study's own directory: give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -131,6 +133,10 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
 
 def _pack(study: plan.Study, out: Path) -> list[Path]:
     """Copies what a report is made from into a directory: the plan and every run's records."""
+    if (out / _RUNS).exists():
+        if not (out / plan.FILE).exists():
+            raise InputError(f"--pack: {out / _RUNS} holds something else: give another --out")
+        shutil.rmtree(out / _RUNS)  # an earlier copy: old segments would be read with the new
     files = [plan.write(study, out, _RUNS)]
     for run in study.runs:
         found = [run.run_dir / "run.json"]

@@ -11,17 +11,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.clock import Clock
+from anytime_jax.checks import is_number
+from anytime_jax.clock import BRANCH, Clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import read_records
-from anytime_jax.settings import flatten
+from anytime_jax.settings import NOT_IDENTITY, flatten
 from anytime_jax.study.curves import LIVE, eval_losses
 from anytime_jax.study.plan import Run, Study
 
-# Names that tell runs apart without being a choice of settings.
-_NOT_SETTINGS = ("name", "run_dir", "stop", "seed", "data.seed", "branch", "schedule.kind",
-                 "schedule.horizon", "eval", "checkpoint", "log", "averages")  # fmt: skip
-_DECAY = ("floor", "shape")
+# What tells runs apart without being a choice of settings.
+_NOT_SETTINGS = (
+    *NOT_IDENTITY, "seed", "data.seed", "branch", "schedule.kind", "schedule.horizon",
+)  # fmt: skip
+_DECAY = ("floor", "shape", "decay", "data")
+
+# The settings that are read here.
+_READ = (
+    ("seed", ""), ("stop", ""), ("batch_size", ""), ("chinchilla_tokens", ""), ("branch", "data"),
+    ("branch", "multiple"), ("branch", "step"), ("schedule", "kind"), ("schedule", "peak"),
+    ("data", "seed"), ("model", "length"), ("eval", "tokens"),
+)  # fmt: skip
 
 Losses = Mapping[str, float]  # by weight label: "last", "f25", ...
 Key = tuple[tuple[str, Any], ...]
@@ -70,12 +79,14 @@ class Line:
       kind: of the schedule.
       settings: by short names.
       seed: of weights and data.
+      goal: the last multiple that its runs are to reach.
       losses: validation losses in nats by multiple and weight label.
     """
 
     kind: str
     settings: Mapping[str, Any]
     seed: tuple[int, int]
+    goal: float
     losses: Mapping[float, Losses]
 
     def at(self, label: str) -> dict[float, float]:
@@ -111,9 +122,11 @@ class Results:
           InputError: if the runs do not share one clock, or no run has a record.
         """
         self.study = study
+        _check_settings(study)
         varying = _varying(study.runs)
         self.clock = _clock(study)
         self.results = [_read(run, varying, self.clock, remark) for run in study.runs]
+        _check_data(study)
         if not any(result.losses for result in self.results):
             raise InputError(
                 f"study {study.name}: no run in {study.root} has an evaluation yet: run it with "
@@ -121,6 +134,13 @@ class Results:
             )
         self.first_seed = self.results[0].seed
         self.lines = _lines(self.results)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of schedule that have a line, those of the paper first."""
+        there = dict.fromkeys(line.kind for line in self.lines)
+        first = [kind for kind in ("cosine", "constant", "inverse_sqrt", "wsd") if kind in there]
+        return [*first, *(kind for kind in there if kind not in first)]
 
     @property
     def multiples(self) -> list[float]:
@@ -167,7 +187,7 @@ class Results:
     def missing(self, kinds: Iterable[str]) -> list[str]:
         """Returns what is not there yet of the runs of some kinds, for people."""
         return [
-            f"{x.name} ({f'stands at {x.at:.3g}x' if x.at else 'not begun'})"
+            f"{x.name} ({f'at {x.at:.3g}x' if x.at else 'not begun'})"
             for x in self.results
             if x.kind in kinds and not x.is_finished
         ]
@@ -182,10 +202,13 @@ def _read(
     flat = dict(flatten(settings))
     chosen = {name.rpartition(".")[2]: flat[name] for name in sorted(varying[kind])}
     chosen |= {name: schedule[name] for name in _DECAY if name in schedule}
-    chosen = {k: float(v) if isinstance(v, int) else v for k, v in chosen.items()}
-    horizon = _horizon(settings, clock)
-    stop = settings["stop"].removesuffix("+")
-    goal = horizon if stop == "horizon" else clock.multiple(clock.steps(stop, f"{run.name}: stop"))
+    chosen = {k: float(v) if is_number(v) else v for k, v in chosen.items()}
+    try:
+        horizon = _horizon(settings, clock)
+        goal = horizon if settings["stop"] == "horizon" else _goal(settings["stop"], clock)
+        chosen |= _about_branch(settings["branch"], horizon, clock)
+    except ValueError as error:
+        raise InputError(f"run {run.name}: {error}") from error
     _check_run(run)
     rows = read_records(run.run_dir, remark)
     return Result(
@@ -200,19 +223,76 @@ def _read(
     )
 
 
-def _check_run(run: Run) -> None:
-    """Checks that what lies in a run's directory is that run."""
+def _goal(stop: str, clock: Clock) -> float:
+    return clock.multiple(clock.steps(stop.removesuffix("+"), "stop"))
+
+
+def _about_branch(branch: Mapping[str, Any], horizon: float | None, clock: Clock) -> dict[str, Any]:
+    """What makes a branch another one than the usual decay over the last 10% on the same data."""
+    about: dict[str, Any] = {"data": branch["data"]} if branch["data"] else {}
+    if branch["step"] and horizon is not None:
+        part = 1 - clock.multiple(branch["step"]) / horizon
+        if abs(part - (1 - float(BRANCH))) > 1e-3:
+            about["decay"] = round(part, 4)
+    return about
+
+
+def _check_settings(study: Study) -> None:
+    """Checks that every run's settings can be read, and that all validate on as many tokens."""
+    tokens: dict[int, str] = {}
+    for run in study.runs:
+        try:
+            given = run.settings
+            for group, name in _READ:
+                _ = given[group][name] if name else given[group]
+            tokens.setdefault(given["eval"]["tokens"], run.name)
+        except (KeyError, TypeError, AttributeError) as error:
+            what = f"run {run.name} of study {study.name} has no usable settings ({error!r})"
+            raise InputError(f"{what}: run the study's sweep again") from error
+    if len(tokens) > 1:
+        told = "; ".join(f"{name} on {count:,}" for count, name in tokens.items())
+        raise InputError(
+            f"study {study.name}: its runs are validated on unlike text (eval.tokens: {told}): "
+            "losses are compared on one; make a study of each"
+        )
+
+
+def _check_data(study: Study) -> None:
+    """Checks that all runs were trained and validated on the same data."""
+    found: dict[str, str] = {}
+    for run in study.runs:
+        about = _about(run)
+        if about and not run.settings["branch"]["data"]:
+            found.setdefault(str(about["identity"].get("data.fingerprint")), run.name)
+    if len(found) > 1:
+        names = " and ".join(list(found.values())[:2])
+        raise InputError(
+            f"study {study.name}: {names} were trained on unlike data (their fingerprints differ): "
+            "losses are compared on one data set; train one of them again"
+        )
+
+
+def _about(run: Run) -> dict[str, Any] | None:
+    """What a run wrote down when it began; None if it has not."""
     file = Path(run.run_dir) / "run.json"
     if not file.exists():
-        return
+        return None
     try:
-        theirs = json.loads(file.read_text(encoding="utf-8"))["identity"]
-        ours = dict(flatten(run.settings))
-        unlike = [k for k in theirs if k in ours and _plain(ours[k]) != _plain(theirs[k])]
+        about = dict(json.loads(file.read_text(encoding="utf-8")))
+        return {**about, "identity": dict(about["identity"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{file} is damaged ({error!r}): take that run out of the study"
         ) from error
+
+
+def _check_run(run: Run) -> None:
+    """Checks that what lies in a run's directory is that run."""
+    about = _about(run)
+    if about is None:
+        return
+    theirs, ours = about["identity"], dict(flatten(run.settings))
+    unlike = [k for k in theirs if k in ours and _plain(ours[k]) != _plain(theirs[k])]
     if unlike:
         told = "; ".join(f"{k} is {theirs[k]!r}, the study has {ours[k]!r}" for k in unlike)
         raise InputError(f"{run.run_dir} holds another run than {run.name} ({told})")
@@ -266,17 +346,32 @@ def _varying(runs: Sequence[Run]) -> dict[str, set[str]]:
 
 def _lines(results: Sequence[Result]) -> list[Line]:
     """Puts the ends of runs with a horizon together."""
-    found: dict[tuple[str, Key, tuple[int, int]], dict[float, Losses]] = {}
-    settings: dict[tuple[str, Key, tuple[int, int]], Mapping[str, Any]] = {}
+    found: dict[tuple[str, Key, tuple[int, int]], dict[float, Result]] = {}
+    goals: dict[tuple[str, Key, tuple[int, int]], float] = {}
     for result in results:
-        if result.horizon is None:
-            losses = dict(result.losses)
-        else:
-            losses = {m: x for m, x in result.losses.items() if m == result.horizon}
         place = (result.kind, result.key, result.seed)
-        found.setdefault(place, {}).update(losses)
-        settings[place] = result.settings
-    return [Line(place[0], settings[place], place[2], x) for place, x in found.items() if x]
+        goals[place] = max(goals.get(place, 0.0), result.goal)
+        there = found.setdefault(place, {})
+        for m in result.losses:
+            if result.horizon is not None and m != result.horizon:
+                continue  # on its way to the end of its schedule
+            if m in there:
+                raise InputError(
+                    f"{there[m].name} and {result.name} have the same settings and both a loss at "
+                    f"{m:g}x: take one of them out of the study"
+                )
+            there[m] = result
+    return [
+        Line(
+            kind=place[0],
+            settings=next(iter(there.values())).settings,
+            seed=place[2],
+            goal=goals[place],
+            losses={m: result.losses[m] for m, result in there.items()},
+        )
+        for place, there in found.items()
+        if there
+    ]
 
 
 def _decay(settings: Mapping[str, Any]) -> list[Any]:

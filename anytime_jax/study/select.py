@@ -21,13 +21,15 @@ class Gap:
     """A difference to the cosine envelope at one multiple.
 
     Attributes:
-      first: with the seed that selected, in nats.
-      mean: over the seeds that have both, in nats.
+      first: with the seed that selected, in nats: a little too low, for having been selected.
+      others: mean over the other seeds that have both, in nats; NaN if there is none.
+      mean: over all seeds that have both, in nats.
       noise: standard error of that mean; NaN with one seed.
       seeds: how many seeds have both.
     """
 
     first: float
+    others: float
     mean: float
     noise: float
     seeds: int
@@ -46,6 +48,41 @@ class Reading:
     def label(self, kind: str) -> str:
         """Returns the weight label of a kind of schedule."""
         return self.average if kind in HORIZON_FREE else LIVE
+
+
+Picked = Mapping[float, Line]  # the line that is shown at each multiple
+
+
+def kinds(results: Results) -> list[str]:
+    """Returns the kinds that are compared with the envelope."""
+    return [kind for kind in results.kinds if kind != ENVELOPE]
+
+
+def pick_single(results: Results, reading: Reading) -> dict[str, Picked]:
+    """Returns what the paper's main comparison shows.
+
+    For a horizon-free kind the one line that is closest to the envelope; for a kind with a horizon,
+    such as WSD, the best at each multiple.
+
+    Source: Section 4, "Training and evaluation details".
+    """
+    of, picked = envelope(results), pick_best(results, reading)
+    for kind in picked:
+        if kind in HORIZON_FREE:
+            label = reading.label(kind)
+            line = closest(results.main(kind), label, of)
+            picked[kind] = {} if line is None else dict.fromkeys(differences(line, label, of), line)
+    return {kind: lines for kind, lines in picked.items() if lines}
+
+
+def pick_best(results: Results, reading: Reading) -> dict[str, Picked]:
+    """Returns for every kind the line that is best at each multiple of the envelope."""
+    picked: dict[str, Picked] = {}
+    for kind in kinds(results):
+        lines, label = results.main(kind), reading.label(kind)
+        best = {m: best_at(lines, m, label) for m in envelope(results)}
+        picked[kind] = {m: line for m, line in best.items() if line is not None}
+    return {kind: lines for kind, lines in picked.items() if lines}
 
 
 def envelope(results: Results) -> dict[float, Line]:
@@ -67,18 +104,34 @@ def differences(line: Line, label: str, of: Mapping[float, Line]) -> dict[float,
 
 
 def closest(lines: Sequence[Line], label: str, of: Mapping[float, Line]) -> Line | None:
-    """Returns the line with the least mean difference to the envelope over all multiples.
+    """Returns the line with the least mean difference to the envelope.
 
-    Only lines that have all the multiples of the envelope take part, if there is one.
+    The lines that are to reach the end of the envelope take part, on the multiples that all of them
+    have so far (`common`).
 
     Source: Section 4 and Table 2 of the paper.
     """
-    gaps = {i: differences(x, label, of) for i, x in enumerate(lines)}
-    longest = max((len(x) for x in gaps.values()), default=0)
-    if not longest:
+    lines = _long(lines, of)
+    shared = common(lines, label, of)
+    if not shared:
         return None
-    whole = [i for i, x in gaps.items() if len(x) == longest]
-    return lines[min(whole, key=lambda i: statistics.fmean(gaps[i].values()))]
+
+    def mean(line: Line) -> float:
+        found = differences(line, label, of)
+        return statistics.fmean(found[m] for m in shared)
+
+    return min(lines, key=mean)
+
+
+def common(lines: Sequence[Line], label: str, of: Mapping[float, Line]) -> list[float]:
+    """Returns the multiples of the envelope that all lines have which are to reach its end."""
+    there = [set(differences(x, label, of)) for x in _long(lines, of)]
+    return sorted(set.intersection(*there)) if there else []
+
+
+def _long(lines: Sequence[Line], of: Mapping[float, Line]) -> list[Line]:
+    """The lines that are to reach the end of the envelope; all of them if none is."""
+    return [x for x in lines if of and x.goal >= max(of)] or list(lines)
 
 
 def gaps(results: Results, line: Line, label: str, of: Mapping[float, Line]) -> dict[float, Gap]:
@@ -87,25 +140,27 @@ def gaps(results: Results, line: Line, label: str, of: Mapping[float, Line]) -> 
     The envelope of another seed is made of the settings that the first seed selected.
     """
     found: dict[float, Gap] = {}
-    first = differences(line, label, of)
-    for m, gap in first.items():
+    for m, first in differences(line, label, of).items():
         cosines = {x.seed: x.at(LIVE) for x in results.replicates(of[m])}
         each = [
             x.at(label)[m] - cosines[x.seed][m]
             for x in results.replicates(line)
             if m in x.at(label) and m in cosines.get(x.seed, {})
         ]
-        noise = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-        found[m] = Gap(gap, statistics.fmean(each), noise, len(each))
+        several = len(each) > 1
+        others = statistics.fmean(each[1:]) if several else math.nan
+        noise = statistics.stdev(each) / math.sqrt(len(each)) if several else math.nan
+        found[m] = Gap(first, others, statistics.fmean(each), noise, len(each))
     return found
 
 
-def on_edge(results: Results, line: Line) -> list[str]:
-    """Returns the settings of a line that are the least or largest value its kind was tried at.
+def on_edge(results: Results, line: Line, label: str, multiples: Sequence[float]) -> list[str]:
+    """Returns the settings of a line that are the least or largest value tried beside it.
 
-    A value that no other was tried beside is no choice, and on no edge.
+    What was tried counts if it has a loss at all of the multiples. A value that no other was tried
+    beside is no choice, and on no edge.
     """
-    lines = results.main(line.kind)
+    lines = [x for x in results.main(line.kind) if set(multiples) <= x.at(label).keys()]
     found = []
     for name, value in line.settings.items():
         rest = {k: v for k, v in line.settings.items() if k != name}

@@ -4,33 +4,54 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from anytime_jax.checks import is_number
 from anytime_jax.clock import human
 from anytime_jax.study import published, style
-from anytime_jax.study.exhibit import Exhibit, cells, kinds, notes, selected, times
+from anytime_jax.study.exhibit import Exhibit, cells, notes, times
 from anytime_jax.study.figures import Curve
 from anytime_jax.study.results import Line, Results
-from anytime_jax.study.select import Gap, Reading, best_at, differences, envelope, on_edge
+from anytime_jax.study.select import (
+    ENVELOPE,
+    HORIZON_FREE,
+    Gap,
+    Reading,
+    differences,
+    envelope,
+    on_edge,
+    pick_best,
+    pick_single,
+)
 
 
-def compared(
-    results: Results, curves: Sequence[Curve], multiples: Sequence[float]
-) -> list[list[str]]:
-    """Losses, differences, and the paper's own differences at the same multiples."""
-    head = ["", *times(multiples), "mean"]
-    rows = [head]
+def compared(curves: Sequence[Curve], multiples: Sequence[float]) -> list[list[str]]:
+    """Returns losses, differences, and the paper's own differences at the same multiples.
+
+    Args:
+      curves: the envelope first.
+      multiples: the columns; a last one has the mean of the differences over them.
+    """
+    rows = [["", *times(multiples), "mean"]]
     for curve in curves:
-        rows.append([f"{_plain(curve)}: loss", *cells(curve.losses, multiples), ""])
+        rows.append([f"{_plain(curve)}: loss, first seed", *cells(curve.losses, multiples), ""])
     for curve in curves[1:]:
-        mean = statistics.fmean(x.mean for x in curve.gaps.values())
-        found = _gap_cells(curve.gaps, multiples)
-        rows.append([f"{_plain(curve)}: minus cosine", *found, f"{mean:+.4f}"])
+        means = {m: gap.mean for m, gap in curve.gaps.items()}
+        name = f"{_plain(curve)}: minus cosine"
+        rows.append([name, *_gap_cells(curve.gaps, multiples), _mean(means, multiples)])
+        others = {m: gap.others for m, gap in curve.gaps.items() if not math.isnan(gap.others)}
+        if others:
+            cut = [*cells(others, multiples, "+"), _mean(others, multiples)]
+            rows.append([f"{name}, seeds that did not choose", *cut])
     for model in published.losses():
         for kind, theirs in published.differences(model).items():
-            there = [theirs[m] for m in multiples if m in theirs]
-            mean = f"{statistics.fmean(there):+.4f}" if there else ""
             name = f"the paper, {model}, {style.PLAIN_NAMES[kind]}: minus cosine"
-            rows.append([name, *cells(theirs, multiples, "+"), mean])
+            rows.append([name, *cells(theirs, multiples, "+"), _mean(theirs, multiples)])
     return rows
+
+
+def _mean(numbers: Mapping[float, float], multiples: Sequence[float]) -> str:
+    """The mean over the multiples, where there is a number at each of them."""
+    there = [numbers[m] for m in multiples if m in numbers]
+    return f"{statistics.fmean(there):+.4f}" if len(there) == len(multiples) else ""
 
 
 def _gap_cells(found: Mapping[float, Gap], multiples: Sequence[float]) -> list[str]:
@@ -49,49 +70,44 @@ def _plain(curve: Curve) -> str:
 
 def single_settings(results: Results, reading: Reading) -> Exhibit | None:
     """Returns the settings whose mean difference to the envelope is least (Table 2)."""
-    chosen, of = selected(results, reading), envelope(results)
-    if not chosen:
+    of = envelope(results)
+    picked = {k: x for k, x in pick_single(results, reading).items() if k in HORIZON_FREE}
+    if not picked:
         return None
-    names = _names(results, list(chosen))
+    names = _names(results, list(picked))
     table = [
         ["schedule", "read out", "evaluated through", *names, "mean difference", "on the edge"]
     ]
-    for kind, line in chosen.items():
-        label = reading.label(kind)
-        found = differences(line, label, of)
-        mean = f"{statistics.fmean(found.values()):+.4f}" if found else ""
-        edge = ", ".join(on_edge(results, line)) or "no"
-        row = [style.PLAIN_NAMES.get(kind, kind), label, f"{max(found):g}x"]
+    for kind, lines in picked.items():
+        label, line = reading.label(kind), next(iter(lines.values()))
+        mean = _mean(differences(line, label, of), list(lines))
+        edge = ", ".join(on_edge(results, line, label, list(lines))) or "no"
+        row = [style.PLAIN_NAMES.get(kind, kind), label, f"{max(lines):g}x"]
         table.append([*row, *_values(line, names), mean, edge])
     return Exhibit(
         "settings_of_single_trajectories",
         "Settings of the single trajectories",
-        "For each schedule the settings whose mean difference to the cosine envelope, over all "
-        "budgets, is least (Table 2 of the paper). First seed.",
+        "For each horizon-free schedule the settings whose mean difference to the cosine envelope, "
+        "over all budgets, is least (Table 2 of the paper). First seed.",
         table,
         None,
-        notes(results, list(chosen), list(chosen.values())),
+        notes(results, reading, picked),
     )
 
 
 def each_settings(results: Results, reading: Reading) -> Exhibit | None:
     """Returns the settings with the lowest loss at each budget (the tables of the appendix)."""
-    compared_kinds = ["cosine", *kinds(results)]
-    names = _names(results, compared_kinds)
-    table = [["schedule", "budget", "read out", *names, "loss", "on the edge"]]
-    used = []
-    for kind in compared_kinds:
-        label = reading.label(kind)
-        for m in results.multiples:
-            line = best_at(results.main(kind), m, label)
-            if line is not None:
-                used.append(line)
-                edge = ", ".join(on_edge(results, line)) or "no"
-                name = style.PLAIN_NAMES.get(kind, kind)
-                loss = f"{line.at(label)[m]:.4f}"
-                table.append([name, f"{m:g}x", label, *_values(line, names), loss, edge])
-    if not used:
+    picked = {ENVELOPE: envelope(results), **pick_best(results, reading)}
+    if not any(picked.values()):
         return None
+    names = _names(results, list(picked))
+    table = [["schedule", "budget", "read out", *names, "loss", "on the edge"]]
+    for kind, lines in picked.items():
+        label, name = reading.label(kind), style.PLAIN_NAMES.get(kind, kind)
+        for m, line in lines.items():
+            edge = ", ".join(on_edge(results, line, label, [m])) or "no"
+            loss = f"{line.at(label)[m]:.4f}"
+            table.append([name, f"{m:g}x", label, *_values(line, names), loss, edge])
     return Exhibit(
         "settings_at_each_budget",
         "Best settings at each budget",
@@ -99,7 +115,7 @@ def each_settings(results: Results, reading: Reading) -> Exhibit | None:
         "per-endpoint optima). First seed.",
         table,
         None,
-        notes(results, compared_kinds, used),
+        notes(results, reading, picked),
     )
 
 
@@ -130,4 +146,5 @@ def _names(results: Results, among: Sequence[str]) -> list[str]:
 
 
 def _values(line: Line, names: Sequence[str]) -> list[str]:
-    return [f"{line.settings[k]:g}" if k in line.settings else "-" for k in names]
+    given = line.settings
+    return [f"{given[k]:g}" if is_number(given.get(k)) else str(given.get(k, "-")) for k in names]
