@@ -129,7 +129,8 @@ def test_where_it_comes_from_is_written_down(trunk, dataset, tmp_path):
     leave(tmp_path, trunk, dataset)
     digest = read_meta(trunk / "checkpoints" / "18")["digest"]
     about = json.loads((tmp_path / "run.json").read_text())
-    assert about["branch"] == {"from_run": str(trunk), "step": 18, "checkpoint": digest}
+    place = {"step": 18, "checkpoint": digest, "samples": 18 * tiny.BATCH}
+    assert about["branch"] == {"from_run": str(trunk), **place}
     assert about["identity"]["branch.checkpoint"] == digest
     assert read_meta(tmp_path / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
 
@@ -235,6 +236,18 @@ def test_other_data_resume_where_they_were(trunk, second, tmp_path):
     assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
 
 
+def test_a_branch_of_one_on_other_data_goes_on_where_that_was(trunk, second, tmp_path):
+    """Not where its step would be if it had read those data from the start."""
+    given = {"schedule": CONSTANT, "stop": "21 steps", "branch__step": 18}
+    leave(tmp_path / "second", trunk, second, branch__data=str(second.path), **given)
+    given |= {"stop": "22 steps", "branch__step": 20}
+    leave(tmp_path / "third", tmp_path / "second", second, **given)
+    assert read_meta(tmp_path / "third" / "checkpoints" / "22")["samples"] == 4 * tiny.BATCH
+    given |= {"stop": "22 steps", "branch__step": 18}
+    leave(tmp_path / "second", trunk, second, branch__data=str(second.path), **given)
+    assert bits(tmp_path / "third", 22) == bits(tmp_path / "second", 22)
+
+
 # What is refused, at once and in one line
 
 
@@ -264,6 +277,7 @@ def refusal(run, trunk, dataset, **changes):
           "branch__change": ("optimizer.b2",)}, "schedule.peak was 0.01, is 0.02"),
         ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
         ({"multiple": 0.0}, "needs one of multiple"),
+        ({"branch__change": ("schedule.peek",)}, "no setting of this run or its trunk: did you"),
     ],
 )  # fmt: skip
 def test_what_a_branch_may_not_change(changes, message, trunk, dataset, tmp_path):
