@@ -91,9 +91,8 @@ def test_the_rate_of_a_branch(trunk, dataset, tmp_path):
     assert sorted(rates) == [19, 20]
 
 
-@pytest.mark.parametrize(
-    ("shape", "floor"), [("1-sqrt", 0.1), pytest.param("cosine", 0.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "floor"), [("1-sqrt", 0.1), ("cosine", 0.0)])
 def test_other_shapes_and_a_decay_to_nothing(shape, floor, trunk, dataset, tmp_path):
     given = {**WSD, "shape": shape, "floor": floor}
     leave(tmp_path, trunk, dataset, schedule=given, log__every="1 steps")
@@ -287,21 +286,26 @@ def test_what_a_branch_may_not_change(changes, message, trunk, dataset, tmp_path
     assert message.replace("'", '"') in found
 
 
-def test_what_is_named_may_change(trunk, dataset, tmp_path):
-    given = {**WSD, "peak": 5e-3}
-    change = ("schedule.peak", "optimizer.b2")
-    leave(tmp_path, trunk, dataset, schedule=given, optimizer__b2=0.9, branch__change=change)
-    assert saved_steps(tmp_path)[-1] == 20
+JUMP = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
 
 
-def test_a_jump_of_the_rate_is_refused_unless_it_is_named(trunk, dataset, tmp_path):
-    jump = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
-    found = refusal(tmp_path / "jump", trunk, dataset, schedule=jump, stop="3x", branch__step=18)
+def test_a_jump_of_the_rate_is_refused(trunk, dataset, tmp_path):
+    given = {"schedule": JUMP, "stop": "3x", "branch__step": 18}
+    found = refusal(tmp_path / "jump", trunk, dataset, **given)
     assert "the learning rate of the trunk is 0.01 at 18 steps" in found
-    change = ("schedule.kind",)
-    leave(tmp_path / "named", trunk, dataset, schedule=jump, stop="3x", branch__step=18,
-          branch__change=change)  # fmt: skip
-    assert saved_steps(tmp_path / "named")[-1] == 30
+    given["branch__change"] = ("schedule.alpha",)
+    assert "the learning rate of the trunk" in refusal(tmp_path / "jump", trunk, dataset, **given)
+
+
+@pytest.mark.slow
+def test_what_is_named_may_change(trunk, dataset, tmp_path):
+    lower, change = {**WSD, "peak": 5e-3}, ("schedule.peak", "optimizer.b2")
+    given = {"schedule": lower, "optimizer__b2": 0.9, "branch__change": change}
+    leave(tmp_path / "lower", trunk, dataset, **given)
+    assert saved_steps(tmp_path / "lower")[-1] == 20
+    given = {"schedule": JUMP, "stop": "3x", "branch__step": 18}
+    leave(tmp_path / "jump", trunk, dataset, branch__change=("schedule.kind",), **given)
+    assert saved_steps(tmp_path / "jump")[-1] == 30
 
 
 def test_a_trunk_that_is_none(trunk, dataset, tmp_path):
