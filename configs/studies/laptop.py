@@ -33,14 +33,16 @@ def get_study() -> Study:
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     peaks = values("schedule.peak", *PEAKS)
     trunks = runs("constant", constant, peaks, ROOT)
+    wider = runs("constant", constant, product(WIDER, values("stop", "2x")), ROOT)
     second = runs("constant", constant, product(CHOSEN["constant"], SECOND_SEED), ROOT)
     study = chain(
         runs("cosine", cosine, product(peaks, horizons), ROOT),
         trunks,
         branches("wsd", trunks, HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, _inverse_sqrt_space(), ROOT),
-        runs("cosine", cosine, product(WIDER, horizons[:1]), ROOT),
-        runs("constant", constant, product(WIDER, values("stop", "2x")), ROOT),
+        runs("cosine", cosine, product(WIDER, horizons[:2]), ROOT),
+        wider,
+        branches("wsd", wider, HORIZONS[:2]),
         runs("cosine", cosine, product(CHOSEN["cosine"], SECOND_SEED), ROOT),
         second,
         branches("wsd", second, HORIZONS),
@@ -59,7 +61,7 @@ def get_config(name: str = "") -> ConfigDict:
 # The settings that came out best with the first seed.
 CHOSEN = {
     "cosine": zip(
-        values("schedule.peak", 3e-2, 1e-2, 1e-2, 1e-2),
+        values("schedule.peak", 3e-2, 3e-2, 1e-2, 1e-2),
         values("schedule.horizon", "1x", "2x", "4x", "8x"),
     ),
     "constant": values("schedule.peak", 1e-2),
