@@ -52,16 +52,15 @@ def notes(
     if missing := results.missing(every):
         shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if missing[6:] else "")
         found.append(f"Not finished: {shown}.")
-    edges = []
+    edges = {}
     for kind, lines in picked.items():
-        for line in dict.fromkeys(lines.values()):
-            at = [m for m, x in lines.items() if x is line]
-            names = on_edge(results, line, reading.label(kind), at)
-            if names:
-                where = f"{style.PLAIN_NAMES.get(kind, kind)} at {', '.join(times(at))}"
-                edges.append(f"{where} ({line.text}: {', '.join(names)})")
+        for m, line in lines.items():
+            if names := on_edge(results, line, reading.label(kind), [m]):
+                told = f"{line.text}: {', '.join(names)}"
+                edges.setdefault((style.PLAIN_NAMES.get(kind, kind), told), []).append(m)
     if edges:
-        found.append(f"On the edge of the grid, which ought to be widened: {'; '.join(edges)}.")
+        each = [f"{kind} at {', '.join(times(at))} ({told})" for (kind, told), at in edges.items()]
+        found.append(f"On the edge of the grid, which ought to be widened: {'; '.join(each)}.")
     return found
 
 

@@ -54,7 +54,8 @@ def draw_transfer_of_cosines(
     axes = figure.subplots()
     shades = np.linspace(0.72, 0.25, max(len(runs), 1))
     dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
-    for i, (horizon, losses) in enumerate(sorted(runs.items())):
+    on_the_way = {horizon: losses for horizon, losses in sorted(runs.items()) if len(losses) > 1}
+    for i, (horizon, losses) in enumerate(on_the_way.items()):
         xs = sorted(losses)
         label = f"cosine tuned for {horizon:g}×"
         ys = [losses[m] for m in xs]
