@@ -92,6 +92,9 @@ def write_run(run, folder, until=None):
     identity = {"schedule.peak": settings["schedule"]["peak"], "seed": settings["seed"]}
     identity["data.fingerprint"] = "abc"
     about = {"name": run.name, "identity": identity, "config": settings}
+    if begin:
+        trunk = folder.absolute().parent / settings["branch"]["from_run"].rpartition("/")[2]
+        about["branch"] = {"from_run": str(trunk), "step": begin}
     (folder / "run.json").write_text(json.dumps(about))
     writer = RecordWriter(folder, begin, {"version": "0.1.0"})
     multiple = 1.0

@@ -78,6 +78,14 @@ def test_a_packed_report_makes_itself_again(reported):
         assert file.read_bytes() == (reported / "out" / file.name).read_bytes(), file.name
 
 
+def test_a_packed_report_knows_nothing_of_the_machine(reported):
+    for file in (reported / "out").rglob("*"):
+        if file.suffix in (".json", ".jsonl", ".csv", ".html"):
+            assert str(reported) not in file.read_text(), file
+    branch = json.loads((reported / "out/runs/wsd-peak=0.01-horizon=4x/run.json").read_text())
+    assert branch["branch"]["from_run"] == "constant-peak=0.01"
+
+
 def test_a_report_is_made_anew_over_an_old_one(reported, tmp_path):
     """Neither old figures nor old records stay beside the new."""
     out = tmp_path / "out"

@@ -238,7 +238,10 @@ def write(study: Study, root: str | Path, folder: str = ".") -> Path:
     root.mkdir(parents=True, exist_ok=True)
     about = {name: getattr(study, name) for name in ("name", "title", "published")}
     head = json.dumps({"format_version": FORMAT_VERSION, **about, "folder": folder})
-    runs = [{"name": x.name, "after": x.after, "config": x.settings} for x in study.runs]
+    runs = [
+        {"name": x.name, "after": x.after, "config": {**x.settings, "run_dir": x.name}}
+        for x in study.runs
+    ]
     lines = ",\n".join(json.dumps(run) for run in runs)  # a line for each run
     with replacing(root / FILE) as part:
         part.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")

@@ -12,6 +12,8 @@ Exit status: 0 fine, 2 bad input.
 """
 
 import argparse
+import json
+import os
 import shutil
 import sys
 import traceback
@@ -139,14 +141,27 @@ def _pack(study: plan.Study, out: Path) -> list[Path]:
         shutil.rmtree(out / _RUNS)  # an earlier copy: old segments would be read with the new
     files = [plan.write(study, out, _RUNS)]
     for run in study.runs:
-        found = [run.run_dir / "run.json"]
-        found += sorted((run.run_dir / records.DIRECTORY).glob("[0-9]*.jsonl"))
-        for file in (x for x in found if x.exists()):
-            copy = out / _RUNS / run.name / file.relative_to(run.run_dir)
+        home = out / _RUNS / run.name
+        segments = sorted((run.run_dir / records.DIRECTORY).glob("[0-9]*.jsonl"))
+        for file in segments:
+            copy = home / file.relative_to(run.run_dir)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
             files.append(copy)
+        if segments:
+            files.append(_copy_about(run.run_dir, home))
     return files
+
+
+def _copy_about(run_dir: Path, home: Path) -> Path:
+    """Copies what a run wrote down when it began, with the trunk named as seen from the study."""
+    about = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    if "branch" in about:
+        there = about["branch"]["from_run"]
+        about["branch"]["from_run"] = os.path.relpath(there, run_dir.absolute().parent)
+    copy = home / "run.json"
+    copy.write_text(json.dumps(about), encoding="utf-8")
+    return copy
 
 
 if __name__ == "__main__":
