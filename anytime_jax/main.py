@@ -205,7 +205,8 @@ def _say_next(
     again = not settings.data.repeat and needed > windows
     command = _command(None if settings.stop.doubles else there)
     if horizon is not None and outcome.step >= horizon:
-        display.say("the schedule ends here; a constant or inverse_sqrt run would go on")
+        free = settings.branch.from_run or "a constant or inverse_sqrt run"
+        display.say(f"the schedule ends here; {free} can go on")
     elif horizon is not None and following > horizon:
         display.say(f"to go on to the schedule's end: {_command('horizon')}")
     elif again:

@@ -122,9 +122,11 @@ def _describe(run_dir: Path) -> str:
         about = json.loads((run_dir / identity.FILE).read_text(encoding="utf-8"))
         given = about["config"]
         model, schedule = given["model"], given["schedule"]
+        branch = about.get("branch")
+        left = f"a branch of {branch['from_run']} at step {branch['step']:,}, " if branch else ""
         return (
             f"{about['name']}, {model['layers']} layers of width {model['width']}, "
-            f"{schedule['kind']} at {schedule['peak']:g}, stop {given['stop']}, "
+            f"{schedule['kind']} at {schedule['peak']:g}, {left}stop {given['stop']}, "
             f"begun by version {about['version']}"
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -19,7 +19,7 @@ from loop import (  # noqa: F401
 )
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import averaging, branch, config, preflight, schedules
+from anytime_jax import averaging, branch, config, preflight, runs, schedules
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.windows import Windows
@@ -373,3 +373,10 @@ def test_the_branch_runs_on_several_devices(trunk, dataset, tmp_path):
     one, four = (saved(tmp_path / name, 20).state.params for name in ("one", "four"))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+
+
+def test_the_list_of_runs_names_the_trunk(trunk, dataset, tmp_path, capsys):
+    leave(tmp_path / "branch", trunk, dataset)
+    assert runs.main([str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"wsd at 0.01, a branch of {trunk} at step 18, stop horizon" in said
