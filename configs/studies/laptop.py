@@ -65,18 +65,18 @@ CHOSEN = {
         values("schedule.horizon", "1x", "2x", "4x", "8x"),
     ),
     "constant": values("schedule.peak", 1e-2),
-    "inverse_sqrt": product(values("schedule.peak", 3e-2), values("schedule.alpha", 1920.0)),
+    "inverse_sqrt": product(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0)),
 }
 # Where the best was on the edge of the grid.
 WIDER = values("schedule.peak", 1e-1)
 
 
 def _inverse_sqrt_space() -> list[dict[str, float]]:
-    """Every peak with the longest alpha, every alpha with the best peak, and a higher peak."""
+    """Every peak with the longest alpha, every alpha with the best peaks, and a higher peak."""
     short, long = (values("schedule.alpha", alpha) for alpha in ALPHAS)
     return chain(
         product(values("schedule.peak", *PEAKS), long),
-        product(values("schedule.peak", 3e-2), short),
+        product(values("schedule.peak", 1e-2, 3e-2), short),
         product(WIDER, long, values("stop", "2x")),
     )
 
