@@ -75,8 +75,7 @@ def test_a_branch_is_the_run_that_would_have_decayed_there(trunk, dataset, tmp_p
 def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     before = everything(mine)
-    leave(tmp_path / "branch", mine, dataset, multiple=1.0)
-    leave(tmp_path / "other", mine, dataset)
+    leave(tmp_path / "branch", mine, dataset)
     assert everything(mine) == before
     start(mine, dataset, stop="3x", schedule=CONSTANT)
     start(tmp_path / "alone", dataset, stop="3x", schedule=CONSTANT)
@@ -134,6 +133,7 @@ def test_where_it_comes_from_is_written_down(trunk, dataset, tmp_path):
     assert read_meta(tmp_path / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_checkpoint_whose_ninety_percent_it_is(trunk, dataset, tmp_path):
     leave(tmp_path / "step", trunk, dataset, branch__step=18)
     leave(tmp_path / "multiple", trunk, dataset)
@@ -227,6 +227,7 @@ def test_a_branch_goes_on_with_other_data_from_their_beginning(
     assert read_meta(tmp_path / "checkpoints" / "20")["fingerprint"] == second.fingerprint
 
 
+@pytest.mark.slow
 def test_other_data_resume_where_they_were(trunk, second, tmp_path):
     data = {"branch__data": str(second.path)}
     leave(tmp_path / "cut", trunk, second, interrupted=after(1), **data)
@@ -235,6 +236,7 @@ def test_other_data_resume_where_they_were(trunk, second, tmp_path):
     assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
 
 
+@pytest.mark.slow
 def test_a_branch_of_one_on_other_data_goes_on_where_that_was(trunk, second, tmp_path):
     """Not where its step would be if it had read those data from the start."""
     given = {"schedule": CONSTANT, "stop": "21 steps", "branch__step": 18}

@@ -86,6 +86,7 @@ def test_a_packed_report_knows_nothing_of_the_machine(reported):
     assert branch["branch"]["from_run"] == "constant-peak=0.01"
 
 
+@pytest.mark.slow
 def test_a_report_is_made_anew_over_an_old_one(reported, tmp_path):
     """Neither old figures nor old records stay beside the new."""
     out = tmp_path / "out"
