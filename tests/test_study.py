@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import pathlib
 import statistics
 
 import made
@@ -338,3 +339,13 @@ def test_the_published_losses_are_the_papers():
     assert found["inverse_sqrt"][32.0] == pytest.approx(0.0041, abs=5e-5)
     with published.FILE.open() as file:
         assert len(list(csv.DictReader(file))) == 11
+
+
+def test_the_committed_study_is_what_its_records_say():
+    """The tables in the docs can be made again from the records beside them."""
+    folder = pathlib.Path(__file__).resolve().parents[1] / "docs" / "studies" / "laptop"
+    found, _ = exhibits.make(Results(plan.load(folder)), Reading())
+    assert len(found) >= 9
+    for exhibit in found:
+        with (folder / f"{exhibit.stem}.csv").open(newline="", encoding="utf-8") as file:
+            assert list(csv.reader(file)) == [list(row) for row in exhibit.table], exhibit.stem
