@@ -7,7 +7,8 @@
 The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
 here every constant run has a branch at every horizon.
 
-Cost:   147 runs, 4,650 hours of one H100 at 300,000 tokens/s (the authors' rate), 7.9 TB of checkpoints
+Cost:   147 runs, 4,650 hours of one H100 at 300,000 tokens/s (the authors'),
+        7.9 TB of checkpoints
 Result: the paper's Figures 1 and 2 (top), its transfer and alpha figures, and their tables; its
         published losses are drawn beside them.
 """

@@ -7,7 +7,8 @@
 The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
 here every constant run has a branch at every horizon.
 
-Cost:   84 runs, 6,697 hours of one H100 at 160,000 tokens/s (the authors' rate), 7.4 TB of checkpoints
+Cost:   84 runs, 6,697 hours of one H100 at 160,000 tokens/s (the authors'),
+        7.4 TB of checkpoints
 Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer and alpha figures,
         and their tables; its published losses are drawn beside them.
 """

@@ -7,7 +7,8 @@
 The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
 here every constant run has a branch at every horizon.
 
-Cost:   90 runs, 2,079 hours of one H100 at 300,000 tokens/s (the authors' rate), 4.9 TB of checkpoints
+Cost:   90 runs, 2,079 hours of one H100 at 300,000 tokens/s (the authors'),
+        4.9 TB of checkpoints
 Result: the paper's large-batch figure and its twin at the best settings of each budget. The paper
         gives no numbers for it.
 """
