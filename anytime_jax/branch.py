@@ -6,7 +6,6 @@ where other data are named. The trunk is read and never written.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from anytime_jax.checkpoint import Restored
 from anytime_jax.config import Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.settings import NOT_IDENTITY, flatten, nearest
+from anytime_jax.settings import NOT_IDENTITY, flatten, nearest, without
 from anytime_jax.step import TrainState
 
 # Settings that make the shape of a schedule, and the branch itself.
@@ -74,15 +73,17 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             "run, give it another"
         )
     path = from_run / integrity.DIRECTORY / str(step)
-    began = _about(run_dir).get("branch") if integrity.saved_steps(run_dir) else None
+    own = identity.read_about(run_dir) if integrity.saved_steps(run_dir) else None
+    began = (own or {}).get("branch")
     if began and not _is_readable(path):
         return Trunk(path, step, str(began.get("checkpoint")), int(began.get("samples", 0)))
-    if not (from_run / identity.FILE).is_file():
+    about = identity.read_about(from_run, "choose another trunk")
+    if about is None:
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r} is no run (it has no "
             f"{identity.FILE}): give the directory of the trunk"
         )
-    check_inheritance(config, build_trunk(config, _about(from_run).get("config")), step)
+    check_inheritance(config, build_trunk(config, about.get("config")), step)
     _check_there(config, from_run, step)
     meta = integrity.read_meta(path)
     if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
@@ -172,12 +173,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
 def _inherited(config: Config) -> dict[str, Any]:
     """The settings that a branch takes over from its trunk, flat."""
-    out = (*NOT_IDENTITY, *_MAY_DIFFER)
-    return {
-        name: value
-        for name, value in flatten(config.source)
-        if not any(name == x or name.startswith(x + ".") for x in out)
-    }
+    return without(config.source, (*NOT_IDENTITY, *_MAY_DIFFER))
 
 
 def _check_there(config: Config, from_run: Path, step: int) -> None:
@@ -207,11 +203,3 @@ def _is_readable(path: Path) -> bool:
     except RunError:
         return False
     return (path.parent.parent / identity.FILE).is_file()
-
-
-def _about(run_dir: Path) -> dict[str, Any]:
-    """What a run wrote down when it began; nothing if it did not, or it is damaged."""
-    try:
-        return dict(json.loads((run_dir / identity.FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}

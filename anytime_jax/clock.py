@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import cast
 
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
+from anytime_jax.units import human
 
 _POINT = re.compile(
     r"(?P<number>\d+(_\d+)*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
@@ -179,12 +180,3 @@ def _match(point: object) -> re.Match[str] | None:
     if not isinstance(point, str) or len(point) > _LONGEST:
         return None
     return _POINT.fullmatch(point.strip())
-
-
-def human(number: float) -> str:
-    """Returns a number with a letter for its thousands: 3276800000 is `3.28B`."""
-    for letter in ("", "K", "M", "B"):
-        if abs(number) < 999.5:
-            return f"{number:.3g}{letter}"
-        number /= 1000
-    return f"{number:.3g}T"

@@ -1,7 +1,16 @@
-"""What the doors share in how they answer a command line."""
+"""What the doors share in how they answer: the parser, the console, one line for what is wrong."""
 
 import argparse
+import sys
+import traceback
+from collections.abc import Callable
 from typing import NoReturn
+
+from rich.console import Console
+
+from anytime_jax.errors import InputError, RunError
+
+_LONGEST = 580  # characters of a complaint
 
 
 class Parser(argparse.ArgumentParser):
@@ -10,3 +19,47 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the line and leaves with exit status 2."""
         self.exit(2, f"error: {message}; --help lists the options\n")
+
+
+def open_console(width: int = 120) -> Console:
+    """Returns where a door prints; `width` holds where there is no terminal to ask."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = width
+    return console
+
+
+def answer(work: Callable[[], int], debug: bool) -> int:
+    """Does the work of a door and returns the exit status.
+
+    Args:
+      work: what to do; returns the status where nothing is raised.
+      debug: whether to show the traceback of an error.
+
+    Returns:
+      that status; 2 for bad input, 1 for what broke, each with one line that says what.
+    """
+    try:
+        return work()
+    except (InputError, RunError, OSError) as error:
+        return complain(error, 2 if isinstance(error, InputError) else 1, debug=debug)
+
+
+def complain(error: BaseException, status: int, text: str = "", debug: bool | None = None) -> int:
+    """Prints one line, without what a terminal would take for commands; returns the status.
+
+    Args:
+      error: what went wrong.
+      status: of the process.
+      text: the line, if it is not the error's own.
+      debug: whether to show the traceback; by default, whether the command line asks for it.
+    """
+    if debug is None:  # flags may not be parsed yet
+        debug = bool({"--debug", "-debug", "--debug=true"} & set(sys.argv))
+    if debug:
+        traceback.print_exception(error)
+    text = " ".join((text or str(error)).split())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    text = text if len(text) < _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-90:]}"
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return status

@@ -33,7 +33,7 @@ from anytime_jax.sections import (
     LogConfig,
     OptimizerConfig,
 )
-from anytime_jax.settings import NOT_IDENTITY, Section, flatten
+from anytime_jax.settings import NOT_IDENTITY, Section, without
 from anytime_jax.sharding import MeshConfig
 
 
@@ -106,14 +106,8 @@ class Config:
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the settings that make this run what it is, flat, with the data's fingerprint."""
-        flat = dict(flatten(self.source))
-        kept = {
-            name: value
-            for name, value in flat.items()
-            if not any(name == out or name.startswith(out + ".") for out in NOT_IDENTITY)
-            and (self.branch.from_run or not name.startswith("branch."))
-        }
-        return {**kept, "data.fingerprint": fingerprint}
+        out = NOT_IDENTITY if self.branch.from_run else (*NOT_IDENTITY, "branch")
+        return {**without(self.source, out), "data.fingerprint": fingerprint}
 
 
 def build(source: Mapping[str, Any]) -> Config:

@@ -18,12 +18,12 @@ from ml_collections import ConfigDict, FieldReference, config_flags
 from ml_collections.config_dict import RequiredValueError
 
 from anytime_jax.checks import shown
+from anytime_jax.command_line import complain
 from anytime_jax.errors import InputError
 from anytime_jax.settings import nearest
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-_LONGEST = 580  # characters of a complaint
 
 
 def parse(argv: list[str], about: str) -> list[str]:
@@ -75,17 +75,6 @@ def _check_file(argv: Sequence[str]) -> None:
         name = given.removeprefix("--config.").split("=")[0]
         if given.startswith("--config.") and name not in known:
             raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
-
-
-def complain(error: BaseException, status: int, text: str = "") -> int:
-    """Prints one line, without what a terminal would take for commands; returns the status."""
-    if {"--debug", "-debug", "--debug=true"} & set(sys.argv):  # flags may not be parsed yet
-        traceback.print_exception(error)
-    text = " ".join((text or str(error)).split())
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    text = text if len(text) < _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-90:]}"
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    return status
 
 
 def _settings(given: ConfigDict, prefix: str = "") -> Iterator[str]:

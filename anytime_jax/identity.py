@@ -11,21 +11,33 @@ from anytime_jax.errors import InputError
 
 FILE = "run.json"
 _PART = f".{FILE}.part"
+_ADVICE = "choose another run_dir"
 
 
-def read(run_dir: Path) -> dict[str, Any] | None:
-    """Returns the settings that a run wrote down when it began; None if it has not begun.
+def read(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
+    """Returns the settings that a run wrote down when it began, as `read_about`."""
+    about = read_about(run_dir, advice)
+    return None if about is None else about["identity"]
+
+
+def read_about(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
+    """Returns all that a run wrote down when it began; None if it has not begun.
+
+    Args:
+      run_dir: the run's directory.
+      advice: what to do if it cannot be read.
 
     Raises:
-      InputError: if what it wrote cannot be read.
+      InputError: if it cannot be read.
     """
     file = run_dir / FILE
-    if not file.exists():
-        return None
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))["identity"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is damaged ({error!r}): choose another run_dir") from error
+        about = json.loads(file.read_text(encoding="utf-8"))
+        return {**about, "identity": dict(about["identity"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
 
 
 def check(run_dir: Path, identity: Mapping[str, Any]) -> None:

@@ -26,19 +26,18 @@ from types import TracebackType
 
 from absl import app, flags, logging
 from jax.sharding import Mesh
-from rich import box
-from rich.table import Table
 
 from anytime_jax import config, identity, preflight, sharding, train
 from anytime_jax.checks import shown
-from anytime_jax.clock import human
-from anytime_jax.config_file import CONFIG, complain, parse, set_up_jax
+from anytime_jax.command_line import complain, open_console
+from anytime_jax.config_file import CONFIG, parse, set_up_jax
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.progress import Display, duration
+from anytime_jax.progress import Display
 from anytime_jax.records import read_records
 from anytime_jax.study import curves
+from anytime_jax.units import duration, human
 
 _FALL_BACK = flags.DEFINE_bool(
     "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
@@ -56,10 +55,8 @@ def run(argv: Sequence[str]) -> int:
         if len(argv) > 1:
             raise InputError(f"unexpected argument {argv[1]!r}: settings are --config.NAME=VALUE")
         return _run()
-    except (InputError, RunError) as error:
+    except (InputError, RunError, OSError) as error:
         return complain(error, 2 if isinstance(error, InputError) else 1)
-    except OSError as error:
-        return complain(error, 1)
     except KeyboardInterrupt:
         print(f"\ninterrupted: nothing that was saved is lost. To go on: {_command()}")
         return 130
@@ -79,7 +76,7 @@ def _run() -> int:
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
     config.check_layout(settings, mesh.size, shards, tensor, platform)
-    display = Display(settings.clock)
+    display = Display(settings.clock, open_console())
     dataset = _dataset(settings, mesh, display)
     preflight.check_data(settings, dataset)
     began = time.monotonic()
@@ -178,7 +175,7 @@ def _report(
     rows = curves.eval_losses(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
-        display.console.print(_table(settings, doublings or rows[-1:]))
+        display.console.print(curves.table(clock, doublings or rows[-1:]))
     picture = curves.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
     why = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {where}: {why}, after {duration(seconds)}")
@@ -217,21 +214,6 @@ def _say_next(
     else:
         display.say(f"this run has no horizon. To go on to {there}: {command}")
     display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
-
-
-def _table(settings: config.Config, rows: Sequence[tuple[curves.Row, dict[str, float]]]) -> Table:
-    labels = list(rows[-1][1])
-    title = "validation loss (nats per token), * the best of each row"
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
-    for name in ("budget", "steps", "tokens", *labels):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row, losses in rows:
-        best = min(losses.values())
-        marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
-        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
-        budget = f"{settings.clock.multiple(row.step):.4g}x"
-        table.add_row(budget, f"{row.step:,}", human(row.tokens), *cells)
-    return table
 
 
 @contextlib.contextmanager

@@ -8,14 +8,14 @@ from jax.sharding import Mesh
 
 from anytime_jax import flops, sharding
 from anytime_jax.branch import Trunk
-from anytime_jax.clock import human
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError
 from anytime_jax.model import count_params
-from anytime_jax.progress import Display, size
+from anytime_jax.progress import Display
 from anytime_jax.retention import checkpoint_bytes, free_bytes, retention
 from anytime_jax.step import Program, make_program
+from anytime_jax.units import human, size
 
 
 def checked_program(config: Config, mesh: Mesh) -> Program:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.clock import Clock, human
+from anytime_jax.clock import Clock
+from anytime_jax.units import duration, human
 
 _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
@@ -16,16 +17,14 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 class Display:
     """Shows step, tokens, loss, rate, speed, and the time left to the next doubling."""
 
-    def __init__(self, clock: Clock, console: Console | None = None):
+    def __init__(self, clock: Clock, console: Console):
         """Makes a display; enter it as a context to show the live line.
 
         Args:
           clock: steps, tokens and multiples of the run.
-          console: where to write; the standard output if None.
+          console: where to write.
         """
-        self.console = console or Console(highlight=False, soft_wrap=True)
-        if not self.console.is_terminal:
-            self.console.width = 120
+        self.console = console
         self._clock = clock
         self._said = -float("inf")
         self._live: Progress | None = None
@@ -92,24 +91,3 @@ class Display:
                 parts.append(f"MFU {values['mfu']:.1%}")
             parts.append(f"{self._clock.multiple(goal):g}x in {duration(seconds)}")
         return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Returns a length of time for people: `45s`, `3m 20s`, `5h 07m`, `12d 03h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
-
-
-def size(count: float) -> str:
-    """Returns a number of bytes for people: `6.94 GB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -9,7 +9,6 @@ import datetime
 import hashlib
 import json
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from rich.table import Table
 
 from anytime_jax import identity, integrity
 from anytime_jax.atomic import replacing
-from anytime_jax.clock import human
-from anytime_jax.command_line import Parser
+from anytime_jax.command_line import Parser, answer, open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.integrity import Found, Meta
-from anytime_jax.progress import size
 from anytime_jax.records import read_records
+from anytime_jax.units import human, size
 
 # In the run's directory: for each checkpoint that was verified, when, and its files' state then.
 NOTE = "verified.json"
@@ -41,18 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit status.
     """
     arguments = _parser().parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 120
-    try:
+    console = open_console()
+
+    def work() -> int:
         runs = [run for folder in arguments.folders for run in _find_runs(folder)]
         damaged = sum(_show(run, arguments.verify, console) for run in runs)
-    except (InputError, OSError) as error:
-        if arguments.debug:
-            traceback.print_exception(error)
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    return 1 if damaged else 0
+        return 1 if damaged else 0
+
+    return answer(work, arguments.debug)
 
 
 def _parser() -> argparse.ArgumentParser:

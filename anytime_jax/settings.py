@@ -129,3 +129,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value
+
+
+def without(tree: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of a nested group, flat, but for those named and all in groups named."""
+    return {
+        name: value
+        for name, value in flatten(tree)
+        if not any(name == out or name.startswith(f"{out}.") for out in names)
+    }

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,14 +28,13 @@ from rich.console import Console
 from rich.table import Table
 
 from anytime_jax import flops, identity
-from anytime_jax.clock import human
-from anytime_jax.command_line import Parser
+from anytime_jax.command_line import Parser, answer, open_console
 from anytime_jax.data.dataset import RECORD_NAME
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError
 from anytime_jax.jobs import Job, check
-from anytime_jax.progress import duration, size
 from anytime_jax.study import plan
 from anytime_jax.study.plan import Study, chain, product, values, zip
+from anytime_jax.units import duration, human, size
 
 __all__ = ["chain", "check", "main", "product", "values", "zip"]
 
@@ -54,10 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit status.
     """
     arguments = _parser().parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 140
-    try:
+    console = open_console(width=140)
+
+    def work() -> int:
         study = plan.load(arguments.study, to_run=True)
         jobs = _choose(study, arguments.only)
         if arguments.run:
@@ -65,11 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _Sweep(study, arguments.study, jobs, shares, console).run()
         console.print(_table(study, jobs, _speed(arguments, jobs), arguments))
         return 0
-    except (InputError, RunError, OSError) as error:
-        if arguments.debug:
-            traceback.print_exception(error)
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+
+    return answer(work, arguments.debug)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anytime_jax.checks import shown
-from anytime_jax.clock import Clock, human, read_stop
+from anytime_jax.clock import Clock, read_stop
+from anytime_jax.units import human
 
 PAPER = 3_276_800_000
 SMALL = Clock(256, 1024, PAPER)  # 150M

@@ -14,6 +14,7 @@ RANKS = {
     "__init__": 0,
     "errors": 0,
     "checks": 0,
+    "units": 0,
     "schedules": 2,
     "averaging": 2,
     "clock": 2,
@@ -46,7 +47,7 @@ RANKS = {
     "train": 32,
     # Floor 4: doors.
     "command_line": 38,
-    "config_file": 38,
+    "config_file": 39,
     "prepare": 40,
     "jobs": 40,
     "sweep": 41,
@@ -55,7 +56,7 @@ RANKS = {
     "runs": 40,
     "main": 41,
     # Beside the house: under the doors, and held apart from the rest by ONLY.
-    "theory/": 39,
+    "theory/": 40,
     "study/": 39,
 }
 
@@ -65,7 +66,10 @@ DOORS = {"command_line", "config_file"}
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {
     "theory/": {"errors", "checks", "schedules", "averaging", "settings", "atomic"} | DOORS,
-    "study/": {"errors", "checks", "clock", "settings", "records", "atomic", "command_line"},
+    "study/": {
+        *("errors", "checks", "units", "clock", "settings", "atomic"),
+        *("records", "identity", "command_line"),
+    },
 }
 
 # The only rooms that know these packages.

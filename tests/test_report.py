@@ -153,12 +153,12 @@ def test_one_run_in_progress(reported, tmp_path, capsys):
     live = made.loss(made.study().run("constant-peak=0.01"), 8.0, "last")
     assert f"the best average now is f25, {live - best:.4f} nats below the live weights" in said
     assert f"a stop now would give {best:.4f} nats with f25, as evaluated at 3,840 steps" in said
-    assert "40K tokens/s; the next doubling in 7m" in said
+    assert "40K tokens/s; the next doubling in 6m 33s" in said
     assert (run / "curves.png").exists()
 
 
 def test_a_run_with_nothing_to_show_yet(tmp_path, capsys):
-    about = {"name": "new", "config": made.study().runs[0].settings}
+    about = {"identity": {}, "name": "new", "config": made.study().runs[0].settings}
     (tmp_path / "run.json").write_text(json.dumps(about))
     assert report.main([f"--run={tmp_path}"]) == 0
     assert "new has written no record yet" in " ".join(capsys.readouterr().out.split())

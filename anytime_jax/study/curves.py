@@ -1,12 +1,17 @@
 """One run in a picture and a table, from its records alone."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
 
 from anytime_jax.atomic import replacing
+from anytime_jax.clock import Clock
 from anytime_jax.records import Row, read_records
+from anytime_jax.units import human
 
 LIVE = "last"
 FILE = "curves.png"
@@ -28,6 +33,27 @@ def eval_losses(rows: list[Row]) -> list[tuple[Row, dict[str, float]]]:
         if losses:
             found.append((row, losses))
     return found
+
+
+def table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
+    """Returns validation losses as a table for a terminal, the best of each row marked.
+
+    Args:
+      clock: of the run.
+      evaluated: what `eval_losses` gives; the last has every label.
+    """
+    labels = list(evaluated[-1][1])
+    title = "validation loss (nats per token), * the best of each row"
+    made = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    for name in ("budget", "steps", "tokens", *labels):
+        made.add_column(name, justify="right", no_wrap=True)
+    for row, losses in evaluated:
+        best = min(losses.values())
+        marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
+        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
+        budget = f"{clock.multiple(row.step):.4g}x"
+        made.add_row(budget, f"{row.step:,}", human(row.tokens), *cells)
+    return made
 
 
 def draw(run_dir: str | Path, title: str) -> Path | None:

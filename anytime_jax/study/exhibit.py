@@ -57,7 +57,7 @@ def notes(
         for m, line in lines.items():
             if names := on_edge(results, line, reading.label(kind), [m]):
                 told = f"{line.text}: {', '.join(names)}"
-                edges.setdefault((style.PLAIN_NAMES.get(kind, kind), told), []).append(m)
+                edges.setdefault((style.plain_name(kind), told), []).append(m)
     if edges:
         each = [f"{kind} at {', '.join(times(at))} ({told})" for (kind, told), at in edges.items()]
         found.append(f"On the edge of the grid, which ought to be widened: {'; '.join(each)}.")

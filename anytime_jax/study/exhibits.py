@@ -63,7 +63,7 @@ def _comparison(results: Results, reading: Reading, model: str) -> Exhibit | Non
         return None
     curves = _curves(results, reading, of, picked)
     single = {k: next(iter(x.values())) for k, x in picked.items() if k in HORIZON_FREE}
-    told = "; ".join(f"{style.PLAIN_NAMES.get(k, k)}: {x.text}" for k, x in single.items())
+    told = "; ".join(f"{style.plain_name(k)}: {x.text}" for k, x in single.items())
     return Exhibit(
         "comparison",
         "Horizon-free runs against cosines tuned for every budget",
@@ -106,7 +106,7 @@ def _provisional(results: Results, reading: Reading, of: Picked, kinds: Sequence
     for kind in kinds:
         shared = common(results.main(kind), reading.label(kind), of)
         if shared != sorted(of):
-            told.append(f"{style.PLAIN_NAMES.get(kind, kind)} on {', '.join(times(shared))}")
+            told.append(f"{style.plain_name(kind)} on {', '.join(times(shared))}")
     return [f"Provisional, as runs are under way: selected {'; '.join(told)} only."] if told else []
 
 
@@ -192,7 +192,7 @@ def _heatmaps(results: Results, reading: Reading) -> Exhibit | None:
     for kind, picked in rows.items():
         for m, (text, found) in picked.items():
             first = {k: gap.first for k, gap in found.items()}
-            name = style.PLAIN_NAMES.get(kind, kind)
+            name = style.plain_name(kind)
             table.append([name, f"{m:g}x", text, *cells(first, multiples, "+")])
     return Exhibit(
         "transfer",
@@ -252,7 +252,7 @@ def _averages(results: Results, reading: Reading) -> Exhibit | None:
     order = [*[x for x in results.labels if x != LIVE], LIVE]
     table = [["schedule", "budget", *order]]
     for line in lines:
-        name: str = style.PLAIN_NAMES.get(line.kind, line.kind)
+        name = style.plain_name(line.kind)
         for m, losses in sorted(line.losses.items()):
             row = [f"{losses[x]:.4f}" if x in losses else "" for x in order]
             table.append([name, f"{m:g}x", *row])

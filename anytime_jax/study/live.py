@@ -1,18 +1,17 @@
 """One run, in progress or not: its curves so far, every average, and what a stop now would give."""
 
-import json
 import time
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from anytime_jax.clock import Clock, human
+from anytime_jax import identity
+from anytime_jax.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import Row, read_records
 from anytime_jax.study import curves
 from anytime_jax.study.curves import LIVE
+from anytime_jax.units import duration, human
 
 _SHOWN = 12  # evaluations in the table
 
@@ -49,16 +48,17 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
 
 def _read_about(run_dir: Path) -> tuple[str, Clock]:
     """The name and the clock of a run."""
-    file = run_dir / "run.json"
-    if not file.is_file():
-        raise InputError(f"--run={run_dir} is no run (it has no run.json): give a run's directory")
+    about = identity.read_about(run_dir, "look at another run")
+    if about is None:
+        raise InputError(
+            f"--run={run_dir} is no run (it has no {identity.FILE}): give a run's directory"
+        )
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
         given = about["config"]
         clock = Clock(given["batch_size"], given["model"]["length"], given["chinchilla_tokens"])
         return str(about["name"]), clock
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is damaged ({error!r})") from error
+        raise InputError(f"{run_dir / identity.FILE} is damaged ({error!r})") from error
 
 
 def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Console) -> None:
@@ -71,16 +71,17 @@ def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Con
     trained = next((x for x in reversed(rows) if "train/loss" in x.values), None)
     if trained is not None:
         values = trained.values
+        left = clock.tokens(clock.next_doubling(last.step) - last.step)
         console.print(
             f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}, "
             f"{human(speed)} tokens/s; the next doubling in "
-            f"{_hours(clock.tokens(clock.next_doubling(last.step) - last.step), speed)}"
+            + (duration(left / speed) if speed else "an unknown time")
         )
     evaluated = curves.eval_losses(rows)
     if not evaluated:
         console.print("  nothing was evaluated yet: eval.every says when")
         return
-    console.print(_table(clock, evaluated))
+    console.print(curves.table(clock, evaluated[-_SHOWN:]))
     row, losses = evaluated[-1]
     best = min(losses, key=lambda label: losses[label])
     gain = losses[LIVE] - losses[best] if LIVE in losses else 0.0
@@ -95,26 +96,3 @@ def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Con
     )
     picture = curves.draw(run_dir, f"{name}: validation loss, live weights and averages")
     console.print(f"  curves: {picture}", markup=False)
-
-
-def _hours(tokens: int, speed: float) -> str:
-    if not speed:
-        return "an unknown time"
-    minutes = round(tokens / speed / 60)
-    return f"{minutes // 60}h {minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m"
-
-
-def _table(clock: Clock, evaluated: list[tuple[Row, dict[str, float]]]) -> Table:
-    labels = list(evaluated[-1][1])
-    table = Table(title="validation loss (nats per token), * the best of each row", box=box.SIMPLE,
-                  title_justify="left", padding=(0, 1, 0, 0))  # fmt: skip
-    for name in ("budget", "steps", *labels):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row, losses in evaluated[-_SHOWN:]:
-        best = min(losses.values())
-        cells = [
-            f"{losses[k]:.4f}{'*' if losses[k] == best else ' '}" if k in losses else ""
-            for k in labels
-        ]
-        table.add_row(f"{clock.multiple(row.step):.4g}x", f"{row.step:,}", *cells)
-    return table

@@ -8,27 +8,28 @@ table as CSV, and `index.html` with all of them. What is missing is named, and t
 With --pack the plan and the records are copied there too, so that the report can be made again from
 that directory, elsewhere, without checkpoints.
 
-Exit status: 0 fine, 2 bad input.
+Exit status: 0 fine, 1 if it breaks, 2 bad input.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from anytime_jax import records
-from anytime_jax.clock import human
-from anytime_jax.command_line import Parser
+from anytime_jax import identity, records
+from anytime_jax.command_line import Parser, answer, open_console
 from anytime_jax.errors import InputError
 from anytime_jax.study import exhibits, live, page, plan, published
 from anytime_jax.study.results import Results
 from anytime_jax.study.select import Reading
+from anytime_jax.units import human
 
 _RUNS = "runs"  # in a packed report: the records of every run
 
@@ -43,22 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit status.
     """
     arguments = _parser().parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 120
-    try:
-        if arguments.run is not None:
-            live.show(arguments.run, console, arguments.watch)
-        else:
-            _report(arguments, console)
+    console = open_console()
+
+    def work() -> int:
+        with contextlib.suppress(KeyboardInterrupt):  # how one leaves --watch
+            if arguments.run is not None:
+                live.show(arguments.run, console, arguments.watch)
+            else:
+                _report(arguments, console)
         return 0
-    except KeyboardInterrupt:
-        return 0
-    except (InputError, OSError) as error:
-        if arguments.debug:
-            traceback.print_exception(error)
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+
+    return answer(work, arguments.debug)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,18 +144,18 @@ def _pack(study: plan.Study, out: Path) -> list[Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
             files.append(copy)
-        if segments:
-            files.append(_copy_about(run.run_dir, home))
+        about = identity.read_about(run.run_dir)
+        if segments and about is not None:
+            files.append(_write_about(about, run.run_dir, home))
     return files
 
 
-def _copy_about(run_dir: Path, home: Path) -> Path:
+def _write_about(about: dict[str, Any], run_dir: Path, home: Path) -> Path:
     """Copies what a run wrote down when it began, with the trunk named as seen from the study."""
-    about = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
     if "branch" in about:
         there = about["branch"]["from_run"]
         about["branch"]["from_run"] = os.path.relpath(there, run_dir.absolute().parent)
-    copy = home / "run.json"
+    copy = home / identity.FILE
     copy.write_text(json.dumps(about), encoding="utf-8")
     return copy
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anytime_jax import identity
 from anytime_jax.checks import is_number
 from anytime_jax.clock import BRANCH, Clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import read_records
-from anytime_jax.settings import NOT_IDENTITY, flatten
+from anytime_jax.settings import NOT_IDENTITY, flatten, without
 from anytime_jax.study.curves import LIVE, eval_losses
 from anytime_jax.study.plan import Run, Study
 
@@ -261,9 +262,9 @@ def _check_data(study: Study) -> None:
     """Checks that all runs were trained and validated on the same data."""
     found: dict[str, str] = {}
     for run in study.runs:
-        about = _about(run)
-        if about and not run.settings["branch"]["data"]:
-            found.setdefault(str(about["identity"].get("data.fingerprint")), run.name)
+        theirs = _identity(run)
+        if theirs and not run.settings["branch"]["data"]:
+            found.setdefault(str(theirs.get("data.fingerprint")), run.name)
     if len(found) > 1:
         names = " and ".join(list(found.values())[:2])
         raise InputError(
@@ -272,26 +273,16 @@ def _check_data(study: Study) -> None:
         )
 
 
-def _about(run: Run) -> dict[str, Any] | None:
-    """What a run wrote down when it began; None if it has not."""
-    file = Path(run.run_dir) / "run.json"
-    if not file.exists():
-        return None
-    try:
-        about = dict(json.loads(file.read_text(encoding="utf-8")))
-        return {**about, "identity": dict(about["identity"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{file} is damaged ({error!r}): take that run out of the study"
-        ) from error
+def _identity(run: Run) -> dict[str, Any] | None:
+    """The settings that a run wrote down when it began; None if it has not."""
+    return identity.read(Path(run.run_dir), "take that run out of the study")
 
 
 def _check_run(run: Run) -> None:
     """Checks that what lies in a run's directory is that run."""
-    about = _about(run)
-    if about is None:
+    theirs, ours = _identity(run), dict(flatten(run.settings))
+    if theirs is None:
         return
-    theirs, ours = about["identity"], dict(flatten(run.settings))
     unlike = [k for k in theirs if k in ours and _plain(ours[k]) != _plain(theirs[k])]
     if unlike:
         told = "; ".join(f"{k} is {theirs[k]!r}, the study has {ours[k]!r}" for k in unlike)
@@ -334,9 +325,8 @@ def _varying(runs: Sequence[Run]) -> dict[str, set[str]]:
     seen: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         values = seen.setdefault(run.settings["schedule"]["kind"], {})
-        for name, value in flatten(run.settings):
-            if not any(name == x or name.startswith(x + ".") for x in _NOT_SETTINGS):
-                values.setdefault(name, set()).add(json.dumps(value))
+        for name, value in without(run.settings, _NOT_SETTINGS).items():
+            values.setdefault(name, set()).add(json.dumps(value))
     always = {"schedule.peak"}
     return {
         kind: {k for k, given in values.items() if len(given) > 1} | (always & values.keys())

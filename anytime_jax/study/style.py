@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from anytime_jax.atomic import replacing
-from anytime_jax.clock import Clock, human
+from anytime_jax.clock import Clock
 from anytime_jax.study.curves import LIVE
+from anytime_jax.units import human
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito), each with a mark and a dash of
 # its own so that they stay apart in grey too.
@@ -21,8 +22,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "wsd": {"color": "#CC79A7", "marker": "D", "linestyle": ":", "markersize": 5},
 }
 _OTHER = {"color": "#56B4E9", "marker": "v", "linestyle": "-", "markersize": 5}
-NAMES = {"cosine": "cosine", "constant": "constant", "inverse_sqrt": r"$1/\sqrt{t}$", "wsd": "WSD"}
-PLAIN_NAMES = {**NAMES, "inverse_sqrt": "1/√t"}
+_NAMES = {"inverse_sqrt": r"$1/\sqrt{t}$", "wsd": "WSD"}
+_PLAIN_NAMES = {**_NAMES, "inverse_sqrt": "1/√t"}
 
 _DPI = 160
 
@@ -34,7 +35,12 @@ def style(kind: str) -> dict[str, Any]:
 
 def name(kind: str, label: str = LIVE) -> str:
     """Returns what a legend calls a kind of schedule, with the average if it is one."""
-    return NAMES.get(kind, kind) + ("" if label == LIVE else f" + {label}")
+    return _NAMES.get(kind, kind) + ("" if label == LIVE else f" + {label}")
+
+
+def plain_name(kind: str) -> str:
+    """Returns what a table or a sentence calls a kind of schedule."""
+    return _PLAIN_NAMES.get(kind, kind)
 
 
 def multiple_axis(axes: Axes, multiples: Sequence[float], clock: Clock) -> None:

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from anytime_jax.checks import is_number
-from anytime_jax.clock import human
 from anytime_jax.study import published, style
 from anytime_jax.study.exhibit import Exhibit, cells, notes, times
 from anytime_jax.study.figures import Curve
@@ -21,6 +20,7 @@ from anytime_jax.study.select import (
     pick_best,
     pick_single,
 )
+from anytime_jax.units import human
 
 
 def compared(curves: Sequence[Curve], multiples: Sequence[float]) -> list[list[str]]:
@@ -43,7 +43,7 @@ def compared(curves: Sequence[Curve], multiples: Sequence[float]) -> list[list[s
             rows.append([f"{name}, seeds that did not choose", *cut])
     for model in published.losses():
         for kind, theirs in published.differences(model).items():
-            name = f"the paper, {model}, {style.PLAIN_NAMES[kind]}: minus cosine"
+            name = f"the paper, {model}, {style.plain_name(kind)}: minus cosine"
             rows.append([name, *cells(theirs, multiples, "+"), _mean(theirs, multiples)])
     return rows
 
@@ -65,7 +65,7 @@ def _gap_cells(found: Mapping[float, Gap], multiples: Sequence[float]) -> list[s
 
 
 def _plain(curve: Curve) -> str:
-    return curve.name.replace(style.NAMES["inverse_sqrt"], style.PLAIN_NAMES["inverse_sqrt"])
+    return curve.name.replace(style.name(curve.kind), style.plain_name(curve.kind))
 
 
 def single_settings(results: Results, reading: Reading) -> Exhibit | None:
@@ -82,7 +82,7 @@ def single_settings(results: Results, reading: Reading) -> Exhibit | None:
         label, line = reading.label(kind), next(iter(lines.values()))
         mean = _mean(differences(line, label, of), list(lines))
         edge = ", ".join(on_edge(results, line, label, list(lines))) or "no"
-        row = [style.PLAIN_NAMES.get(kind, kind), label, f"{max(lines):g}x"]
+        row = [style.plain_name(kind), label, f"{max(lines):g}x"]
         table.append([*row, *_values(line, names), mean, edge])
     return Exhibit(
         "settings_of_single_trajectories",
@@ -103,7 +103,7 @@ def each_settings(results: Results, reading: Reading) -> Exhibit | None:
     names = _names(results, list(picked))
     table = [["schedule", "budget", "read out", *names, "loss", "on the edge"]]
     for kind, lines in picked.items():
-        label, name = reading.label(kind), style.PLAIN_NAMES.get(kind, kind)
+        label, name = reading.label(kind), style.plain_name(kind)
         for m, line in lines.items():
             edge = ", ".join(on_edge(results, line, label, [m])) or "no"
             loss = f"{line.at(label)[m]:.4f}"

@@ -25,7 +25,8 @@ from absl import app, logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from anytime_jax.config_file import CONFIG, complain, parse, set_up_jax
+from anytime_jax.command_line import complain, open_console
+from anytime_jax.config_file import CONFIG, parse, set_up_jax
 from anytime_jax.errors import InputError
 from anytime_jax.settings import Section
 from anytime_jax.theory import commands, figures, tables
@@ -33,9 +34,7 @@ from anytime_jax.theory import commands, figures, tables
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line and returns its exit status."""
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 200
+    console = open_console(width=200)
     set_up_jax()
     try:
         if CONFIG.value is not None:

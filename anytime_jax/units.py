@@ -1,0 +1,31 @@
+"""Numbers as people read them: counts, lengths of time, bytes."""
+
+
+def human(number: float) -> str:
+    """Returns a number with a letter for its thousands: 3276800000 is `3.28B`."""
+    for letter in ("", "K", "M", "B"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{letter}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def duration(seconds: float) -> str:
+    """Returns a length of time for people: `45s`, `3m 20s`, `5h 07m`, `12d 03h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes for people: `6.94 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
