@@ -8,7 +8,7 @@ branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the 
 edge; what a decay to 0 changes; and a second seed, of weights and data, for the chosen settings, so
 that differences come with their noise.
 
-Cost:   under two hours on two CPU cores.
+Cost:   about two and a half hours on two CPU cores.
 Result: docs/studies/laptop/
 """
 
@@ -72,12 +72,16 @@ WIDER = values("schedule.peak", 1e-1)
 
 
 def _inverse_sqrt_space() -> list[dict[str, float]]:
-    """Every peak with the longest alpha, every alpha with the best peaks, and a higher peak."""
+    """Every peak with the longest alpha, every alpha with the best peaks, and beyond the edges."""
     short, long = (values("schedule.alpha", alpha) for alpha in ALPHAS)
     return chain(
         product(values("schedule.peak", *PEAKS), long),
         product(values("schedule.peak", 1e-2, 3e-2), short),
-        product(WIDER, long, values("stop", "2x")),
+        product(WIDER, chain(short, long), values("stop", "2x")),
+        product(values("schedule.peak", 1e-2), values("schedule.alpha", 4 * ALPHAS[-1])),
+        product(
+            values("schedule.peak", 3e-2), values("schedule.alpha", 120.0), values("stop", "2x")
+        ),
     )
 
 
