@@ -5,8 +5,12 @@ Costs in the files' docstrings are at the authors' own rates on one H100: 300,00
 in nats per token.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from ml_collections import ConfigDict
 
+from anytime_jax.study.plan import Run, branches, chain, runs
 from configs import base
 
 
@@ -66,6 +70,35 @@ def wsd(config: ConfigDict, peak: float, b2: float, trunk: str) -> ConfigDict:
     config.run_dir = f"runs/{config.name}_" + config.branch.get_ref("multiple").to_str() + "x"
     shape = {"horizon": "branch", "floor": 0.1, "shape": "linear"}
     return _schedule(config, b2, kind="wsd", peak=peak, **shape)
+
+
+def experiment(
+    root: str,
+    model: Callable[[str], ConfigDict],
+    horizons: Sequence[int],
+    *,
+    cosines: Sequence[Mapping[str, Any]],
+    constants: Sequence[Mapping[str, Any]],
+    inverse_sqrts: Sequence[Mapping[str, Any]],
+) -> list[Run]:
+    """Returns the runs of one of the paper's sweeps, with a branch of every constant run.
+
+    Args:
+      root: directory of the study.
+      model: one of the models above.
+      horizons: of the branches, in Chinchilla multiples.
+      cosines: the settings of each cosine: its peak, b2 and horizon.
+      constants: the peak and b2 of each constant run.
+      inverse_sqrts: the peak, b2 and alpha of each inverse square root.
+    """
+    trunks = runs("constant", constant(model("constant"), 0.0, 0.0), constants, root)
+    inverse = inverse_sqrt(model("inverse_sqrt"), 0.0, 0.0, 0.0)
+    return chain(
+        runs("cosine", cosine(model("cosine"), 0.0, 0.0, ""), cosines, root),
+        trunks,
+        runs("inverse_sqrt", inverse, inverse_sqrts, root),
+        branches("wsd", trunks, horizons),
+    )
 
 
 def _schedule(config: ConfigDict, b2: float, **schedule: float | str) -> ConfigDict:

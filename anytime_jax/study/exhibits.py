@@ -22,6 +22,7 @@ from anytime_jax.study.select import (
     gaps,
     pick_best,
     pick_single,
+    read_out,
 )
 
 SELECT_AT = 3  # the paper selects at the first three multiples: 1x, 2x, 4x
@@ -91,10 +92,10 @@ def _curves(
     results: Results, reading: Reading, of: Picked, picked: Mapping[str, Picked]
 ) -> list[Curve]:
     """The envelope, and the curve of every kind."""
-    curves = [Curve("cosine", "cosine envelope", {m: x.at(LIVE)[m] for m, x in of.items()}, {})]
+    curves = [Curve("cosine", "cosine envelope", read_out(of, LIVE), {})]
     for kind, lines in picked.items():
         label = reading.label(kind)
-        losses = {m: line.at(label)[m] for m, line in lines.items()}
+        losses = read_out(lines, label)
         found = {m: gaps(results, line, label, of)[m] for m, line in lines.items()}
         curves.append(Curve(kind, style.name(kind, label), losses, found))
     return curves
@@ -162,7 +163,7 @@ def _cosines(results: Results) -> Exhibit | None:
     runs = _cosine_runs(results, of)
     if len(runs) < 2:
         return None
-    losses = {m: line.at(LIVE)[m] for m, line in of.items()}
+    losses = read_out(of, LIVE)
     rows = [["cosine tuned for", *times(sorted(of))]]
     rows += [[f"{m:g}x", *cells(runs[m], sorted(of))] for m in sorted(runs)]
     return Exhibit(
@@ -224,7 +225,7 @@ def _alphas(results: Results, reading: Reading) -> Exhibit | None:
     multiples = sorted(of)
     table = [["alpha", *times(multiples)]]
     table += [[f"{a:g}", *cells(losses, multiples)] for a, losses in sorted(same.items())]
-    losses = {m: line.at(LIVE)[m] for m, line in of.items()}
+    losses = read_out(of, LIVE)
     return Exhibit(
         "alpha",
         "How much the offset alpha matters",

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +11,6 @@ from anytime_jax.study import style
 from anytime_jax.study.exhibit import Exhibit, Table
 
 FILE = "index.html"
-STEMS = (
-    "comparison", "best_at_each_budget", "cosine_transfer", "transfer", "alpha", "averages",
-    "decay_ends", "settings_of_single_trajectories", "settings_at_each_budget", "runs",
-)  # fmt: skip
 
 _LOOK = """
 body { font: 16px/1.5 Georgia, serif; color: #1a1a1a; background: #fff; max-width: 64rem;
@@ -53,15 +50,15 @@ def write(
     Returns:
       the files, the page first.
     """
-    for stem in STEMS:  # of an earlier report
-        for kind in ("png", "pdf", "csv"):
-            (out / f"{stem}.{kind}").unlink(missing_ok=True)
+    page = out / FILE
+    if page.exists():  # an exhibit of an earlier report may be in this one no more
+        for name in re.findall(r'href="(\w+\.(?:png|pdf|csv))"', page.read_text("utf-8")):
+            (out / name).unlink(missing_ok=True)
     files = []
     for exhibit in exhibits:
         if exhibit.figure is not None:
             files += style.save(exhibit.figure, out, exhibit.stem)
         files.append(_write_csv(out / f"{exhibit.stem}.csv", exhibit.table))
-    page = out / FILE
     with replacing(page) as part:
         part.write_text(_page(title, about, exhibits, left_out), encoding="utf-8")
     return [page, *files]

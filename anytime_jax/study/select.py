@@ -53,6 +53,11 @@ class Reading:
 Picked = Mapping[float, Line]  # the line that is shown at each multiple
 
 
+def read_out(picked: Picked, label: str) -> dict[float, float]:
+    """Returns the losses in nats of the lines that are shown, one at each multiple."""
+    return {m: line.at(label)[m] for m, line in picked.items()}
+
+
 def kinds(results: Results) -> list[str]:
     """Returns the kinds that are compared with the envelope."""
     return [kind for kind in results.kinds if kind != ENVELOPE]

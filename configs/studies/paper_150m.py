@@ -15,7 +15,7 @@ Result: the paper's Figures 1 and 2 (top), its transfer and alpha figures, and t
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Study, branches, chain, product, runs, values
+from anytime_jax.study.plan import Study, chain, product, values
 from configs import paper
 
 ROOT = "runs/studies/paper_150m"
@@ -31,16 +31,13 @@ def get_study() -> Study:
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     # The highest peak was not run at 16x and 32x.
     highest = product(values("schedule.peak", 1e-2), b2s, horizons[:4])
-    alphas = values("schedule.alpha", *ALPHAS)
-    cosine = paper.cosine(paper.model_150m("cosine"), 0.0, 0.0, "")
-    constant = paper.constant(paper.model_150m("constant"), 0.0, 0.0)
-    inverse_sqrt = paper.inverse_sqrt(paper.model_150m("inverse_sqrt"), 0.0, 0.0, 0.0)
-    trunks = runs("constant", constant, product(peaks, b2s), ROOT)
-    study = chain(
-        runs("cosine", cosine, chain(product(peaks, b2s, horizons), highest), ROOT),
-        trunks,
-        runs("inverse_sqrt", inverse_sqrt, product(peaks, b2s[1:], alphas), ROOT),
-        branches("wsd", trunks, HORIZONS),
+    study = paper.experiment(
+        ROOT,
+        paper.model_150m,
+        HORIZONS,
+        cosines=chain(product(peaks, b2s, horizons), highest),
+        constants=product(peaks, b2s),
+        inverse_sqrts=product(peaks, b2s[1:], values("schedule.alpha", *ALPHAS)),
     )
     title = "the paper's 150M runs on C4, 1x to 32x."
     return Study("paper_150m", ROOT, study, title, published="150M")

@@ -15,7 +15,7 @@ Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer a
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Study, branches, chain, product, runs, values
+from anytime_jax.study.plan import Study, product, values
 from configs import paper
 
 ROOT = "runs/studies/paper_300m"
@@ -29,15 +29,13 @@ def get_study() -> Study:
     """Returns the study."""
     space = product(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
-    cosine = paper.cosine(paper.model_300m("cosine"), 0.0, 0.0, "")
-    constant = paper.constant(paper.model_300m("constant"), 0.0, 0.0)
-    inverse_sqrt = paper.inverse_sqrt(paper.model_300m("inverse_sqrt"), 0.0, 0.0, 0.0)
-    trunks = runs("constant", constant, space, ROOT)
-    study = chain(
-        runs("cosine", cosine, product(space, horizons), ROOT),
-        trunks,
-        runs("inverse_sqrt", inverse_sqrt, product(space, values("schedule.alpha", *ALPHAS)), ROOT),
-        branches("wsd", trunks, HORIZONS),
+    study = paper.experiment(
+        ROOT,
+        paper.model_300m,
+        HORIZONS,
+        cosines=product(space, horizons),
+        constants=space,
+        inverse_sqrts=product(space, values("schedule.alpha", *ALPHAS)),
     )
     title = "the paper's 300M runs on C4, 1x to 16x."
     return Study("paper_300m", ROOT, study, title, published="300M")
