@@ -10,7 +10,8 @@ import shutil
 import made
 import pytest
 
-from anytime_jax.study import report
+from anytime_jax.study import page, report
+from anytime_jax.study.exhibit import Exhibit
 from configs.studies import laptop
 
 
@@ -41,16 +42,24 @@ class Page(html.parser.HTMLParser):
 def test_the_page_is_whole_and_all_its_links_are_there(reported):
     out = reported / "out"
     text = (out / "index.html").read_text()
-    page = Page()
-    page.feed(text)
-    assert page.open == []
-    files = {x for x in page.links if not x.startswith("#")}
+    parser = Page()
+    parser.feed(text)
+    assert parser.open == []
+    files = {x for x in parser.links if not x.startswith("#")}
     assert len(files) > 20
     assert all((out / x).stat().st_size > 0 for x in files)
-    anchors = {x[1:] for x in page.links if x.startswith("#")}
+    anchors = {x[1:] for x in parser.links if x.startswith("#")}
     assert anchors == set(re.findall(r'id="(\w+)"', text))
     assert "Not finished: constant-peak=0.03 (not begun)." in text
     assert "http" not in text  # nothing is fetched
+
+
+def test_a_page_clears_the_exhibits_of_the_last_one_and_nothing_else(tmp_path):
+    kept, gone = (Exhibit(x, x, "", [["a"], ["1"]]) for x in ("kept", "gone"))
+    page.write(tmp_path, "first", [], [kept, gone], [])
+    (tmp_path / "mine.csv").write_text("a\n")
+    page.write(tmp_path, "second", [], [kept], [])
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["index.html", "kept.csv", "mine.csv"]
 
 
 def test_pictures_are_pictures_and_tables_are_tables(reported):
