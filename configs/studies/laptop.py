@@ -58,14 +58,16 @@ def get_config(name: str = "") -> ConfigDict:
     return get_study().run(name).config
 
 
-# The settings that came out best with the first seed.
+# The settings that came out best with the first seed; the inverse square root's two are level.
 CHOSEN = {
     "cosine": zip(
         values("schedule.peak", 3e-2, 3e-2, 1e-2, 1e-2),
         values("schedule.horizon", "1x", "2x", "4x", "8x"),
     ),
     "constant": values("schedule.peak", 1e-2),
-    "inverse_sqrt": product(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0)),
+    "inverse_sqrt": product(
+        values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0, 7680.0)
+    ),
 }
 # Where the best was on the edge of the grid.
 WIDER = values("schedule.peak", 1e-1)
