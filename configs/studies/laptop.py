@@ -8,7 +8,7 @@ branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the 
 edge; what a decay to 0 changes; and a second seed, of weights and data, for the chosen settings, so
 that differences come with their noise.
 
-Cost:   about two and a half hours on two CPU cores.
+Cost:   about three hours on two shared CPU cores.
 Result: docs/studies/laptop/
 """
 
