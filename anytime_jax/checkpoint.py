@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from anytime_jax import averaging, integrity
+from anytime_jax import averaging, hosts, integrity
 from anytime_jax.checksums import by_name, checksums, digest, examine
 from anytime_jax.errors import RunError
 from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
@@ -71,12 +71,14 @@ class Checkpoints:
         self.directory = Path(run_dir).absolute() / integrity.DIRECTORY
         self._say = say
         self._bytes = 0  # of the save under way
-        for found in integrity.survey(run_dir):
-            if found.kind == "half-written":
-                shutil.rmtree(found.path)
-                say(f"removed {found.path.name}: the save was cut short")
-            elif found.kind == "foreign":
-                say(f"passing over {found.path}: it is no checkpoint")
+        if hosts.is_first():
+            for found in integrity.survey(run_dir):
+                if found.kind == "half-written":
+                    shutil.rmtree(found.path)
+                    say(f"removed {found.path.name}: the save was cut short")
+                elif found.kind == "foreign":
+                    say(f"passing over {found.path}: it is no checkpoint")
+        hosts.wait("checkpoints: tidied")
         rolling = checkpoint_managers.LatestN(policy.rolling)
         kept = checkpoint_managers.AnyPreservationPolicy([rolling, _Keep(policy.keeps_forever)])
         options = ocp.CheckpointManagerOptions(
@@ -173,7 +175,10 @@ class Checkpoints:
             raise RunError(f"{error}. {advice}") from error
         names = (f"{path.name}{DAMAGED}{f'.{n}' if n else ''}" for n in itertools.count())
         aside = next(x for name in names if not (x := path.with_name(name)).exists())
-        path.rename(aside)
+        hosts.wait("checkpoints: set aside")  # the others may still be reading
+        if hosts.is_first():
+            path.rename(aside)
+        hosts.wait("checkpoints: set aside, done")
         self._manager.reload()
         self._say(f"set aside as {aside.name}: {error}")
 

@@ -21,9 +21,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; --help lists the options\n")
 
 
-def open_console(width: int = 120) -> Console:
+def open_console(width: int = 120, quiet: bool = False) -> Console:
     """Returns where a door prints; `width` holds where there is no terminal to ask."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, quiet=quiet)
     if not console.is_terminal:
         console.width = width
     return console

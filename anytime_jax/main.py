@@ -27,7 +27,7 @@ from types import TracebackType
 from absl import app, flags, logging
 from jax.sharding import Mesh
 
-from anytime_jax import config, identity, preflight, sharding, train
+from anytime_jax import config, hosts, identity, preflight, sharding, train
 from anytime_jax.checks import shown
 from anytime_jax.command_line import complain, open_console
 from anytime_jax.config_file import CONFIG, parse, set_up_jax
@@ -39,6 +39,14 @@ from anytime_jax.records import read_records
 from anytime_jax.study import curves
 from anytime_jax.units import duration, human
 
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "Of several processes: HOST:PORT of the first, where it will listen."
+)
+_PROCESSES = flags.DEFINE_integer("processes", None, "Of several processes: how many.")
+_PROCESS = flags.DEFINE_integer("process", None, "Of several processes: the number of this one.")
+_CLUSTER = flags.DEFINE_bool(
+    "cluster", False, "Find those three in what SLURM, Open MPI, a TPU slice or GKE say."
+)
 _FALL_BACK = flags.DEFINE_bool(
     "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
 )
@@ -46,7 +54,7 @@ _FALL_BACK = flags.DEFINE_bool(
 
 def main(argv: Sequence[str]) -> None:
     """Runs the command line; leaves through `sys.exit`."""
-    sys.exit(run(argv))
+    sys.exit(hosts.leave(run(argv)))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -71,19 +79,33 @@ def _run() -> int:
     settings = config.build(CONFIG.value.to_dict())
     _check_paths(settings)
     set_up_jax()
+    hosts.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
+    display = Display(settings.clock, open_console(quiet=not hosts.is_first()))
+    with hosts.together():
+        mesh = _mesh(settings)
+        if hosts.is_first():
+            _prepare(settings, mesh, display)
+    with hosts.together():
+        dataset = _load(settings)
+        preflight.check_data(settings, dataset)
+    began = time.monotonic()
+    with _interruptible() as interrupted:
+        outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
+    if hosts.is_first():
+        _report(settings, dataset, display, outcome, time.monotonic() - began)
+    return 0
+
+
+def _mesh(settings: config.Config) -> Mesh:
+    """The device mesh, which fits the configuration."""
     with _named("config.mesh"):
         mesh = sharding.make_mesh(settings.mesh)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
     config.check_layout(settings, mesh.size, shards, tensor, platform)
-    display = Display(settings.clock, open_console())
-    dataset = _dataset(settings, mesh, display)
-    preflight.check_data(settings, dataset)
-    began = time.monotonic()
-    with _interruptible() as interrupted:
-        outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
-    _report(settings, dataset, display, outcome, time.monotonic() - began)
-    return 0
+    with _named("config.mesh"):
+        sharding.local_rows(mesh, settings.batch_size)
+    return mesh
 
 
 def _check_paths(settings: config.Config) -> None:
@@ -101,18 +123,26 @@ def _check_paths(settings: config.Config) -> None:
             ) from error
 
 
-def _dataset(settings: config.Config, mesh: Mesh, display: Display) -> DatasetInfo:
-    """The prepared dataset; the built-in corpus is prepared where the configuration says so."""
+def _load(settings: config.Config) -> DatasetInfo:
+    """The prepared dataset."""
+    data = settings.data
+    hint = (
+        "prepare it: python -m anytime_jax.prepare --source=json "
+        "--input='c4/en/c4-train.*.json.gz' "
+        "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
+        f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
+    )
+    if data.builtin_megabytes:
+        hosts.see((Path(data.path) / RECORD_NAME).exists)
+    with _named("config.branch.data" if settings.branch.data else "config.data.path"):
+        return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
+
+
+def _prepare(settings: config.Config, mesh: Mesh, display: Display) -> None:
+    """Prepares the built-in corpus where the configuration says so and it is not there yet."""
     data, model = settings.data, settings.model
     if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
-        hint = (
-            "prepare it: python -m anytime_jax.prepare --source=json "
-            "--input='c4/en/c4-train.*.json.gz' "
-            "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
-            f"--length={model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
-        )
-        with _named("config.branch.data" if settings.branch.data else "config.data.path"):
-            return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
+        return
     _check_without_data(settings, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
     began = time.monotonic()
@@ -126,7 +156,6 @@ def _dataset(settings: config.Config, mesh: Mesh, display: Display) -> DatasetIn
     seconds = duration(time.monotonic() - began)
     tokens = human(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
-    return dataset
 
 
 def _check_without_data(settings: config.Config, mesh: Mesh) -> None:
@@ -219,6 +248,9 @@ def _say_next(
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
     """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
+    if hosts.count() > 1:
+        yield hosts.Preempted()
+        return
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:

@@ -184,6 +184,19 @@ class Writers:
             self._wandb.finish()
 
 
+class NoWriters:
+    """What stands for `Writers` in the processes that leave writing to the first: nothing."""
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Writes nothing."""
+
+    def sync(self) -> None:
+        """Has nothing to make safe."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
 def check_mirrors(log: LogConfig) -> None:
     """Raises an InputError if a mirror was asked for whose package is not installed."""
     if log.wandb_project and importlib.util.find_spec("wandb") is None:

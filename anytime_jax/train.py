@@ -13,15 +13,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__, branch, flops, identity, sharding
+from anytime_jax import __version__, branch, flops, hosts, identity, sharding
 from anytime_jax.checkpoint import Checkpoints, Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, stream
-from anytime_jax.errors import RunError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.evaluate import Evaluator
 from anytime_jax.integrity import saved_steps
-from anytime_jax.metrics import Meter, Writers, check_mirrors
+from anytime_jax.metrics import Meter, NoWriters, Writers, check_mirrors
 from anytime_jax.preflight import announce, checked_program, find_goal
 from anytime_jax.progress import Display
 from anytime_jax.records import is_evaluated
@@ -80,17 +80,20 @@ def train(
     def consumed(step: int) -> int:
         return first + (step - begin) * config.batch_size
 
-    start = max(saved_steps(run_dir), default=begin)
+    start = hosts.agree(max(saved_steps(run_dir), default=begin))
     goal, reason = find_goal(config, dataset, start, consumed(start))
-    if goal is not None and (start > goal or (start == goal and is_evaluated(run_dir, start))):
+    if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
         return Outcome(start, reason, consumed(start))
     check_mirrors(config.log)
     program = checked_program(config, mesh)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     about |= {"branch": trunk.provenance} if trunk else {}
-    identity.claim(run_dir, named, about)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(identity.alone(run_dir))
+        with hosts.together():
+            if hosts.is_first():
+                identity.claim(run_dir, named, about)
+                stack.enter_context(identity.alone(run_dir))
+        _check_shared(run_dir)
         announce(config, mesh, dataset, display, program, start, goal, trunk)
         checkpoints = Checkpoints(run_dir, retention(config), display.say)
         stack.callback(checkpoints.close)
@@ -105,6 +108,22 @@ def train(
         stack.enter_context(display)
         done, ended = loop.run(goal, interrupted)
     return Outcome(done, reason if ended else "interrupted", consumed(done))
+
+
+def _check_shared(run_dir: Path) -> None:
+    """Checks that every process sees the run's directory, which the first has just claimed."""
+    with hosts.together():
+        if not hosts.see((run_dir / identity.FILE).exists):
+            raise InputError(
+                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
+                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
+                "on storage that all of them share"
+            )
+
+
+def _is_evaluated(run_dir: Path, step: int) -> bool:
+    """Whether the records hold an evaluation of a step, as the process that writes them sees it."""
+    return bool(hosts.agree(is_evaluated(run_dir, step)))
 
 
 class _Loop:
@@ -135,12 +154,11 @@ class _Loop:
         else:
             self._state = program.init()
         self._start = int(self._state.step)
-        self._saved = max(saved_steps(config.run_dir), default=0)
+        self._saved = hosts.agree(max(saved_steps(config.run_dir), default=0))
         self._samples = int(meta.get("samples", 0))
         self._start_samples = self._samples
-        self._writers = Writers(
-            Path(config.run_dir), config.name, config.log, self._start, _header(mesh)
-        )
+        head = (Path(config.run_dir), config.name, config.log, self._start, _header(mesh))
+        self._writers = Writers(*head) if hosts.is_first() else NoWriters()
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
             config.every("log"),
@@ -173,7 +191,7 @@ class _Loop:
         batches = self._batches()
         try:
             due = step == goal or (step > 0 and self._evaluates(step))
-            if due and not is_evaluated(Path(config.run_dir), step):
+            if due and not _is_evaluated(Path(config.run_dir), step):
                 self._evaluate(step, interrupted)  # the last start was ended before or in it
             while step != goal and not interrupted():
                 self._state, metrics = self._program.train_step(self._state, next(batches))

@@ -23,6 +23,7 @@ RANKS = {
     "atomic": 2,
     "loss": 2,
     "sharding": 2,
+    "hosts": 2,
     "model": 2,
     "flops": 3,
     # Floor 1: configuration.

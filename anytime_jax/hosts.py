@@ -1,0 +1,174 @@
+"""The processes of a run, one a host: how they find each other, agree, and end together.
+
+JAX's distributed runtime does the work. It watches over every process: when one is lost, the others
+are ended by it within a minute, with a message, rather than wait for ever; and it carries a SIGTERM
+that any of them gets to all, so that all save after the same update.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from anytime_jax.errors import InputError
+
+# A process that has not been heard of for so long is lost.
+_HEARTBEAT_SECONDS = 30
+_START_SECONDS = 300
+_SHARED_SECONDS = 60  # until a shared file system shows what another host has written
+
+
+def start(
+    coordinator: str | None, processes: int | None, process: int | None, cluster: bool
+) -> None:
+    """Joins the processes of a run; must come before anything that looks for devices.
+
+    Args:
+      coordinator: address `HOST:PORT` of process 0, where it listens; None to stay alone or to be
+        told by the cluster.
+      processes: how many there are.
+      process: number of this one, from 0.
+      cluster: find the three in what SLURM, Open MPI, a TPU slice or GKE say.
+
+    Raises:
+      InputError: if they do not go together, or nothing tells them, or nobody answers.
+    """
+    given = {"coordinator": coordinator, "processes": processes, "process": process}
+    missing = [f"--{name}" for name, value in given.items() if value is None]
+    if len(missing) == 3 and not cluster:
+        return
+    if cluster and len(missing) < 3:
+        raise InputError("--cluster finds --coordinator, --processes and --process: leave them out")
+    if not cluster:
+        if missing:
+            told = ", ".join(f"--{name}" for name in given)
+            raise InputError(f"{' and '.join(missing)} missing: give all of {told}, or --cluster")
+        _check(str(coordinator), int(processes or 0), int(process or 0))
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process,
+            cluster_detection_method=None if cluster else "deactivate",
+            initialization_timeout=_START_SECONDS,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        what = "--cluster: " if cluster else f"--coordinator={coordinator}: "
+        raise InputError(
+            f"{what}the processes did not find each other ({' '.join(str(error).split())[:200]}): "
+            "start all of them within five minutes, with the same address and number"
+        ) from error
+
+
+def _check(coordinator: str, processes: int, process: int) -> None:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(
+            f"--coordinator={coordinator} is no address: give HOST:PORT of process 0, such as "
+            "node1:1234"
+        )
+    if processes < 1 or not 0 <= process < processes:
+        raise InputError(
+            f"--process={process} of --processes={processes}: give 1 process or more, and numbers "
+            "from 0 to below that"
+        )
+
+
+def count() -> int:
+    """Returns how many processes there are."""
+    return jax.process_count()
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks and writes for all."""
+    return jax.process_index() == 0
+
+
+def agree(value: int) -> int:
+    """Returns the first process's value, in every process.
+
+    What is read from a shared disk may differ for a moment from host to host.
+
+    Args:
+      value: a whole number below 2^31 in size.
+    """
+    if count() == 1:
+        return value
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def wait(what: str) -> None:
+    """Returns when every process has come here.
+
+    Args:
+      what: a name for the place, the same in all.
+    """
+    if count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+def _check_all(error: Exception | None) -> None:
+    """Raises what is wrong here, or an InputError if something is wrong elsewhere."""
+    if count() > 1:
+        fine = multihost_utils.process_allgather(np.int32(error is None))
+        bad = [i for i, x in enumerate(fine) if not x]
+        if bad and error is None:
+            told = " and ".join(map(str, bad))
+            raise InputError(
+                f"process {told} of {count()} could not begin: its own output says why"
+            )
+    if error is not None:
+        raise error
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Ends in every process what is done inside, if it cannot be done in any; all must enter it.
+
+    Raises:
+      InputError: if something is wrong elsewhere; what is wrong here is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        _check_all(error)
+    else:
+        _check_all(None)
+
+
+def see(is_there: Callable[[], bool]) -> bool:
+    """Whether something that another process has written is seen here too, soon."""
+    until = time.monotonic() + _SHARED_SECONDS
+    while not (there := is_there()) and time.monotonic() < until:
+        time.sleep(0.5)
+    return there
+
+
+class Preempted:
+    """Whether any process was told to save and end; all learn of it after the same update."""
+
+    def __init__(self) -> None:
+        """Lets Ctrl-C mean what SIGTERM does, which JAX watches for from `start` on."""
+        self._calls = 0
+        self._is_told = False
+        signal.signal(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+
+    def __call__(self) -> bool:
+        """Must be called as often in every process."""
+        if not self._is_told:
+            self._calls += 1
+            self._is_told = multihost_utils.reached_preemption_sync_point(self._calls)
+        return self._is_told
+
+
+def leave(status: int) -> int:
+    """Ends this process at once if others may wait for it; returns the status if there are none."""
+    if status and jax.distributed.is_initialized():
+        os._exit(status)  # JAX would wait for the others, and they for this one
+    return status
