@@ -15,7 +15,7 @@ Source: the paper's "Architecture and Dataset", and the OLMo code it is based on
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast, get_args
 
 import jax
@@ -31,6 +31,10 @@ Remat = Literal["none", "products", "full"]
 Dtype = Literal["bfloat16", "float32"]
 
 Params = dict[str, Any]
+# Says where an array lies on the devices, given what each of its axes is.
+Constraint = Callable[[jax.Array, Sequence[str | None]], jax.Array]
+
+_STREAM = ("batch", None, None)  # the axes of the residual stream
 
 # What each axis of a parameter is, by the parameter's name: the placement rule reads this. Leaves
 # inside "blocks" have the axis "layers" in front. A name that is not here is a small vector.
@@ -110,6 +114,11 @@ class ModelConfig:
         return self.width // self.heads
 
 
+def _anywhere(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+    del axes
+    return x
+
+
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns freshly initialised float32 parameters, the same on any layout of devices."""
     return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
@@ -119,7 +128,7 @@ def apply(
     config: ModelConfig,
     params: Params,
     tokens_BxL: jax.Array,
-    constrain: Callable[[jax.Array], jax.Array] = lambda x: x,
+    constrain: Constraint = _anywhere,
 ) -> jax.Array:
     """Returns the next-token logits.
 
@@ -127,7 +136,7 @@ def apply(
       config: shape and arithmetic.
       params: as `init_params` makes them.
       tokens_BxL: integer token ids, of any length up to what memory holds.
-      constrain: places the residual stream on the devices (`sharding.batch_constraint`).
+      constrain: says where arrays lie on the devices (`sharding.constraint`).
 
     Returns:
       float32 logits_BxLxV.
@@ -172,7 +181,7 @@ class Decoder(nn.Module):
     """Embedding, N blocks, final norm, head."""
 
     config: ModelConfig
-    constrain: Callable[[jax.Array], jax.Array] = lambda x: x
+    constrain: Constraint = _anywhere
 
     @nn.compact
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
@@ -181,7 +190,9 @@ class Decoder(nn.Module):
         sigma = _embedding_sigma(cfg)
         shape = (cfg.embedding_rows, cfg.width)
         embedding_VxD = self.param("embedding", _truncated_normal(sigma), shape)
-        x_BxLxD = self.constrain(embedding_VxD[tokens_BxL])
+        # Whole along its width, so that rows are looked up where the tokens are.
+        table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
+        x_BxLxD = self.constrain(table_VxD[tokens_BxL], _STREAM)
         x_BxLxD, _ = self._blocks()(x_BxLxD, jnp.arange(cfg.layers))
         x_BxLxD = _norm(cfg, "final_norm")(x_BxLxD)
         head_DxV = self.param("head", _truncated_normal(sigma), shape[::-1])
@@ -208,7 +219,7 @@ class Block(nn.Module):
     """Attention and MLP, each added to the residual stream, which stays float32."""
 
     config: ModelConfig
-    constrain: Callable[[jax.Array], jax.Array]
+    constrain: Constraint
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, layer: jax.Array) -> tuple[jax.Array, None]:
@@ -221,7 +232,7 @@ class Block(nn.Module):
         else:
             x_BxLxD += attn_norm(self._attend(x_BxLxD, layer))
             x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
-        return self.constrain(x_BxLxD), None
+        return self.constrain(x_BxLxD, _STREAM), None
 
     def _attend(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         cfg = self.config

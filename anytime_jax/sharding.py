@@ -120,10 +120,18 @@ def batch_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH[0])  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def batch_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that keeps an activation's first axis split like the batch."""
-    sharding = batch_sharding(mesh)
-    return lambda x: jax.lax.with_sharding_constraint(x, sharding)
+def constraint(mesh: Mesh) -> Callable[[jax.Array, Sequence[str | None]], jax.Array]:
+    """Returns a function that says inside a program where an array lies (`model.apply`).
+
+    It takes the array and what each of its axes is: "batch", a name of `RULE`, or None for an axis
+    that is not split.
+    """
+
+    def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+        spec = [BATCH[0] if name == "batch" else RULE.get(name or "") for name in axes]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    return constrain
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:

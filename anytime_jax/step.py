@@ -81,7 +81,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 
     placement = sharding.placement(jax.eval_shape(init), model.PARAMETER_AXES, mesh)
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-    constrain = sharding.batch_constraint(mesh)
+    constrain = sharding.constraint(mesh)
     return Program(
         init=jax.jit(init, out_shardings=placement),
         state_placement=placement,
@@ -102,7 +102,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 def _train_step(
     config: Config,
     optimizer: optax.GradientTransformationExtraArgs,
-    constrain: Callable[[jax.Array], jax.Array],
+    constrain: model.Constraint,
     state: TrainState,
     tokens_BxT: jax.Array,
 ) -> tuple[TrainState, Metrics]:
@@ -156,7 +156,7 @@ def _accumulate(
 
 def _eval_step(
     config: model.ModelConfig,
-    constrain: Callable[[jax.Array], jax.Array],
+    constrain: model.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
@@ -167,10 +167,10 @@ def _eval_step(
 
 def _losses(
     config: model.ModelConfig,
-    constrain: Callable[[jax.Array], jax.Array],
+    constrain: model.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    tokens_BxT = constrain(tokens_BxT)
+    tokens_BxT = constrain(tokens_BxT, ("batch", None))
     logits_BxLxV = model.apply(config, params, tokens_BxT[:, :-1], constrain)
     return token_losses(logits_BxLxV, tokens_BxT[:, 1:])

@@ -59,7 +59,7 @@ def loss_and_gradients(config, mesh):
     shapes = model.param_shapes(config)
     places = sharding.placement(shapes, model.PARAMETER_AXES, mesh)
     rows = sharding.batch_sharding(mesh)
-    constrain = sharding.batch_constraint(mesh)
+    constrain = sharding.constraint(mesh)
     init = functools.partial(model.init_params, config, jax.random.key(3))
     params = jax.jit(init, out_shardings=places)()
 
@@ -181,8 +181,8 @@ def test_a_batch_is_split_over_data_and_fsdp():
 
 def test_the_constraint_splits_an_activation_like_the_batch():
     mesh = mesh_of(2, 2, 2)
-    constrain = sharding.batch_constraint(mesh)
-    out = jax.jit(lambda x: constrain(x + 1))(jnp.zeros((BATCH, 3, 4)))
+    constrain = sharding.constraint(mesh)
+    out = jax.jit(lambda x: constrain(x + 1, ("batch", None, None)))(jnp.zeros((BATCH, 3, 4)))
     assert out.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
 
 
