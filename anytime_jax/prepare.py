@@ -1,15 +1,17 @@
 """Prepares text for training: `python -m anytime_jax.prepare --help`.
 
 Run again after a kill or Ctrl-C, the same command goes on where it was; run again when it is
-finished, it says so at once. `--verify --output=DIR` reads a prepared dataset whole and says
-whether it is what was written. Exit status: 0 finished, 1 broken in flight or damaged, 2 bad input,
-130 Ctrl-C.
+finished, it says so at once. `--share=I/N` does one of N shares of the work, beside the others; the
+same command without it ends the work. `--verify --output=DIR` reads a prepared dataset whole and
+says whether it is what was written. Exit status: 0 finished, 1 broken in flight or damaged, 2 bad
+input, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +19,9 @@ from pathlib import Path
 
 from anytime_jax.command_line import Parser
 from anytime_jax.data.builtin import BuiltinSource
+from anytime_jax.data.claim import Share
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
-from anytime_jax.data.preparation import prepare
+from anytime_jax.data.preparation import Remainder, prepare, prepare_share
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.tfds_source import TfdsSource
 from anytime_jax.data.verify import verify
@@ -77,9 +80,11 @@ def _prepare(arguments: argparse.Namespace) -> str:
     """Prepares, and says what."""
     began = time.monotonic()
     was_there = (arguments.output / RECORD_NAME).is_file()
+    share = None if arguments.share is None else Share.parse(arguments.share)
     trains = arguments.vocabulary is None
+    work = prepare if share is None else functools.partial(prepare_share, share=share)
     with _progress_display() as progress:
-        info = prepare(
+        info = work(
             _source(arguments),
             arguments.output,
             length=arguments.length,
@@ -87,8 +92,26 @@ def _prepare(arguments: argparse.Namespace) -> str:
             workers=arguments.workers,
             progress=progress,
         )
+    if isinstance(info, Remainder):
+        return _say_left(share, info)
     ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
     return f"{_summary(info)}\n{ready}: {info.path}"
+
+
+def _say_left(share: Share | None, left: Remainder) -> str:
+    """What a share has done, and what is left to whom."""
+    end = "the same command without --share"
+    if left.parts_left:
+        return (
+            f"share {share}: its parts are tokenised, {left.parts_left:,} of {left.parts:,} are "
+            f"left to others; {end} does what they leave"
+        )
+    if left.shards_left:
+        return (
+            f"share {share}: its files of windows are written, {left.shards_left:,} of "
+            f"{left.shards:,} are left to others; {end} does what they leave"
+        )
+    return f"share {share}: all {left.shards:,} files of windows are written; {end} ends the work"
 
 
 def _verify(arguments: argparse.Namespace) -> str:
@@ -137,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--length", type=int, default=1024, help="tokens a model sees of a window (default 1024)")
     add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
     add("--workers", type=int, help="processes (default: one per core where they pay off)")
+    add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
     add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser

@@ -45,6 +45,7 @@ class TokenJob:
       folder: where the token files and the record go.
       vocabulary_path: the SentencePiece model.
       vocabulary_sha256: its hash.
+      scratch: where temporary files go; by default the same folder.
     """
 
     part: Part
@@ -52,6 +53,7 @@ class TokenJob:
     folder: Path
     vocabulary_path: Path
     vocabulary_sha256: str
+    scratch: Path | None = None
 
     @property
     def record_path(self) -> Path:
@@ -78,8 +80,8 @@ class TokenJob:
         counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
         self.record_path.unlink(missing_ok=True)
         with (
-            replacing(self.token_path(SPLITS[0])) as first,
-            replacing(self.token_path(SPLITS[1])) as second,
+            replacing(self.token_path(SPLITS[0]), self.scratch) as first,
+            replacing(self.token_path(SPLITS[1]), self.scratch) as second,
             open(first, "wb") as first_file,
             open(second, "wb") as second_file,
         ):
@@ -97,7 +99,7 @@ class TokenJob:
             "vocabulary": self.vocabulary_sha256,
             **counts,
         }
-        write_record(self.record_path, record)
+        write_record(self.record_path, record, self.scratch)
         return record
 
 
@@ -115,7 +117,8 @@ class ShardJob:
       dtype: of the tokens.
       token_files: (path, tokens) of each token file of the split, in order.
       output: the dataset's directory.
-      folder: where the temporary file and the record go.
+      folder: where the record goes.
+      scratch: where temporary files go; by default the same folder.
     """
 
     split: str
@@ -128,6 +131,7 @@ class ShardJob:
     token_files: tuple[tuple[Path, int], ...]
     output: Path
     folder: Path
+    scratch: Path | None = None
 
     @property
     def name(self) -> str:
@@ -151,7 +155,7 @@ class ShardJob:
 
         tokens = self._read_tokens()
         features = window_features(self.length, self.dtype)
-        with replacing(self.output / self.name, work=self.folder) as temporary:
+        with replacing(self.output / self.name, self.scratch or self.folder) as temporary:
             # Groups of one: a random read then decompresses the one window it wants.
             writer = ArrayRecordWriter(str(temporary), "group_size:1")
             for start in range(0, self.windows * self.length, self.length):
@@ -165,7 +169,7 @@ class ShardJob:
             "windows": self.windows,
             "sha256": hashlib.sha256(token_bytes(tokens)).hexdigest(),
         }
-        write_record(self.record_path, record)
+        write_record(self.record_path, record, self.scratch)
         return record
 
     def _read_tokens(self) -> np.ndarray:
