@@ -85,9 +85,9 @@ def end(process):
     return line
 
 
-def do(text, output, share):
+def do(text, output, share, **more):
     source = FileSource("json", f"{text}/*.jsonl", validation_share=0.1)
-    settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1}
+    settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
     return prepare_share(source, output, share=share, **settings)
 
 
@@ -132,14 +132,15 @@ def test_shares_divide_the_work_and_write_the_windows(text, tmp_path, small):
     tokens, shards = output / ".preparing" / "tokens", output / ".preparing" / "shards"
     left = [do(text, output, Share(index, 3)) for index in range(3)]
     assert [(each.parts, each.parts_left) for each in left[:2]] == [(8, 5), (8, 2)]
-    done = {path: path.stat().st_mtime_ns for path in tokens.iterdir()}
+    once = [*tokens.iterdir(), output / "vocabulary.model"]
+    done = [path.stat().st_mtime_ns for path in once]
     assert left[2].parts_left == 0
     count = left[2].shards
     assert left[2].shards_left == count - len(range(2, count, 3)) > 0
     assert len(list(shards.glob("token*.json"))) == len(range(2, count, 3))
     assert do(text, output, Share(1, 3)).shards_left == len(range(0, count, 3))
     assert do(text, output, Share(0, 3)).shards_left == 0
-    assert {path: path.stat().st_mtime_ns for path in tokens.iterdir()} == done  # none twice
+    assert [path.stat().st_mtime_ns for path in once] == done  # no file was written twice
 
 
 def test_shares_of_other_counts_agree(text, tmp_path, small):
@@ -156,9 +157,8 @@ def test_other_settings_and_other_input_are_refused(text, tmp_path, small):
     do(text, output, Share(0, 2))
     plan = json.loads((output / ".preparing" / "plan.json").read_text())
     before = sorted(output.rglob("*"))
-    source = FileSource("json", f"{text}/*.jsonl", validation_share=0.1)
     with pytest.raises(InputError, match=r"length 32 \(asked: 16\)"):
-        prepare_share(source, output, share=Share(1, 2), length=16, vocabulary=PIECES)
+        do(text, output, Share(1, 2), length=16)
     (text / "9.jsonl").write_text('{"text": "one more"}')
     with (
         claimed(output, plan, Share(0, 2)),
@@ -166,7 +166,15 @@ def test_other_settings_and_other_input_are_refused(text, tmp_path, small):
     ):
         do(text, output, Share(1, 2))
     assert set(before) <= set(output.rglob("*"))
-    assert do(text, output, Share(1, 2)).parts == PARTS + 1  # nobody else is at work now
+    joined = []
+
+    def join(progress):
+        if not joined:
+            joined.append(do(text, output, Share(0, 2)))
+
+    # Nobody else is at work now: what this share sees is what others must see who join it.
+    assert do(text, output, Share(1, 2), progress=join).parts_left == 0
+    assert joined[0].parts == PARTS + 1
 
 
 def test_bad_text_leaves_the_work_of_others(text, tmp_path, small):
