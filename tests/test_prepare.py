@@ -95,6 +95,33 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, options, message):
         prepare.main([*command, "--debug"])
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--source=json", "--input=gs://bucket/c4/*.json.gz"], "gs:// with gcsfuse"),
+        (["--source=folder", "--input=text.jsonl", "--validation-input=s3://b/c"], "mountpoint-s3"),
+        (["--source=tfds", "--input=gs://bucket/c4/en/3.1.0"], "gs:// with gcsfuse"),
+        (["--source=json", "--input=text.jsonl", "--vocabulary=gs://b/t5.model"], "copy the file"),
+        (["--source=json", "--input=text.jsonl", "--output=gs://b/c"], "prepare on a disk, then"),
+    ],
+)
+def test_a_bucket_is_no_path(text, tmp_path, capsys, monkeypatch, options, remedy):
+    monkeypatch.chdir(tmp_path)
+    trains = not any(option.startswith("--vocabulary") for option in options)
+    given = ["--output=output", *["--train-vocabulary=300"] * trains, *options]
+    assert prepare.main(given) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    address = next(option.partition("=")[2] for option in options if "://" in option)
+    assert line.startswith(f"error: {address} is an address, not a local path; ")
+    assert remedy in line
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_a_bucket_is_nothing_to_verify(capsys):
+    assert prepare.main(["--verify", "--output=s3://bucket/data"]) == 2
+    assert "error: s3://bucket/data is an address" in capsys.readouterr().err
+
+
 def test_usage_errors_are_status_2_too(capsys):
     with pytest.raises(SystemExit) as stop:
         prepare.main(["--source=builtin", "--output=x", "--len=3", "--train-vocabulary=400"])

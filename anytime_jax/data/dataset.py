@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anytime_jax.data.files import refuse_address
 from anytime_jax.errors import InputError
 
 # 2: the record has a digest of itself, and hashes of the files beside the shards.
@@ -106,6 +107,7 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
     Raises:
       InputError: the dataset was never prepared, not to the end, or has been damaged since.
     """
+    refuse_address(path)
     path = Path(path)
     record_path = path / RECORD_NAME
     hint = f"; {prepare_hint}" if prepare_hint else ""

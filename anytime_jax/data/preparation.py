@@ -30,6 +30,7 @@ from anytime_jax.data.dataset import (
     digest_of,
     load_dataset,
 )
+from anytime_jax.data.files import refuse_address
 from anytime_jax.data.finish import finish
 from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, split_of
 from anytime_jax.data.tokens import DATASET_NAME, ShardJob, TokenJob, read_record, write_record
@@ -71,7 +72,7 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call goes on.
     """
-    output = Path(output).absolute()
+    output = _absolute(output)
     settings = _check_settings(source, length, vocabulary, workers)
     if finished := _finished(output, settings):
         return finished
@@ -138,7 +139,7 @@ def prepare_share(
         is being prepared already.
       RunError: a worker process died; the same call goes on.
     """
-    output = Path(output).absolute()
+    output = _absolute(output)
     settings = _check_settings(source, length, vocabulary, workers)
     if finished := _finished(output, settings):
         return finished
@@ -193,6 +194,12 @@ def prepare_builtin(
         workers=workers,
         progress=progress,
     )
+
+
+def _absolute(output: str | os.PathLike[str]) -> Path:
+    # A mounted bucket would not do: it lacks locks between hosts, or atomic renames, or both.
+    refuse_address(output, "prepare on a disk, then copy the finished directory to the bucket")
+    return Path(output).absolute()
 
 
 def _check_settings(

@@ -17,6 +17,7 @@ from typing import Any
 
 from etils import epath
 
+from anytime_jax.data.files import refuse_address
 from anytime_jax.data.sources import Part, check_share
 from anytime_jax.data.tfrecord import read_tfrecord
 from anytime_jax.errors import InputError
@@ -138,6 +139,7 @@ class TfdsSource:
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
+        refuse_address(self.input)
         directory = os.path.abspath(os.path.expanduser(self.input))
         splits = _read_splits(directory)
         if self.validation_split is None:

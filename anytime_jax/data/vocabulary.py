@@ -15,6 +15,7 @@ import numpy as np
 import sentencepiece
 
 from anytime_jax.atomic import replacing
+from anytime_jax.data.files import refuse_address
 from anytime_jax.errors import InputError
 
 # Enough text for every pair worth merging to be seen often, little enough for a second of work.
@@ -78,6 +79,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     Raises:
       InputError: there is no such file, it is no SentencePiece model, or it has no EOS piece.
     """
+    refuse_address(path, "copy the file here, give its path")
     try:
         model = Path(path).read_bytes()
     except OSError as error:
