@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,28 @@ def test_three_at_once_and_one_killed_make_the_dataset(text, tmp_path, small, st
     assert "already prepared" in capfd.readouterr().out
     assert prepare.main(options(text, tmp_path / "whole")) == 0
     assert files_of(output) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_cost_nothing(text, tmp_path, small, start):
+    """Twelve rounds of three shares, one of them killed later and later, in any phase."""
+    killed = 0
+    for round_ in range(12):
+        shares = [start(f"{index}/3") for index in range(3)]
+        victim = shares[round_ % 3]
+        time.sleep(0.8 + 0.15 * round_)
+        victim.kill()
+        victim.communicate()
+        killed += victim.returncode == -signal.SIGKILL
+        for share in shares:
+            if share is not victim:
+                end(share)
+        for file in list(tmp_path.glob("output/.preparing/tokens/*.json"))[round_ % 3 :: 3]:
+            file.unlink()  # so that the next round has something to do
+    assert killed > 3
+    for output in ("output", "whole"):
+        assert prepare.main(options(text, tmp_path / output)) == 0
+    assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
 
 
 def test_shares_divide_the_work_and_write_the_windows(text, tmp_path, small):
