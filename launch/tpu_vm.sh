@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Trains on every host of a TPU slice, through gcloud:
+#
+#   export NAME=my-slice ZONE=us-east5-a    # and the project of gcloud config
+#   launch/tpu_vm.sh setup                  # once, and again when the sources change
+#   launch/tpu_vm.sh run --config=configs/150m_inv_sqrt.py --config.run_dir=/storage/runs/a
+#   launch/tpu_vm.sh log                    # what host 0 prints; Ctrl-C ends the view, not the run
+#   launch/tpu_vm.sh stop                   # the run saves and ends; `run` with its line goes on
+#
+# `setup` copies what is committed here, and installs it beside Python with jax[tpu]. The arguments
+# of `run` go to python -m anytime_jax.main; run_dir and data.path must be on storage that is
+# mounted at the same place on all hosts. The run does not need this terminal, or this machine.
+#
+#   PYTHON  the hosts' interpreter, 3.11 or newer, installed by setup if need be (python3.11)
+set -euo pipefail
+
+complain() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+what=${1:-}
+[[ -n ${NAME:-} && -n ${ZONE:-} ]] || complain "set NAME and ZONE to those of the TPU slice"
+(($#)) && shift
+
+# Runs a command in the home directory of some workers.
+on() {
+  gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker="$1" --command="$2"
+}
+
+case $what in
+setup)
+  python=${PYTHON:-python3.11}
+  sources=$(mktemp -d)
+  trap 'rm -r "$sources"' EXIT
+  git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$sources/anytime_jax.tar.gz" HEAD
+  gcloud compute tpus tpu-vm scp "$sources/anytime_jax.tar.gz" "$NAME:" --zone="$ZONE" --worker=all
+  on all "set -e
+    $python -c 'import ensurepip' || { sudo apt-get update -q; sudo apt-get install -qy $python-venv; }
+    mkdir -p anytime_jax
+    tar -xzf anytime_jax.tar.gz -C anytime_jax
+    cd anytime_jax
+    $python -m venv .venv
+    .venv/bin/pip install --quiet -e '.[tpu]'"
+  ;;
+run)
+  (($#)) || complain "which run? Give --config=FILE, and where all hosts find run_dir and data"
+  printf -v line ' %q' "$@"
+  # A session of its own outlives the connection; flock keeps a host to one run at a time.
+  on all "cd anytime_jax
+    flock --nonblock run.held true || { echo 'error: a run is under way here' >&2; exit 2; }
+    setsid flock run.held bash -c 'echo \$\$ >run.pid; exec \"\$@\"' run \\
+      .venv/bin/python -m anytime_jax.main --cluster$line >run.log 2>&1 </dev/null &"
+  echo "begun: launch/tpu_vm.sh log shows it, launch/tpu_vm.sh stop saves and ends it"
+  ;;
+log)
+  on 0 "tail -n 100 -F anytime_jax/run.log"
+  ;;
+stop)
+  on all "cd anytime_jax
+    flock --nonblock run.held true && { echo 'no run is under way here'; exit; }
+    kill -TERM \"\$(cat run.pid)\"
+    flock run.held tail -n 3 run.log"
+  ;;
+*)
+  complain "say what to do: setup, run, log or stop; the head of this file explains"
+  ;;
+esac
