@@ -3,7 +3,7 @@
 `--run` makes what is missing on this machine, each branch after its trunk, and resumes what was
 interrupted; a finished study run again does nothing. Ctrl-C or SIGTERM lets every run save, and the
 same line continues. Each run is a process of its own, with a log in STUDY/logs. Several of these
-may work on one study, on hosts that share its directory.
+may work on one study, on hosts that share its directory. `--slurm=DIR` writes job arrays instead.
 
 Exit status: 0 when everything that was asked for is there, 1 when a run broke, 2 bad input. A study
 file is Python code and is executed: use those you trust.
@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anytime_jax import flops, identity
+from anytime_jax import flops, identity, slurm
 from anytime_jax.command_line import Parser, answer, open_console
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.errors import InputError
@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         study = plan.load(arguments.study, to_run=True)
         jobs = _choose(study, arguments.only)
+        if arguments.slurm:
+            console.print(slurm.write(study, arguments.study, jobs, arguments.slurm), markup=False)
+            return 0
         if arguments.run:
             shares = share_machine(arguments.jobs)
             return _Sweep(study, arguments.study, jobs, shares, console).run()
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m anytime_jax.sweep",
-        description="List a study's runs and their cost, or run what is missing.",
+        description="List a study's runs and their cost, or make what is missing.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -77,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="print the runs and their cost")
     what.add_argument("--run", action="store_true", help="run what is missing on this machine")
+    what.add_argument("--slurm", metavar="DIR", help="write job arrays for what is missing")
     add("--only", default="*", metavar="PATTERN", help="these runs only, such as 'cosine-*'")
     add("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
     add("--device", default="H100", help="for the hours of --list (default: H100)")
