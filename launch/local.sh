@@ -70,7 +70,7 @@ pids=() statuses=() asked=() told='' deadline='' worst=0
 # reaches it from here alone.
 trap 'asked+=(INT)' INT
 trap 'asked+=(TERM)' TERM HUP
-trap 'kill -KILL -- "${pids[@]/#/-}" 2>/dev/null' EXIT
+trap 'kill -KILL -- "${pids[@]/#/-}" 2>/dev/null; wait' EXIT
 
 start() {
   if ((share && count > 1)); then
