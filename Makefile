@@ -26,10 +26,11 @@ test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
 	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
-lint: $(VENV)/.installed-dev  ## Check style, types and the layering
+lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/pyright
+	$(BIN)/shellcheck launch/*.sh launch/*.sbatch
 	$(BIN)/python -m pytest tests/test_layering.py
 
 format: $(VENV)/.installed-dev  ## Format the sources
