@@ -47,7 +47,7 @@ run)
   (($#)) || complain "which run? Give --config=FILE, and where all hosts find run_dir and data"
   printf -v line ' %q' "$@"
   # A session of its own outlives the connection; flock keeps a host to one run at a time.
-  on all "cd anytime_jax
+  on all "cd anytime_jax || exit
     flock --nonblock run.held true || { echo 'error: a run is under way here' >&2; exit 2; }
     setsid flock run.held bash -c 'echo \$\$ >run.pid; exec \"\$@\"' run \\
       .venv/bin/python -m anytime_jax.main --cluster$line >run.log 2>&1 </dev/null &"
@@ -57,7 +57,7 @@ log)
   on 0 "tail -n 100 -F anytime_jax/run.log"
   ;;
 stop)
-  on all "cd anytime_jax
+  on all "cd anytime_jax || exit
     flock --nonblock run.held true && { echo 'no run is under way here'; exit; }
     kill -TERM \"\$(cat run.pid)\"
     flock run.held tail -n 3 run.log"

@@ -29,6 +29,7 @@ trap 'echo interrupted >>"process-$index.txt"' INT
 touch "ready-$index"
 case "$HOW" in
   "fails $index") sleep 0.1; exit 3 ;;
+  "all fail") sleep "0.$((5 * index + 1))"; exit $((9 - index)) ;;
   "ends "*) exit "${HOW#ends }" ;;
 esac
 for _ in {1..200}; do sleep 0.05; done

@@ -84,13 +84,20 @@ def left_alive(folder):
 
 
 def test_when_one_breaks_the_others_are_killed_after_a_while(start, tmp_path):
-    process = start("local.sh", "3", "--", HOW="fails 1", GRACE="1")
-    status, said = end(process)
+    began = time.monotonic()
+    status, said = end(start("local.sh", "3", "--", HOW="fails 1", GRACE="1"))
     assert status == 3
+    assert time.monotonic() - began < 8  # by themselves they would end after ten seconds
     assert "process 1 of 3 ended with status 3\nprocess 1 speaks\n" in said
     assert "killing the others, 1 s after the first broke" in said
     assert left_alive(tmp_path) == []
     assert "told" not in (tmp_path / "process-0.txt").read_text()
+
+
+def test_the_status_is_that_of_the_first_to_break(start):
+    status, said = end(start("local.sh", "2", "--", HOW="all fail"))
+    assert status == 9
+    assert re.findall(r"process (\d) of 2 ended with status (\d)", said) == [("0", "9"), ("1", "8")]
 
 
 @pytest.mark.parametrize("answer", [0, 5])
