@@ -3,14 +3,19 @@
 A point in a run is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"`
 (also `"3.3B tokens"`) or `"4x"`, four times the configuration's Chinchilla budget. Points fall on
 whole updates, rounded up. Lists of points are never typed; they are computed, without end.
+
+The batch may grow on the way. Everything is counted in samples then: the budget of a point in
+tokens or multiples is that of the same run with its first batch throughout.
 """
 
 import dataclasses
+import functools
 import itertools
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
 from anytime_jax.units import human
@@ -26,14 +31,29 @@ _STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon"
 BRANCH = Fraction(9, 10)  # a WSD branch leaves its trunk at 90% of the horizon
 
 
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """Converts between steps, tokens and Chinchilla multiples.
+class Stage(NamedTuple):
+    """A part of a run with a batch of one size.
 
     Attributes:
-      batch_size: sequences in an update.
+      step: updates done where it begins.
+      samples: sequences seen there.
+      batch_size: sequences in each of its updates.
+    """
+
+    step: int
+    samples: int
+    batch_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """Converts between steps, samples, tokens and Chinchilla multiples.
+
+    Attributes:
+      batch_size: sequences in an update, the first ones at least.
       length: tokens in a sequence.
       chinchilla_tokens: tokens of the budget "1x".
+      growth: where the batch grows, and to what: `(("2x", 512), ("8x", 1024))`, in order.
 
     Source: Section 4, "Training and evaluation details".
     """
@@ -41,6 +61,7 @@ class Clock:
     batch_size: int
     length: int
     chinchilla_tokens: int
+    growth: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -49,16 +70,62 @@ class Clock:
         tokens = self.chinchilla_tokens
         ok = type(tokens) is int and 0 < tokens < 2**63
         require(ok, "chinchilla_tokens", tokens, "a whole number of tokens above 0, below 2^63")
+        for each in self.growth:
+            ok = isinstance(each, tuple | list) and len(each) == 2
+            require(ok, "batch_growth", each, 'pairs such as (("2x", 512), ("8x", 1024))')
+            require_count("batch_growth", each[1], least=1)
+        previous = Stage(0, 0, self.batch_size)
+        for (point, size), stage in zip(self.growth, self.stages[1:], strict=True):
+            later = stage.step > previous.step and size > previous.batch_size
+            allowed = (
+                f"later points and larger batches than {previous.batch_size} one after another"
+            )
+            require(later, "batch_growth", (point, size), allowed)
+            previous = stage
+
+    @functools.cached_property
+    def stages(self) -> tuple["Stage", ...]:
+        """The parts of a run with a batch of one size each, in order; the last has no end."""
+        stages = [Stage(0, 0, self.batch_size)]
+        for point, size in self.growth:
+            samples = self._samples_of(point, "batch_growth", stages)
+            step = _first_step(samples, stages)
+            stages.append(Stage(step, _samples(step, stages), size))
+        return tuple(stages)
+
+    def batch_at(self, step: int) -> int:
+        """Returns the sequences in the update that is made after `step` updates."""
+        return _stage_at(step, self.stages).batch_size
+
+    def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
+        """Yields how large the batches are from an update on, and how many; None for no end."""
+        ends = [*(stage.step for stage in self.stages[1:]), None]
+        for stage, end in zip(self.stages, ends, strict=True):
+            if end is None or end > step:
+                yield stage.batch_size, None if end is None else end - max(step, stage.step)
+
+    def samples(self, step: int) -> int:
+        """Returns the sequences seen after `step` updates."""
+        return _samples(step, self.stages)
+
+    def steps_within(self, samples: int) -> int:
+        """Returns how many updates can be made of a number of sequences."""
+        stage = next(x for x in reversed(self.stages) if x.samples <= samples)
+        return stage.step + (samples - stage.samples) // stage.batch_size
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in an update."""
+        """Tokens in an update, the first ones at least."""
         return self.batch_size * self.length
 
     @property
     def chinchilla_steps(self) -> int:
         """Updates in the budget "1x", rounded up."""
-        return -(-self.chinchilla_tokens // self.tokens_per_step)
+        return _first_step(self._chinchilla_samples, self.stages)
+
+    @property
+    def _chinchilla_samples(self) -> int:
+        return -(-self.chinchilla_tokens // self.tokens_per_step) * self.batch_size
 
     def steps(self, point: str, name: str = "the point") -> int:
         """Returns the update at which a point falls.
@@ -70,37 +137,40 @@ class Clock:
         Raises:
           ValueError: if the point cannot be read.
         """
+        steps = _first_step(self._samples_of(point, name, self.stages), self.stages)
+        near = "less than 2^31 updates away"
+        if str(point).strip()[-1:] in "xX":
+            near += f" (1x is {self.chinchilla_steps:,} updates: chinchilla_tokens over a batch's)"
+        require(steps < LARGEST_COUNT, name, point, near)
+        return steps
+
+    def _samples_of(self, point: str, name: str, stages: Sequence["Stage"]) -> Fraction:
+        """The sequences seen at a point."""
         match = _match(point)
         require(match is not None, name, point, _ALLOWED)
         match = cast(re.Match[str], match)
         number = Fraction(match["number"].replace("_", ""))
         if match["unit"] is None:
-            number *= self.chinchilla_steps
-        else:
-            number *= _SCALE[match["scale"].upper()]
-            if match["unit"].lower().startswith("t"):
-                number /= self.tokens_per_step
-        steps = -(-number.numerator // number.denominator)
-        near = "less than 2^31 updates away"
-        if match["unit"] is None:
-            near += f" (1x is {self.chinchilla_steps:,} updates: chinchilla_tokens over a batch's)"
-        require(steps < LARGEST_COUNT, name, point, near)
-        return steps
+            return number * self._chinchilla_samples
+        number *= _SCALE[match["scale"].upper()]
+        if match["unit"].lower().startswith("t"):
+            return number / self.length
+        return Fraction(_samples(math.ceil(number), stages))
 
     def tokens(self, step: int) -> int:
         """Returns the tokens seen after `step` updates."""
-        return step * self.tokens_per_step
+        return self.samples(step) * self.length
 
     def multiple(self, step: int) -> float:
         """Returns the Chinchilla multiple reached after `step` updates."""
-        return step / self.chinchilla_steps
+        return self.samples(step) / self._chinchilla_samples
 
     def next_doubling(self, step: int) -> int:
         """Returns the first of 1x, 2x, 4x, ... that lies after `step`, in updates."""
-        doubling = self.chinchilla_steps
-        while doubling <= step:
-            doubling *= 2
-        return doubling
+        samples, seen = self._chinchilla_samples, self.samples(step)
+        while samples <= seen:
+            samples *= 2
+        return _first_step(samples, self.stages)
 
     def is_doubling(self, step: int) -> bool:
         """Whether `step` is one of 1x, 2x, 4x, ..."""
@@ -108,18 +178,19 @@ class Clock:
 
     def branch_step(self, horizon: int) -> int:
         """Returns the update at 90% of a horizon, where a WSD branch leaves its trunk."""
-        return -(-BRANCH.numerator * horizon // BRANCH.denominator)
+        return _first_step(BRANCH * self.samples(horizon), self.stages)
 
     def horizon_of_branch(self, step: int) -> int:
         """Returns the horizon whose 90% is `step`; of several, the last."""
-        return step * BRANCH.denominator // BRANCH.numerator
+        return self.steps_within(int(self.samples(step) / BRANCH))
 
     def landmarks(self) -> Iterator[int]:
         """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
-        doubling = self.chinchilla_steps
+        samples = self._chinchilla_samples
         while True:
+            doubling = _first_step(samples, self.stages)
             yield from dict.fromkeys((self.branch_step(doubling), doubling))
-            doubling *= 2
+            samples *= 2
 
     def is_landmark(self, step: int) -> bool:
         """Whether `step` is one of `landmarks`."""
@@ -129,6 +200,17 @@ class Clock:
         """Returns a step in all three units, for people: `12,500 steps (1x, 3.28B tokens)`."""
         tokens = human(self.tokens(step))
         return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
+
+
+def read_clock(settings: Mapping[str, Any]) -> Clock:
+    """Returns the clock of a run from the settings that it wrote down.
+
+    Raises:
+      KeyError, TypeError, ValueError: if they are not a run's.
+    """
+    growth = tuple((point, size) for point, size in settings.get("batch_growth", ()))
+    batch_size, length = settings["batch_size"], settings["model"]["length"]
+    return Clock(batch_size, length, settings["chinchilla_tokens"], growth)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +255,21 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     endless = not text.endswith("+") or horizon is None
     require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
     return Stop(step, doubles=text.endswith("+"))
+
+
+def _stage_at(step: int, stages: Sequence[Stage]) -> Stage:
+    return next(x for x in reversed(stages) if x.step <= step)
+
+
+def _samples(step: int, stages: Sequence[Stage]) -> int:
+    stage = _stage_at(step, stages)
+    return stage.samples + (step - stage.step) * stage.batch_size
+
+
+def _first_step(samples: Fraction | int, stages: Sequence[Stage]) -> int:
+    """The first update after which so many sequences were seen."""
+    stage = next((x for x in reversed(stages) if x.samples < samples), stages[0])
+    return stage.step - (stage.samples - samples) // stage.batch_size
 
 
 def _match(point: object) -> re.Match[str] | None:

@@ -45,8 +45,9 @@ class Config:
       name: what the run is called in records and logs.
       run_dir: directory of its checkpoints, records and pictures.
       seed: seed of the initial parameters.
-      batch_size: sequences in an update.
-      microbatches: parts in which a batch is computed one after another.
+      batch_size: sequences in an update; `clock.growth` says where there are more.
+      microbatches: parts in which a batch is computed one after another; a batch that has grown
+        has more of them, of the same size.
       clock: steps, tokens and multiples of this run.
       stop: when it ends.
       model: shape and arithmetic of the decoder.
@@ -106,7 +107,12 @@ class Config:
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the settings that make this run what it is, flat, with the data's fingerprint."""
-        out = NOT_IDENTITY if self.branch.from_run else (*NOT_IDENTITY, "branch")
+        unused = [
+            x
+            for x, used in (("branch", self.branch.from_run), ("batch_growth", self.clock.growth))
+            if not used
+        ]
+        out = (*NOT_IDENTITY, *unused)
         return {**without(self.source, out), "data.fingerprint": fingerprint}
 
 
@@ -125,7 +131,7 @@ def build(source: Mapping[str, Any]) -> Config:
         "checkpoint", "log",
     )  # fmt: skip
     top = {"name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int}
-    fields.check_names([*top, *sections, "chinchilla_tokens", "stop", "averages"])
+    fields.check_names([*top, *sections, "batch_growth", "chinchilla_tokens", "stop", "averages"])
     values = {name: fields.typed(name, kind) for name, kind in top.items()}
     with fields.errors():
         require_word("name", values["name"])
@@ -135,7 +141,9 @@ def build(source: Mapping[str, Any]) -> Config:
     model = fields.section("model").build(ModelConfig)
     with fields.errors():
         chinchilla_tokens = fields.typed("chinchilla_tokens", int)
-        clock = Clock(values["batch_size"], model.length, chinchilla_tokens)
+        given = fields.typed("batch_growth", tuple)
+        growth = tuple(tuple(each) if isinstance(each, list) else each for each in given)
+        clock = Clock(values["batch_size"], model.length, chinchilla_tokens, growth)
     with fields.errors("averages"):
         averages = averaging.label_rules([_rule(rule) for rule in fields.typed("averages", tuple)])
     branch = fields.section("branch").build(BranchConfig)
@@ -212,6 +220,12 @@ def _check_together(config: Config) -> None:
         raise ValueError(
             f"microbatches = {config.microbatches} does not divide batch_size = {config.batch_size}"
         )
+    part = config.batch_size // config.microbatches
+    for _, size in config.clock.growth:
+        if size % part:
+            raise ValueError(
+                f"batch_growth: {size} is not a multiple of batch_size / microbatches = {part}"
+            )
     for what in ("eval", "checkpoint", "log"):
         config.every(what)
     _ = config.keep_every_steps

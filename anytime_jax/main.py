@@ -227,7 +227,7 @@ def _say_next(
     following = clock.next_doubling(outcome.step)
     there = f"{clock.multiple(following):g}x"
     windows = dataset.splits["train"].windows
-    needed = outcome.samples + (following - outcome.step) * settings.batch_size
+    needed = outcome.samples + clock.samples(following) - clock.samples(outcome.step)
     again = not settings.data.repeat and needed > windows
     command = _command(None if settings.stop.doubles else there)
     if horizon is not None and outcome.step >= horizon:

@@ -43,7 +43,7 @@ class Meter:
         every: int,
         landed: Callable[[int, dict[str, float]], None],
         emit: Callable[[int, dict[str, float]], None],
-        tokens_per_step: int,
+        tokens: Callable[[int], int],
         peak_tokens_per_s: float | None,
         interval: Mapping[str, list[float]] | None = None,
     ):
@@ -54,7 +54,7 @@ class Meter:
           landed: called with the step and the metrics of every update, in order; what it raises
             comes out of the call that made the update land.
           emit: called with the step and the values of each row, in order.
-          tokens_per_step: tokens in an update.
+          tokens: tokens seen after so many updates.
           peak_tokens_per_s: tokens per second at full use of the devices; None if unknown.
           interval: values of the updates since the last row, as `interval` of the meter of a saved
             run gave them: a resumed run then writes the same means.
@@ -62,11 +62,11 @@ class Meter:
         self._every = every
         self._landed = landed
         self._emit = emit
-        self._tokens_per_step = tokens_per_step
+        self._tokens = tokens
         self._peak_tokens_per_s = peak_tokens_per_s
         self._flying: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._interval = {name: list(values) for name, values in (interval or {}).items()}
-        self._timed_steps = 0
+        self._timed_tokens = 0
         self._seconds = 0.0
         self._since: float | None = None
 
@@ -106,7 +106,7 @@ class Meter:
         if self._since is None:
             self._since = time.perf_counter()
         else:
-            self._timed_steps += 1
+            self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
         if step % self._every == 0:
             self._emit(step, self._row(values))
 
@@ -114,12 +114,12 @@ class Meter:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
         row |= {name: last[metric] for metric, name in _LAST.items()}
         self._read_clock()
-        if self._timed_steps:
-            row["tokens_per_s"] = self._timed_steps * self._tokens_per_step / self._seconds
+        if self._timed_tokens:
+            row["tokens_per_s"] = self._timed_tokens / self._seconds
             if self._peak_tokens_per_s is not None:
                 row["mfu"] = row["tokens_per_s"] / self._peak_tokens_per_s
         self._interval = {}
-        self._timed_steps, self._seconds = 0, 0.0
+        self._timed_tokens, self._seconds = 0, 0.0
         return row
 
     def _read_clock(self) -> None:

@@ -110,11 +110,12 @@ def find_goal(
     if config.data.repeat:
         return goal, "stop"
     windows = dataset.splits["train"].windows
-    last = start + (windows - samples) // config.batch_size
+    seen = config.clock.samples(start)
+    last = config.clock.steps_within(seen + windows - samples)
     if goal is None:
         return last, "data"
     if goal > last:
-        needed = samples + (goal - start) * config.batch_size
+        needed = samples + config.clock.samples(goal) - seen
         raise InputError(
             f"config.stop = {config.source['stop']!r} needs {needed:,} windows; "
             f"the dataset at {dataset.path} has {windows:,}, enough for "

@@ -109,9 +109,9 @@ def _train_step(
     def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
         return _losses(config.model, constrain, params, tokens_BxT).mean()
 
-    loss, grads = _accumulate(
-        jax.value_and_grad(mean_loss), state.params, tokens_BxT, config.microbatches
-    )
+    # A batch that has grown is computed in more parts of the same size.
+    microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
+    loss, grads = _accumulate(jax.value_and_grad(mean_loss), state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(
         grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +79,7 @@ def train(
     begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
 
     def consumed(step: int) -> int:
-        return first + (step - begin) * config.batch_size
+        return first + config.clock.samples(step) - config.clock.samples(begin)
 
     start = hosts.agree(max(saved_steps(run_dir), default=begin))
     goal, reason = find_goal(config, dataset, start, consumed(start))
@@ -164,7 +165,7 @@ class _Loop:
             config.every("log"),
             self._landed,
             self._logged,
-            config.clock.tokens_per_step,
+            config.clock.tokens,
             peak and peak * mesh.size / flops.flops_per_token(config.model),
             meta.get("interval"),
         )
@@ -196,7 +197,7 @@ class _Loop:
             while step != goal and not interrupted():
                 self._state, metrics = self._program.train_step(self._state, next(batches))
                 step += 1
-                self._samples += config.batch_size
+                self._samples += config.clock.batch_at(step - 1)
                 self._meter.push(step, metrics)
                 # Saved first: an evaluation that is cut short is made up for at the next start.
                 if self._saves(step) or step == goal:
@@ -226,8 +227,9 @@ class _Loop:
         guard, in_a_row = self._config.guard, int(values["in_a_row"])
         if not in_a_row and not values["spiked"] and math.isfinite(values["update_norm"]):
             return
-        first = self._start_samples + (step - self._start - 1) * self._config.batch_size
-        batch = f"samples {first:,} to {first + self._config.batch_size - 1:,}"
+        clock = self._config.clock
+        first = self._start_samples + clock.samples(step - 1) - clock.samples(self._start)
+        batch = f"samples {first:,} to {first + clock.batch_at(step - 1) - 1:,}"
         slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
         what = (
             f"update {step:,} ({batch}) has a loss of {values['loss']:.4g}, after "
@@ -255,12 +257,15 @@ class _Loop:
             seed=config.data.seed,
             repeat=config.data.repeat,
         )
-        rows = sharding.local_rows(self._mesh, config.batch_size)
-        batches = stream(windows, self._samples, config.batch_size, rows)
-        while True:
-            with self._reading():
-                tokens = np.asarray(next(batches))
-            yield sharding.put_batch(self._mesh, tokens, config.batch_size)
+        step, samples = self._start, self._samples
+        for size, count in config.clock.batches(step):
+            rows = sharding.local_rows(self._mesh, size)
+            batches = stream(windows, samples, size, rows)
+            for _ in itertools.count() if count is None else range(count):
+                with self._reading():
+                    tokens = np.asarray(next(batches))
+                yield sharding.put_batch(self._mesh, tokens, size)
+            samples += size * (count or 0)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ def get_config() -> ConfigDict:
     config.seed = 0  # of the initial parameters
     config.batch_size = 256  # sequences in an update
     config.microbatches = 8  # parts in which a batch is computed one after another
+    config.batch_growth = ()  # where it grows, and to what: (("2x", 512), ("8x", 1024))
     config.chinchilla_tokens = 3_276_800_000  # what "1x" means
     # "4x+" goes on to the next doubling when run again; "never" has no end; "horizon" is the
     # end of a schedule that has one.

@@ -1,5 +1,7 @@
 """The clock against the paper's own numbers and plain arithmetic."""
 
+import bisect
+import itertools
 import math
 import re
 from fractions import Fraction
@@ -9,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anytime_jax.checks import shown
-from anytime_jax.clock import Clock, read_stop
+from anytime_jax.clock import Clock, read_clock, read_stop
 from anytime_jax.units import human
 
 PAPER = 3_276_800_000
@@ -180,3 +182,71 @@ def test_bad_settings_are_refused(name, value):
     given = {"batch_size": 8, "length": 8, "chinchilla_tokens": 64, name: value}
     with pytest.raises(ValueError, match=re.escape(f"{name} = {value!r} is not allowed: it must")):
         Clock(**given)
+
+
+# A batch that grows
+
+
+GROWN = Clock(32, 128, 480 * 32 * 128, (("2x", 64), ("1920 steps", 128), ("40M tokens", 192)))
+
+
+def test_a_grown_batch_counts_as_counting_one_by_one_does():
+    samples = [0]
+    for step in range(6000):
+        samples.append(samples[-1] + GROWN.batch_at(step))
+    assert [GROWN.samples(step) for step in range(6001)] == samples
+    assert [x.step for x in GROWN.stages[:3]] == [0, 960, 1920]
+    assert samples[GROWN.stages[3].step] * 128 >= 40e6 > samples[GROWN.stages[3].step - 1] * 128
+    for seen in range(0, samples[-1], 37):
+        assert GROWN.steps_within(seen) == bisect.bisect_right(samples, seen) - 1
+    one = 480 * 32  # samples of 1x
+    for step in range(0, 6000, 7):
+        assert GROWN.tokens(step) == 128 * samples[step]
+        assert GROWN.multiple(step) == samples[step] / one
+        assert GROWN.steps(f"{samples[step] * 128} tokens") == step
+    for number in (1, 2, 3.5, 4, 8, 16):
+        assert GROWN.steps(f"{number}x") == bisect.bisect_left(samples, number * one)
+
+
+def test_doublings_and_branches_of_a_grown_batch():
+    assert [step for step in range(1, 3000) if GROWN.is_doubling(step)] == [480, 960, 1440, 2160]
+    assert [GROWN.multiple(step) for step in (480, 960, 1440, 2160)] == [1, 2, 4, 8]
+    for step in range(1, 4000):
+        horizon = GROWN.horizon_of_branch(step)
+        assert GROWN.branch_step(horizon) <= step < GROWN.branch_step(horizon + 1)
+        assert 10 * GROWN.samples(GROWN.branch_step(step)) >= 9 * GROWN.samples(step)
+    landmarks = list(itertools.takewhile(lambda x: x < 2900, GROWN.landmarks()))
+    assert landmarks == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
+
+
+@pytest.mark.parametrize("begin", [0, 5, 959, 960, 2500])
+def test_batches_follow_the_growth(begin):
+    sizes = []
+    for size, count in GROWN.batches(begin):
+        sizes += [size] * (count if count is not None else 3)
+    assert sizes == [GROWN.batch_at(begin + i) for i in range(len(sizes))]
+    assert sizes[-1] == 192
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        (("2x", 32),),  # no growth
+        (("2x", 64), ("1x", 128)),  # back in time
+        (("0x", 64),),
+        (("2x", 64, 1),),
+        (("2x", "64"),),
+        (("soon", 64),),
+        ("2x", 64),
+    ],
+)
+def test_a_growth_that_is_none_is_refused(growth):
+    with pytest.raises(ValueError, match=r"batch_growth = .* is not allowed: it must"):
+        Clock(32, 128, 10**6, growth)
+
+
+def test_a_clock_is_read_from_what_a_run_wrote_down():
+    given = {"batch_size": 8, "model": {"length": 8}, "chinchilla_tokens": 640}
+    assert read_clock(given) == Clock(8, 8, 640)
+    grown = {**given, "batch_growth": [["2x", 16]]}  # as JSON has it
+    assert read_clock(grown) == Clock(8, 8, 640, (("2x", 16),))

@@ -340,13 +340,15 @@ def test_identity():
     groups = ("mesh", "guard", "eval", "checkpoint", "log")
     branch = {"branch.from_run", "branch.data", "branch.change"}
     flat = dict(settings.flatten(quickstart()))
-    left_out = (*groups, "branch")  # of a run of its own
+    left_out = (*groups, "branch", "batch_growth")  # of a run of its own, of one batch size
     inside = {n for n in flat if n not in outside and n.partition(".")[0] not in left_out}
     assert set(identity) == inside | {"data.fingerprint"}
     assert {"seed", "batch_size", "chinchilla_tokens", "data.seed"} <= inside
     assert {"schedule.peak", "optimizer.b2", "model.width"} <= inside
     assert all(identity[name] == flat[name] for name in inside)
     assert set(NOT_IDENTITY) == outside | set(groups) | branch
+    grown = config.build(quickstart(batch_growth=(("2x", 64),)))
+    assert grown.identity("abc")["batch_growth"] == [("2x", 64)]
     branched = config.build(quickstart(branch__from_run="x", branch__step=900)).identity("abc")
     assert set(branched) - set(identity) == {"branch.multiple", "branch.step"}
 

@@ -49,7 +49,8 @@ class Clock:
 def make(every=3, rows=None, **keywords):
     rows = [] if rows is None else rows
     keywords = {
-        "landed": lambda step, values: None, "tokens_per_step": 64, "peak_tokens_per_s": None,
+        "landed": lambda step, values: None, "tokens": lambda step: 64 * step,
+        "peak_tokens_per_s": None,
     } | keywords  # fmt: skip
     return Meter(every, emit=lambda step, values: rows.append((step, values)), **keywords), rows
 

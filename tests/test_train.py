@@ -82,6 +82,33 @@ def test_the_batches_are_the_samples_of_the_stream_in_order(whole, dataset):
     assert {k: x.tobytes() for k, x in tiny.leaves(state).items()} == bits(whole, 20)
 
 
+def test_a_batch_that_grows_takes_the_samples_that_follow(dataset, tmp_path):
+    """By hand, in one go, and with a stop on either side of the growth."""
+    grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
+    outcome, _ = start(tmp_path / "whole", dataset, stop="3x", **grown)
+    assert outcome == Outcome(20, "stop")  # 10 of 8 windows, 10 of 16: three times 80
+    meta = saved(tmp_path / "whole", 20).meta
+    assert (meta["samples"], meta["tokens"], meta["multiple"]) == (240, 1920, 3.0)
+    assert [row[:2] for row in records(tmp_path / "whole")][-2:] == [(18, 1664), (20, 1920)]
+    config = tiny.config("unused", **grown)
+    program = tiny.program(config, tiny.mesh())
+    windows = Windows(dataset, "train", length=tiny.LENGTH, seed=tiny.DATA_SEED, repeat=True)
+    state, n = program.init(), 0
+    for size in [8] * 10 + [16] * 10:
+        state, _ = program.train_step(state, jnp.asarray(windows.batch(n, size)))
+        n += size
+    wanted = {k: x.tobytes() for k, x in tiny.leaves(state).items()}
+    assert bits(tmp_path / "whole", 20) == wanted
+    for stop in ("7 steps", "13 steps", "3x"):
+        start(tmp_path / "parts", dataset, stop=stop, **grown)
+    assert bits(tmp_path / "parts", 20) == wanted
+    parts, whole = (
+        [row for row in records(tmp_path / name) if "train/loss" in row[2]]
+        for name in ("parts", "whole")
+    )
+    assert [row[2]["train/loss"] for row in parts] == [row[2]["train/loss"] for row in whole]
+
+
 def test_doublings_and_their_branch_points_are_kept(whole, dataset, tmp_path):
     assert saved_steps(whole) == [9, 10, 18, 20]  # 4, 8, 12 and 16 are gone
     start(tmp_path, dataset, stop="16 steps", checkpoint__keep_every="6 steps")

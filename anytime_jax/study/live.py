@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax import identity
-from anytime_jax.clock import Clock
+from anytime_jax.clock import Clock, read_clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import Row, read_records
 from anytime_jax.study import curves
@@ -54,9 +54,7 @@ def _read_about(run_dir: Path) -> tuple[str, Clock]:
             f"--run={run_dir} is no run (it has no {identity.FILE}): give a run's directory"
         )
     try:
-        given = about["config"]
-        clock = Clock(given["batch_size"], given["model"]["length"], given["chinchilla_tokens"])
-        return str(about["name"]), clock
+        return str(about["name"]), read_clock(about["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run_dir / identity.FILE} is damaged ({error!r})") from error
 

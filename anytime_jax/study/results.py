@@ -13,7 +13,7 @@ from typing import Any
 
 from anytime_jax import identity
 from anytime_jax.checks import is_number
-from anytime_jax.clock import BRANCH, Clock
+from anytime_jax.clock import BRANCH, Clock, read_clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import read_records
 from anytime_jax.settings import NOT_IDENTITY, flatten, without
@@ -295,16 +295,13 @@ def _plain(value: Any) -> Any:
 
 def _clock(study: Study) -> Clock:
     """The clock that all runs of a study share."""
-    clocks = {
-        (x["batch_size"], x["model"]["length"], x["chinchilla_tokens"])
-        for x in (run.settings for run in study.runs)
-    }
+    clocks = {read_clock(run.settings) for run in study.runs}
     if len(clocks) != 1:
         raise InputError(
-            f"study {study.name}: its runs have {len(clocks)} clocks (batch_size, model.length, "
-            "chinchilla_tokens): losses are compared on one; make a study of each"
+            f"study {study.name}: its runs have {len(clocks)} clocks (batch_size, batch_growth, "
+            "model.length, chinchilla_tokens): losses are compared on one; make a study of each"
         )
-    return Clock(*clocks.pop())
+    return clocks.pop()
 
 
 def _horizon(settings: Mapping[str, Any], clock: Clock) -> float | None:
