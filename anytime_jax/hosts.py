@@ -85,6 +85,11 @@ def count() -> int:
     return jax.process_count()
 
 
+def is_alone() -> bool:
+    """Whether this process has the run to itself; asks no device."""
+    return not jax.distributed.is_initialized() or count() == 1
+
+
 def is_first() -> bool:
     """Whether this is the process that speaks and writes for all."""
     return jax.process_index() == 0
@@ -98,7 +103,7 @@ def agree(value: int) -> int:
     Args:
       value: a whole number below 2^31 in size.
     """
-    if count() == 1:
+    if is_alone():
         return value
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
@@ -109,13 +114,13 @@ def wait(what: str) -> None:
     Args:
       what: a name for the place, the same in all.
     """
-    if count() > 1:
+    if not is_alone():
         multihost_utils.sync_global_devices(what)
 
 
 def _check_all(error: Exception | None) -> None:
     """Raises what is wrong here, or an InputError if something is wrong elsewhere."""
-    if count() > 1:
+    if not is_alone():
         fine = multihost_utils.process_allgather(np.int32(error is None))
         bad = [i for i, x in enumerate(fine) if not x]
         if bad and error is None:
@@ -169,6 +174,6 @@ class Preempted:
 
 def leave(status: int) -> int:
     """Ends this process at once if others may wait for it; returns the status if there are none."""
-    if status and jax.distributed.is_initialized():
+    if status and not is_alone():
         os._exit(status)  # JAX would wait for the others, and they for this one
     return status

@@ -32,6 +32,7 @@ from anytime_jax.checks import shown
 from anytime_jax.command_line import complain, open_console
 from anytime_jax.config_file import CONFIG, parse, set_up_jax
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.files import refuse_address
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display
@@ -111,6 +112,8 @@ def _mesh(settings: config.Config) -> Mesh:
 def _check_paths(settings: config.Config) -> None:
     """Checks that nothing else is where directories are wanted."""
     for name, path in (("run_dir", settings.run_dir), ("data.path", settings.data.path)):
+        with _named(f"config.{name}"):
+            refuse_address(path)
         try:
             if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file")
@@ -248,7 +251,7 @@ def _say_next(
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
     """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
-    if hosts.count() > 1:
+    if not hosts.is_alone():
         yield hosts.Preempted()
         return
     asked: list[int] = []
@@ -276,7 +279,11 @@ def _command(stop: str | None = None) -> str:
         arguments = [*kept, f"--config.stop={stop}"]
     here = os.path.relpath(sys.executable)
     python = "python" if here.startswith("..") else here
-    return shlex.join([python, "-m", "anytime_jax.main", *arguments])
+    if not hosts.is_alone():
+        ours = ("--coordinator", "--process", "--cluster")
+        arguments = [given for given in arguments if not given.startswith(ours)]
+    line = shlex.join([python, "-m", "anytime_jax.main", *arguments])
+    return line if hosts.is_alone() else f"{line} (in every process, started as before)"
 
 
 def _parse(argv: list[str]) -> list[str]:
