@@ -75,6 +75,15 @@ BAD = {
     "an import that is not there": (["--config=imports.py"], "no_such_module"),
     "a file without get_config": (["--config=empty.py"], "get_config"),
     "a setting that is missing": (["--config=missing.py"], "config.seed is missing"),
+    "half of a host's place": (
+        ["--config=good.py", "--process=1"],
+        "--coordinator and --processes",
+    ),
+    "a place beyond the last": (
+        ["--config=good.py", "--coordinator=a:1", "--processes=2", "--process=2"],
+        "--process=2 of --processes=2",
+    ),
+    "a cluster that is none": (["--config=good.py", "--cluster"], "--cluster: the processes did"),
     "data that nobody prepared": (["--config=good.py"], "python -m anytime_jax.prepare"),
 }
 
@@ -135,7 +144,8 @@ def run_main(monkeypatch, capsys):
 
     def run(settings):
         monkeypatch.setattr(main, "CONFIG", types.SimpleNamespace(value=settings))
-        monkeypatch.setattr(main, "_FALL_BACK", types.SimpleNamespace(value=False))
+        for flag in ("_FALL_BACK", "_COORDINATOR", "_PROCESSES", "_PROCESS", "_CLUSTER"):
+            monkeypatch.setattr(main, flag, types.SimpleNamespace(value=None))
         monkeypatch.setattr(main, "set_up_jax", lambda: None)
         status = main.run(["anytime_jax.main"])
         return status, capsys.readouterr().err
