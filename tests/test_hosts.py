@@ -133,10 +133,12 @@ def test_two_processes_are_one_run(alone, dataset, tmp_path):
         {"mesh__fsdp": 2, "mesh__tensor": 2},
         {"mesh__fsdp": 4, "mesh__tensor": 2},
     ],
+    ids=str,
 )
-def test_any_layout_of_two_processes_is_that_run(axes, alone, dataset, tmp_path):
-    both = start(tmp_path, "run", dataset, **axes)
-    assert both.wait() == [0, 0], both.said(0) + both.said(1)
+@pytest.mark.parametrize("count", [1, 2])
+def test_any_layout_of_eight_devices_is_that_run(count, axes, alone, dataset, tmp_path):
+    run = start(tmp_path, "run", dataset, count, 8 // count, **axes)
+    assert run.wait() == [0] * count, run.said(0)
     check_same(losses(tmp_path / "run"), losses(alone))
     meta_of(tmp_path / "run", STEPS)
 
