@@ -162,15 +162,16 @@ def count_params(config: ModelConfig) -> dict[str, int]:
     }
 
 
-def resolve_attention(config: ModelConfig) -> Attention:
-    """Returns the attention path to use: the one asked for, or the fastest known for the device.
+def resolve_attention(config: ModelConfig, platform: str | None = None) -> Attention:
+    """Returns the attention path to use: the one asked for, or the fastest known for the platform.
 
-    On CPU the gradient of `jax.nn.dot_product_attention` is slower than that of the plain einsum;
-    cuDNN's flash attention needs 16-bit operands and heads of at most 128, in eights.
+    The platform is JAX's own unless it is given. On CPU the gradient of
+    `jax.nn.dot_product_attention` is slower than that of the plain einsum; cuDNN's flash attention
+    needs 16-bit operands and heads of at most 128, in eights.
     """
     if config.attention != "auto":
         return config.attention
-    platform = jax.default_backend()
+    platform = platform or jax.default_backend()
     flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
     if platform == "gpu" and flash:
         return "cudnn"

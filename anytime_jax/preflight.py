@@ -1,12 +1,11 @@
 """What is checked, decided and said before a run makes its first update."""
 
-import math
 from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax import flops, sharding
+from anytime_jax import flops, memory, sharding
 from anytime_jax.branch import Trunk
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -33,22 +32,20 @@ def checked_program(config: Config, mesh: Mesh) -> Program:
 
 
 def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
-    """Checks that the state fits the devices, and a checkpoint the disk.
+    """Checks that the state and a gradient fit the devices, and a checkpoint the disk.
+
+    What activations take is estimated, and an estimate forbids nothing: `announce` warns of it.
 
     Raises:
       InputError: if it does not.
     """
-    leaves = jax.tree.leaves(program.abstract_state)
-    shards = [leaf.sharding.shard_shape(leaf.shape) for leaf in leaves]
-    needed = sum(
-        math.prod(shape) * x.dtype.itemsize for shape, x in zip(shards, leaves, strict=True)
-    )
-    there = sharding.device_memory(mesh)
-    if there is not None and needed > there:
+    there, takes = sharding.device_memory(mesh), measure_on(config, mesh)
+    if there is not None and takes.least > there:
         raise InputError(
-            f"config.model: the weights, moments and {len(config.averages)} averages take "
-            f"{size(needed)} on each device, which has {size(there)}: choose a smaller model, "
-            "fewer averages or a larger mesh.fsdp"
+            f"config.model: {size(takes.parameters)} parameters + {size(takes.moments)} moments + "
+            f"{size(takes.averages)} averages ({len(config.averages)}) + {size(takes.parameters)} "
+            f"gradients take {size(takes.least)} on each device, which has {size(there)}, and "
+            "activations come on top: choose a larger mesh.fsdp, fewer averages or a smaller model"
         )
     free = free_bytes(Path(config.run_dir))
     if (each := checkpoint_bytes(state_bytes(program))) > free:
@@ -57,6 +54,11 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
             f"has {size(free)} free: make room, choose a directory on another disk, or a smaller "
             "config.model"
         )
+
+
+def measure_on(config: Config, mesh: Mesh) -> memory.Memory:
+    """Returns what a run takes of each device of a mesh."""
+    return memory.measure(config, dict(mesh.shape), mesh.devices.flat[0].platform)
 
 
 def state_bytes(program: Program) -> int:
@@ -160,4 +162,32 @@ def announce(
     )
     display.say(f"data     {dataset.path}: {human(dataset.splits['train'].tokens)} tokens")
     display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
+    display.say(
+        f"memory   {describe_memory(measure_on(config, mesh), sharding.device_memory(mesh))}"
+    )
     display.say(f"disk     {disk}")
+
+
+def describe_memory(takes: memory.Memory, there: int | None) -> str:
+    """Returns what is taken of each device, in words.
+
+    Args:
+      takes: the bytes.
+      there: what each device has; None if it is not known.
+    """
+    parts = [
+        f"{size(getattr(takes, name))} {name}"
+        for name in ("parameters", "moments", "averages", "gradients")
+        if getattr(takes, name)
+    ]
+    total = f"about {size(takes.activations)} activations = about {size(takes.total)}"
+    said = " + ".join([*parts, total])
+    if there is None:
+        return f"{said} on each device"
+    said += f" of {size(there)} on each device"
+    if takes.total <= there:
+        return said
+    return (
+        f"{said}, which is MORE THAN there is: if it does not fit, take more microbatches, another "
+        "model.remat, a larger mesh.fsdp or fewer averages"
+    )

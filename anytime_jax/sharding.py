@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.checks import require_count
 
@@ -69,7 +69,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
-def placement(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh) -> Any:
+def placement(
+    tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
+) -> Any:
     """Returns where every leaf of a tree lives.
 
     A leaf is recognised by the last name on its path, so that moments and averages, which carry
@@ -79,7 +81,7 @@ def placement(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh)
       tree: arrays, or their shapes.
       axes: what each axis is, by parameter name (`model.PARAMETER_AXES`); extra leading axes, such
         as stacked layers, are not split.
-      mesh: the device mesh.
+      mesh: the device mesh, or its shape alone.
 
     Returns:
       a `NamedSharding` for each leaf.

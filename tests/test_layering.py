@@ -44,6 +44,7 @@ RANKS = {
     # Floor 3: a run.
     "branch": 30,
     "evaluate": 30,
+    "memory": 30,
     "preflight": 31,
     "train": 32,
     # Floor 4: doors.

@@ -183,7 +183,7 @@ def test_a_state_too_large_for_the_devices_or_the_disk_is_refused(dataset, tmp_p
         with pytest.raises(InputError, match=r"a checkpoint takes 547 kB and the disk has 100 kB"):
             start(run, dataset)
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
-    with pytest.raises(InputError, match=r"take 279 kB on each device, which has 200 kB"):
+    with pytest.raises(InputError, match=r"take 335 kB on each device, which has 200 kB"):
         start(run, dataset)
     assert not run.exists()
 
