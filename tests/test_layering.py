@@ -57,6 +57,7 @@ RANKS = {
     "export": 40,
     "generate": 40,
     "runs": 40,
+    "layouts": 40,
     "main": 41,
     # Beside the house: under the doors, and held apart from the rest by ONLY.
     "theory/": 40,
