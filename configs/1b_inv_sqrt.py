@@ -1,0 +1,21 @@
+"""An OLMo-shaped decoder of 0.94B parameters, inverse square root, read out through averages.
+
+    python -m anytime_jax.main --config=configs/1b_inv_sqrt.py
+
+Not in the paper, and never trained: no result is known. The peak and alpha are guesses from its
+300M run, to be tuned. 1x is 20 tokens for each of the 805,306,368 parameters in blocks.
+What it takes of a device: python -m anytime_jax.layouts --config=configs/1b_inv_sqrt.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import paper
+
+
+def get_config() -> ConfigDict:
+    """Returns the configuration."""
+    config = paper.model_300m("1b_inv_sqrt")
+    config.model.update(layers=16, heads=16, width=2048, mlp_width=8192, remat="products")
+    config.chinchilla_tokens = 20 * 805_306_368  # 30,720 steps
+    config.stop = "4x"
+    return paper.inverse_sqrt(config, peak=1e-3, b2=0.99, alpha=51_200.0)

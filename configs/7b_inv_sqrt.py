@@ -1,0 +1,25 @@
+"""An OLMo-2-shaped decoder of 6.7B parameters, inverse square root, read out through averages.
+
+    python -m anytime_jax.main --config=configs/7b_inv_sqrt.py
+
+Not in the paper, and never trained: no result is known. The peak and alpha are guesses, to be
+tuned. 1x is 20 tokens for each of the 6,476,005,376 parameters in blocks. The parameters are split
+over eight devices (mesh.fsdp).
+What it takes of a device: python -m anytime_jax.layouts --config=configs/7b_inv_sqrt.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import paper
+
+
+def get_config() -> ConfigDict:
+    """Returns the configuration."""
+    config = paper.model_300m("7b_inv_sqrt")
+    config.batch_size = 2048
+    config.model.update(architecture="olmo2", layers=32, heads=32, width=4096, mlp_width=11_008)
+    config.model.remat = "full"
+    config.chinchilla_tokens = 20 * 6_476_005_376  # 61,760 steps
+    config.stop = "1x"
+    config.mesh.fsdp = 8
+    return paper.inverse_sqrt(config, peak=3e-4, b2=0.95, alpha=51_200.0)
