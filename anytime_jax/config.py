@@ -195,7 +195,8 @@ def check_layout(
         if size % batch_shards:
             raise InputError(
                 f"config.{name} = {size} is not divisible by the {batch_shards} parts into which a "
-                f"mesh of {devices} devices splits a batch (mesh.data x mesh.fsdp)"
+                f"mesh of {devices} devices splits a batch (mesh.data x mesh.fsdp): choose a "
+                f"multiple of {batch_shards}, or a mesh with fewer parts"
             )
     if config.model.heads % tensor:
         raise InputError(

@@ -96,11 +96,12 @@ def placement(
             names = ()
         spec = [RULE.get(name or "") for name in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
-        for size, axis in zip(leaf.shape, spec, strict=True):
+        for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):
             if axis is not None and size % mesh.shape[axis]:
                 raise ValueError(
                     f"mesh.{axis} = {mesh.shape[axis]} does not divide an axis of "
-                    f"{_last_name(path)}, whose shape is {leaf.shape}"
+                    f"{_last_name(path)}, whose shape is {leaf.shape}: its {names[at]} is {size}, "
+                    f"so choose another mesh.{axis} or another size there"
                 )
         return NamedSharding(mesh, PartitionSpec(*spec))
 
