@@ -1,14 +1,17 @@
 """The table of layouts."""
 
+from types import SimpleNamespace
+
+import tiny
+
 from anytime_jax import layouts
-from tests import tiny
 
 
 def test_a_table_of_layouts(capsys, monkeypatch):
     source = tiny.settings("run", "data")
     for name, value in (("CONFIG", source), ("DEBUG", False), ("_DEVICES", ["1", "8", "16"])):
-        monkeypatch.setattr(layouts, name, type("Flag", (), {"value": value}))
-    monkeypatch.setattr(layouts, "_PLATFORM", type("Flag", (), {"value": "gpu"}))
+        monkeypatch.setattr(layouts, name, SimpleNamespace(value=value))
+    monkeypatch.setattr(layouts, "_PLATFORM", SimpleNamespace(value="gpu"))
     assert layouts.main(["layouts"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:9].strip()]
     table = [row for row in rows if row[0] in ("1", "8", "16")]
@@ -20,6 +23,6 @@ def test_a_table_of_layouts(capsys, monkeypatch):
         ["16", "fsdp", "-", "-"],
     ]
     for bad in ("x", "0", "-8", ""):
-        monkeypatch.setattr(layouts, "_DEVICES", type("Flag", (), {"value": [bad]}))
+        monkeypatch.setattr(layouts, "_DEVICES", SimpleNamespace(value=[bad]))
         assert layouts.main(["layouts"]) == 2
         assert f"--devices={bad}: give whole numbers" in capsys.readouterr().err

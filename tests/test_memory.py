@@ -6,12 +6,12 @@ import importlib
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny
 
 from anytime_jax import config, memory, preflight, sharding
 from anytime_jax.memory import Memory, measure
 from anytime_jax.sharding import MeshConfig
 from anytime_jax.step import make_program
-from tests import tiny
 
 SCALARS = 10  # int32 and float32: the step, the counts, what the guard remembers
 
