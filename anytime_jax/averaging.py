@@ -49,31 +49,46 @@ class Rule(abc.ABC):
     def _newest(self, t: Any, xp: Any) -> Any:
         """`1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
 
-    def newest_weight(self, t: jax.Array) -> jax.Array:
-        """Returns `1 - tau_t` in float32, for t = 1, 2, ... updates done."""
-        return self._newest(jnp.asarray(t).astype(jnp.float32), jnp)
+    def newest_weight(self, t: jax.Array, every: int = 1) -> jax.Array:
+        """Returns `1 - tau_t` in float32, for t = 1, 2, ... updates done.
 
-    def evaluate(self, t: Any) -> np.ndarray:
-        """Returns `1 - tau_t` in NumPy float64, for t = 1, 2, ... updates done."""
+        With `every` = k it is that of k updates in one, `1 - tau_{t-k+1} * ... * tau_t`.
+        """
+        return self._of_several(jnp.asarray(t).astype(jnp.float32), every, jnp)
+
+    def evaluate(self, t: Any, every: int = 1) -> np.ndarray:
+        """Returns what `newest_weight` does, in NumPy float64."""
         t = np.asarray(t, dtype=np.float64)
-        if t.size and t.min() < 1:
-            raise ValueError(f"averages count updates from 1; got {t.min():g}")
-        return np.asarray(self._newest(t, np), dtype=np.float64)
+        if t.size and t.min() < every:
+            first = "1" if every == 1 else f"1, and move first at {every}"
+            raise ValueError(f"averages count updates from {first}; got {t.min():g}")
+        return np.asarray(self._of_several(t, every, np), dtype=np.float64)
 
-    def weights(self, t: int) -> np.ndarray:
+    def weights(self, t: int, every: int = 1) -> np.ndarray:
         """Returns the weight of every iterate in the average after `t` updates.
 
         Args:
           t: number of updates done, 0 or more.
+          every: updates from one move of the average to the next, as in `average_params`.
 
         Returns:
-          float64 array of length t + 1 that sums to 1; entry s is the weight of theta_s.
+          float64 array of length t + 1 that sums to 1; entry s is the weight of theta_s. It is 0
+          for iterates that the average did not see.
         """
-        newest = np.concatenate([[1.0], self.evaluate(np.arange(1, t + 1))])
+        newest = np.concatenate([[1.0], self.evaluate(np.arange(every, t + 1, every), every)])
         with np.errstate(divide="ignore"):  # a rule may drop the past altogether: log 0
             kept = np.log1p(-newest[1:])
         survival = np.concatenate([np.cumsum(kept[::-1])[::-1], [0.0]])
-        return newest * np.exp(survival)
+        weights = np.zeros(t + 1)
+        weights[::every] = newest * np.exp(survival)
+        return weights
+
+    def _of_several(self, t: Any, every: int, xp: Any) -> Any:
+        if every == 1:
+            return self._newest(t, xp)
+        newest = self._newest(t[..., None] - xp.arange(every), xp)
+        with np.errstate(divide="ignore"):
+            return -xp.expm1(xp.log1p(-newest).sum(axis=-1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +199,7 @@ class AverageParamsState(NamedTuple):
 
 def average_params(
     rules: Iterable[Rule | float] | Mapping[str, Rule | float],
+    every: int = 1,
 ) -> optax.GradientTransformationExtraArgs:
     """Keeps running averages of the parameters; place it last in an Optax chain.
 
@@ -191,20 +207,32 @@ def average_params(
     them, so this must see the final updates and be given `params`. The averages are float32
     whatever the parameters' type, are sharded like them, and are never the same buffers.
 
+    With `every` = k they move only at updates k, 2k, ... and see no iterate in between:
+
+        avg_t = tau * avg_{t-k} + (1 - tau) * theta_t,        tau = tau_{t-k+1} * ... * tau_t
+
+    In between they stay as they are, at most k - 1 updates old. `update` finds out by itself when
+    they are to move, by `lax.cond`; told by `moves`, a Python bool, it has no condition, and where
+    that is False the averages pass through untouched. It must be right: True at every k-th update.
+
     Args:
       rules: the averages to keep: rules, with a bare number f meaning `GrowingWindow(f)`; or a
         mapping from labels of your own to rules.
+      every: updates from one move of the averages to the next, 1 or more. A state goes on with
+        another number: the first move after that weighs the past as if it had always been that.
 
     Returns:
       an Optax transform whose state holds the averages; read them with `averages(opt_state)`.
 
     Raises:
       ValueError: for an unknown kind of rule or a label given twice; at `init`, for parameters
-        that are not floating point; at `update`, if `params` is not passed.
+        that are not floating point; at `update`, if `params` is not passed, or `moves` is False
+        where they move at every update.
 
     Source: Section 4, "Averaging".
     """
     labelled = label_rules(rules)
+    require_count("every", every, least=1)
 
     def init(params: optax.Params) -> AverageParamsState:
         jax.tree_util.tree_map_with_path(_check_floating, params)
@@ -219,17 +247,29 @@ def average_params(
         updates: optax.Updates,
         state: Any,
         params: optax.Params | None = None,
+        *,
+        moves: bool | None = None,
         **unused: Any,
     ) -> tuple[optax.Updates, AverageParamsState]:
         del unused
         if params is None:
             raise ValueError("average_params needs the parameters: call update(..., params=params)")
+        if every == 1:
+            require(moves is not False, "moves", moves, "True or None where every = 1")
         count = jnp.asarray(optax.safe_increment(state.count))
-        new_params = optax.apply_updates(params, updates)
-        moved = {
-            label: _move(state.averages[label], new_params, rule.newest_weight(count), count)
-            for label, rule in labelled.items()
-        }
+
+        def move() -> dict[str, optax.Params]:
+            new_params = optax.apply_updates(params, updates)
+            weights = {label: rule.newest_weight(count, every) for label, rule in labelled.items()}
+            return {
+                label: _move(state.averages[label], new_params, newest, count)
+                for label, newest in weights.items()
+            }
+
+        if every > 1 and moves is None:
+            moved = jax.lax.cond(count % every == 0, move, lambda: state.averages)
+        else:
+            moved = state.averages if moves is False else move()
         return updates, AverageParamsState(count, moved)
 
     return optax.GradientTransformationExtraArgs(init, update)

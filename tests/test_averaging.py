@@ -407,6 +407,14 @@ INVALID = [
         lambda: average_params([1.0]).update(jnp.ones(2), average_params([1.0]).init(jnp.ones(2))),
         r"needs the parameters: call update\(\.\.\., params=params\)",
     ),
+    (lambda: average_params([1.0], every=0), "every = 0 is not allowed: it must be a whole number"),
+    (lambda: average_params([1.0], every=2.0), r"every = 2\.0"),
+    (
+        lambda: average_params([1.0]).update(
+            jnp.ones(2), average_params([1.0]).init(jnp.ones(2)), jnp.ones(2), moves=False
+        ),
+        "moves = False is not allowed: it must be True or None where every = 1",
+    ),
 ]
 
 
@@ -415,3 +423,112 @@ def test_mistakes_are_refused(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+# Moving at every k-th update only.
+
+
+def old_of(rule, updates):
+    """tau_t for t = 1..updates in float64, from what the rules say in words."""
+    if isinstance(rule, GrowingWindow):
+        return tau_of(rule.f, updates)
+    if isinstance(rule, FixedDecay):
+        return np.full(updates, rule.decay)
+    return 1 - 1 / np.maximum(np.arange(1, updates + 1) - rule.start, 1)
+
+
+@given(
+    st.one_of(
+        st.floats(0.01, 500.0).map(GrowingWindow),
+        st.floats(0.0, 0.9999).map(FixedDecay),
+        st.integers(0, 50).map(Uniform),
+    ),
+    st.integers(0, 200),
+    st.integers(1, 20),
+)
+def test_weights_of_every_kth_are_the_unrolled_recursion(rule, updates, every):
+    """Each move is one step of the recursion, whose tau is the product of those since the last."""
+    old = old_of(rule, updates)
+    expected = np.eye(updates + 1)[0]
+    for t in range(every, updates + 1, every):
+        product = np.prod(old[t - every : t])
+        expected *= product
+        expected[t] += 1 - product
+    weights = rule.weights(updates, every)
+    assert weights.shape == (updates + 1,)
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_weight_of_several_updates_in_float32():
+    for every in (2, 3, 16):
+        t = every * np.array([1, 2, 3, 10, 1000, 12_500])
+        for rule in [*map(GrowingWindow, PAPER), FixedDecay(0.999), Uniform(), Uniform(1000)]:
+            single = jax.jit(rule.newest_weight, static_argnums=1)(t.astype(np.int32), every)
+            assert single.dtype == jnp.float32
+            np.testing.assert_allclose(single, rule.evaluate(t, every), rtol=2e-6)
+    with pytest.raises(ValueError, match="from 1, and move first at 4; got 3"):
+        Uniform().evaluate(3, 4)
+
+
+@pytest.mark.parametrize("every", [2, 16])
+def test_every_kth_of_a_thousand_updates(every):
+    """By `lax.cond`, up to a count that is no multiple of k, against the sum in float64."""
+    updates = 1000 + every // 2
+    iterates = random_walk(updates, 16, 1e-2)
+    rules = [*map(GrowingWindow, PAPER), FixedDecay(0.99), Uniform(), Uniform(100)]
+    state = feed(average_params(rules, every=every), iterates)
+    assert int(state.count) == updates
+    for rule in rules:
+        old = old_of(rule, updates)[: updates // every * every].reshape(-1, every).prod(axis=1)
+        exact, _ = weighted_sum(iterates[::every], old)
+        assert relative_error(state.averages[rule.label], exact) < 1e-6
+        np.testing.assert_allclose(
+            rule.weights(updates, every) @ iterates.astype(np.float64), exact, rtol=1e-9
+        )
+
+
+def test_every_kth_donated_and_told(compilations):
+    """Told by `moves`, the two programs make what the one with a condition makes, to the bit."""
+    rules, every = [6.25, Uniform(2), FixedDecay(0.0)], 3
+    optimizer = optax.chain(optax.adamw(0.05), average_params(rules, every=every))
+
+    def step(params, state, moves=None):
+        grads = jax.grad(quadratic)(params)
+        updates, state = optimizer.update(grads, state, params, moves=moves)
+        return optax.apply_updates(params, updates), state
+
+    step = jax.jit(step, donate_argnums=(0, 1), static_argnums=2)
+    params, told = make_params(), make_params()
+    state, state_told = optimizer.init(params), optimizer.init(told)
+    history, compiled = [numbers(params)], []
+    for t in range(1, 12):
+        with compilations() as count:
+            params, state = step(params, state)
+            told, state_told = step(told, state_told, t % every == 0)
+        compiled.append(count())
+        history.append(numbers(params))
+        jax.tree.map(np.testing.assert_array_equal, numbers(state), numbers(state_told))
+        assert int(averaging.find_state(state).count) == t
+    assert compiled[:3] == [2, 0, 1]
+    assert sum(compiled) == 3
+    assert_trees_close(averages(state)["ema0"], history[9], 0)
+    for rule in (GrowingWindow(6.25), Uniform(2)):
+        weights = rule.weights(11, every)
+        expected = jax.tree.map(lambda *xs, w=weights: np.tensordot(w, xs, axes=1), *history)
+        assert_trees_close(averages(state)[rule.label], expected, 2e-6)
+
+
+def test_every_update_is_what_it_was_to_the_bit():
+    """With every = 1 there is no condition, and `moves` changes nothing."""
+    params = make_params()
+    plain, told = average_params(PAPER), average_params(PAPER, every=1)
+    update = jax.tree.map(lambda p: 0.1 * p, params)
+    text = str(jax.make_jaxpr(plain.update)(update, plain.init(params), params))
+    assert text == str(
+        jax.make_jaxpr(lambda u, s, p: told.update(u, s, p, moves=True))(
+            update, told.init(params), params
+        )
+    )
+    assert "cond" not in text
+    assert "log1p" not in text
