@@ -30,6 +30,7 @@ from anytime_jax.errors import RunError
 from anytime_jax.integrity import ARRAY_ITEMS, DAMAGED, Found, Meta
 from anytime_jax.model import Params
 from anytime_jax.retention import Retention, checkpoint_bytes, free_bytes
+from anytime_jax.sharding import is_in_host_memory
 from anytime_jax.step import TrainState
 
 _FULL = ("No space left on device", "Disk quota exceeded")  # what the system says
@@ -103,7 +104,7 @@ class Checkpoints:
         sums, bad = examine(items)
         # Orbax has no empty items: a run may keep no averages.
         arrays = {
-            name: ocp.args.PyTreeSave(integrity.nested(by_name(tree)))
+            name: ocp.args.PyTreeSave(integrity.nested(by_name(jax.tree.map(_detached, tree))))
             for name, tree in items.items()
             if tree
         }
@@ -235,7 +236,9 @@ def restore(path: Path, abstract: TrainState) -> Restored:
     for item in ARRAY_ITEMS:
         integrity.compare(path, item, _of_item(item, sums), meta["checksums"][item])
     trees = {
-        label: restored["averages"][label] if label in stored else _copy(restored["params"])
+        label: restored["averages"][label]
+        if label in stored
+        else jax.tree.map(_placed, _copy(restored["params"]), averages[label])
         for label in averages
     }
     opt_state = averaging.replace_averages(restored["opt"], trees)
@@ -284,6 +287,15 @@ def _read(path: Path, item: str, abstract: Any) -> Any:
 @jax.jit
 def _copy(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(jnp.float32) + 0, tree)
+
+
+def _placed(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(x, like.sharding) if is_in_host_memory(like) else x
+
+
+def _detached(x: Any) -> Any:
+    """The array; a copy of one in host memory, which Orbax reads where it is while it saves."""
+    return jax.device_put(x, x.sharding, may_alias=False) if is_in_host_memory(x) else x
 
 
 def _items(state: TrainState) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anytime_jax.sharding import fetch, is_in_host_memory
+
 
 def checksums(tree: Any) -> dict[str, str]:
     """Returns the checksum of every array of a tree, `float32[12,1024] 3294147079`, by its name.
@@ -32,12 +34,18 @@ def checksums(tree: Any) -> dict[str, str]:
 def examine(tree: Any) -> tuple[dict[str, str], list[str]]:
     """Returns what `checksums` does, and the names of arrays that hold a NaN or an infinity."""
     flat = by_name(tree)
-    examined = jax.device_get(_examine_all(list(flat.values())))
+    # All that is on the device at once; what is kept in host memory comes there array by array.
+    away = [name for name, x in flat.items() if is_in_host_memory(x)]
+    here = [name for name in flat if name not in away]
+    examined: dict[str, tuple[Any, Any]] = {}
+    for names in [here] * bool(here) + [[name] for name in away]:
+        found = jax.device_get(_examine_all([fetch(flat[name]) for name in names]))
+        examined |= zip(names, found, strict=True)
     sums = {
-        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {total}"
-        for (name, x), (total, _) in zip(flat.items(), examined, strict=True)
+        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {examined[name][0]}"
+        for name, x in flat.items()
     }
-    return sums, [name for name, (_, finite) in zip(flat, examined, strict=True) if not finite]
+    return sums, [name for name in flat if not examined[name][1]]
 
 
 def digest(plain: Mapping[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""Validation loss of the live weights and of every average, in one pass over the same windows."""
+"""Validation loss of the live weights and of every average, over the same windows.
+
+One pass over the windows serves all that is in device memory. A tree that is kept in host memory
+comes to the device for a pass of its own, so that no two of them are there together.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +64,20 @@ class Evaluator:
         self, trees: Mapping[str, model.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
         """Returns the mean token loss in nats of each weight tree; None once `interrupted`."""
+        away = [label for label, tree in trees.items() if _is_away(tree)]
+        here = {label: tree for label, tree in trees.items() if label not in away}
+        found: dict[str, float] = {}
+        for part in [here] * bool(here) + [{label: trees[label]} for label in away]:
+            losses = self._losses(sharding.fetch(part), interrupted)
+            if losses is None:
+                return None
+            found |= losses
+        return {label: found[label] for label in trees}
+
+    def _losses(
+        self, trees: Mapping[str, model.Params], interrupted: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """What `losses` does, of trees in device memory, in one pass."""
         sums: list[dict[str, jax.Array | float]] = []
         for tokens, weights in self._batches():
             if interrupted():
@@ -82,3 +100,7 @@ class Evaluator:
                 sharding.put_batch(self._mesh, tokens, size),
                 sharding.put_batch(self._mesh, weights[rows], size),
             )
+
+
+def _is_away(tree: model.Params) -> bool:
+    return any(map(sharding.is_in_host_memory, jax.tree.leaves(tree)))

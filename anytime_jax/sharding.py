@@ -20,6 +20,7 @@ from anytime_jax.checks import require_count
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
+HOST = "pinned_host"  # memory of the host that devices read and write by themselves
 RULE = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
 
 
@@ -106,6 +107,32 @@ def placement(
         return NamedSharding(mesh, PartitionSpec(*spec))
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def has_host_memory(mesh: Mesh) -> bool:
+    """Whether arrays on the mesh can be kept in the memory of its hosts."""
+    return any(memory.kind == HOST for memory in mesh.local_devices[0].addressable_memories())
+
+
+def in_host_memory(placement: Any) -> Any:
+    """Returns the same split of every leaf, but kept in the memory of the hosts."""
+    return jax.tree.map(lambda place: place.with_memory_kind(HOST), placement)
+
+
+def is_in_host_memory(leaf: Any) -> bool:
+    """Whether an array, or the shape of one, is placed by `in_host_memory`."""
+    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST
+
+
+def fetch(tree: Any) -> Any:
+    """Returns a tree whose leaves are in device memory: those that were not are copied there."""
+
+    def one(leaf: Any) -> Any:
+        if not is_in_host_memory(leaf):
+            return leaf
+        return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
+
+    return jax.tree.map(one, tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
