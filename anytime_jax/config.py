@@ -57,6 +57,10 @@ class Config:
       optimizer: AdamW and its clip.
       guard: what becomes of updates that went wrong.
       averages: averaging rules by label.
+      average_every: updates from one move of the averages to the next. Points at which the run is
+        evaluated or saved need not be multiples of it: the averages seen there are at most
+        average_every - 1 updates old.
+      average_memory: where the averages are kept between their moves, "device" or "host".
       mesh: devices along each axis.
       eval: evaluation.
       checkpoint: what is saved and kept.
@@ -78,6 +82,8 @@ class Config:
     optimizer: OptimizerConfig
     guard: GuardConfig
     averages: Mapping[str, averaging.Rule]
+    average_every: int
+    average_memory: str
     mesh: MeshConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
@@ -130,14 +136,18 @@ def build(source: Mapping[str, Any]) -> Config:
         "model", "data", "branch", "schedule", "optimizer", "guard", "mesh", "eval",
         "checkpoint", "log",
     )  # fmt: skip
-    top = {"name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int}
+    top = {
+        "name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int,
+        "average_every": int, "average_memory": str,
+    }  # fmt: skip
     fields.check_names([*top, *sections, "batch_growth", "chinchilla_tokens", "stop", "averages"])
     values = {name: fields.typed(name, kind) for name, kind in top.items()}
     with fields.errors():
         require_word("name", values["name"])
         require_directory("run_dir", values["run_dir"])
-        for name, least in (("seed", 0), ("batch_size", 1), ("microbatches", 1)):
-            require_count(name, values[name], least)
+        for name in ("seed", "batch_size", "microbatches", "average_every"):
+            require_count(name, values[name], least=0 if name == "seed" else 1)
+        require_choice("average_memory", values["average_memory"], ("device", "host"))
     model = fields.section("model").build(ModelConfig)
     with fields.errors():
         chinchilla_tokens = fields.typed("chinchilla_tokens", int)
@@ -173,9 +183,14 @@ def build(source: Mapping[str, Any]) -> Config:
 
 
 def check_layout(
-    config: Config, devices: int, batch_shards: int, tensor: int, platform: str
+    config: Config,
+    devices: int,
+    batch_shards: int,
+    tensor: int,
+    platform: str,
+    host_memory: bool = True,
 ) -> None:
-    """Checks the batch, the heads and the attention against the device mesh.
+    """Checks the batch, the heads, the attention and the averages against the device mesh.
 
     Args:
       config: the configuration.
@@ -183,6 +198,7 @@ def check_layout(
       batch_shards: number of parts into which the mesh splits a batch.
       tensor: number of devices that split each matrix product.
       platform: what the devices are: "cpu", "gpu" or "tpu".
+      host_memory: whether they can keep arrays in the memory of their hosts.
 
     Raises:
       InputError: if something does not divide, or the devices lack it.
@@ -206,6 +222,11 @@ def check_layout(
     if config.model.attention == "cudnn" and platform != "gpu":
         raise InputError(
             f"config.model.attention = 'cudnn' needs a GPU, not a {platform}: try 'auto'"
+        )
+    if config.average_memory == "host" and not host_memory:
+        raise InputError(
+            f"config.average_memory = 'host' needs devices that reach the memory of their host; "
+            f"JAX offers none on this {platform}: set 'device'"
         )
 
 

@@ -103,7 +103,8 @@ def _mesh(settings: config.Config) -> Mesh:
         mesh = sharding.make_mesh(settings.mesh)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
-    config.check_layout(settings, mesh.size, shards, tensor, platform)
+    there = sharding.has_host_memory(mesh)
+    config.check_layout(settings, mesh.size, shards, tensor, platform, there)
     with _named("config.mesh"):
         sharding.local_rows(mesh, settings.batch_size)
     return mesh

@@ -28,7 +28,8 @@ class Memory:
     Attributes:
       parameters: the live weights, float32.
       moments: Adam's two.
-      averages: of the weights.
+      averages: of the weights; none where they are kept in host memory, though some of them are on
+        the device while they move.
       gradients: one copy of the weights; with microbatches two, the sum and the part's own.
       activations: the estimate of everything else (`estimate_activations`).
     """
@@ -68,10 +69,11 @@ def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
     gradients = weights * (1 if config.microbatches == 1 else 2)
     working = estimate_activations(config, shape, platform)
     update = round(_UPDATE_COPIES * weights) - gradients
+    elsewhere = config.average_memory == "host" and platform != "cpu"
     return Memory(
         parameters=weights,
         moments=2 * weights,
-        averages=len(config.averages) * weights,
+        averages=0 if elsewhere else len(config.averages) * weights,
         gradients=gradients,
         activations=max(working, update),
     )

@@ -14,17 +14,20 @@ def make_optimizer(
     schedule: schedules.Schedule,
     averages: Mapping[str, averaging.Rule],
     guard: GuardConfig,
+    average_every: int = 1,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdamW with a clip by global norm before it and the averages of the weights after it.
 
     Its `update` takes the loss as `value` and the norm of the gradient as `grad_norm`: an update
-    that the guard finds bad is zero.
+    that the guard finds bad is zero. Told by `moves` whether the averages move, it needs no
+    condition for that (`averaging.average_params`).
 
     Args:
       config: Adam's constants and the clip.
       schedule: the learning rate.
       averages: averaging rules by label.
       guard: what a bad update is.
+      average_every: updates from one move of the averages to the next.
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
     """
@@ -37,4 +40,4 @@ def make_optimizer(
     ]
     adamw = optax.chain(*(part for part in parts if part is not None))
     # The averages come last: they must see the final updates.
-    return optax.chain(guarded(adamw, guard), averaging.average_params(averages))
+    return optax.chain(guarded(adamw, guard), averaging.average_params(averages, average_every))

@@ -45,7 +45,8 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
             f"config.model: {size(takes.parameters)} parameters + {size(takes.moments)} moments + "
             f"{size(takes.averages)} averages ({len(config.averages)}) + {size(takes.parameters)} "
             f"gradients take {size(takes.least)} on each device, which has {size(there)}, and "
-            "activations come on top: choose a larger mesh.fsdp, fewer averages or a smaller model"
+            "activations come on top: choose a larger mesh.fsdp, fewer averages, average_memory = "
+            "'host' or a smaller model"
         )
     free = free_bytes(Path(config.run_dir))
     if (each := checkpoint_bytes(state_bytes(program))) > free:

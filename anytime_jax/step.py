@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from anytime_jax import model, sharding
+from anytime_jax import averaging, model, sharding
 from anytime_jax.config import Config
 from anytime_jax.guard import find_guard
 from anytime_jax.loss import token_losses
@@ -40,16 +40,20 @@ class TrainState(NamedTuple):
 class Program:
     """The compiled functions of a run on a mesh.
 
+    The averages move at updates whose number is a multiple of `config.average_every`; elsewhere
+    they stay in their buffers, at most average_every - 1 updates old.
+
     Attributes:
       init: makes the first state.
       state_placement: where every leaf of the state lives.
-      train_step: `(state, tokens_BxT) -> (state, metrics)`; the given state is donated.
+      train_step: `(state, tokens_BxT, moves=True) -> (state, metrics)`; the given state is donated.
+        `moves`, a Python bool, is whether the averages move: each of the two is a program.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
     init: Callable[[], TrainState]
     state_placement: Any
-    train_step: Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]]
+    train_step: Callable[..., tuple[TrainState, Metrics]]
     eval_step: Callable[[model.Params, jax.Array, jax.Array], jax.Array]
 
     @property
@@ -73,24 +77,40 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     Raises:
       ValueError: if the mesh does not divide the parameters.
     """
-    optimizer = make_optimizer(config.optimizer, config.schedule, config.averages, config.guard)
+    optimizer = make_optimizer(
+        config.optimizer, config.schedule, config.averages, config.guard, config.average_every
+    )
 
     def init() -> TrainState:
         params = model.init_params(config.model, jax.random.key(config.seed))
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     placement = sharding.placement(jax.eval_shape(init), model.PARAMETER_AXES, mesh)
+    fetched = averaging.averages(placement.opt_state)
+    if config.average_memory == "host":
+        kept = averaging.replace_averages(placement.opt_state, sharding.in_host_memory(fetched))
+        placement = placement._replace(opt_state=kept)
+    else:
+        fetched = None
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     constrain = sharding.constraint(mesh)
+    compiled = jax.jit(
+        functools.partial(_train_step, config, optimizer, constrain, fetched),
+        static_argnums=2,
+        in_shardings=(placement, rows),
+        out_shardings=(placement, whole),
+        donate_argnums=0,
+    )
+
+    def train_step(
+        state: TrainState, tokens_BxT: jax.Array, moves: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        return compiled(state, tokens_BxT, moves)  # where places are given, JAX takes no keywords
+
     return Program(
         init=jax.jit(init, out_shardings=placement),
         state_placement=placement,
-        train_step=jax.jit(
-            functools.partial(_train_step, config, optimizer, constrain),
-            in_shardings=(placement, rows),
-            out_shardings=(placement, whole),
-            donate_argnums=0,
-        ),
+        train_step=train_step,
         eval_step=jax.jit(
             functools.partial(_eval_step, config.model, constrain),
             in_shardings=(placement.params, rows, rows),
@@ -103,8 +123,10 @@ def _train_step(
     config: Config,
     optimizer: optax.GradientTransformationExtraArgs,
     constrain: model.Constraint,
+    fetched: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
+    moves: bool,
 ) -> tuple[TrainState, Metrics]:
     def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
         return _losses(config.model, constrain, params, tokens_BxT).mean()
@@ -113,8 +135,12 @@ def _train_step(
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
     loss, grads = _accumulate(jax.value_and_grad(mean_loss), state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
+    held = state.opt_state
+    if moves and fetched is not None:  # they come to the device; the placement takes them back
+        trees = jax.device_put(averaging.averages(held), fetched)
+        held = averaging.replace_averages(held, trees)
     updates, opt_state = optimizer.update(
-        grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm
+        grads, held, state.params, value=loss, grad_norm=grad_norm, moves=moves
     )
     before, after = find_guard(state.opt_state), find_guard(opt_state)
     metrics = {

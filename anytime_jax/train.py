@@ -195,7 +195,8 @@ class _Loop:
             if due and not _is_evaluated(Path(config.run_dir), step):
                 self._evaluate(step, interrupted)  # the last start was ended before or in it
             while step != goal and not interrupted():
-                self._state, metrics = self._program.train_step(self._state, next(batches))
+                moves = (step + 1) % config.average_every == 0
+                self._state, metrics = self._program.train_step(self._state, next(batches), moves)
                 step += 1
                 self._samples += config.clock.batch_at(step - 1)
                 self._meter.push(step, metrics)

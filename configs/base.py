@@ -25,6 +25,8 @@ def get_config() -> ConfigDict:
     # end of a schedule that has one.
     config.stop = "32x"
     config.averages = (6.25, 12.5, 25.0, 50.0, 100.0)  # also "ema0.999", "uniform"
+    config.average_every = 1  # updates from one move of the averages to the next
+    config.average_memory = "device"  # where they are kept; or "host", for want of device memory
 
     config.model = ConfigDict()
     config.model.architecture = "olmo"  # or "olmo2"

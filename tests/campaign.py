@@ -209,7 +209,7 @@ def _trace(config, mesh, data, program) -> None:
     tokens = [jax.ShapeDtypeStruct((size, length + 1), jnp.int32)
               for size in (config.batch_size, config.eval.batch_size)]  # fmt: skip
     weights = jax.ShapeDtypeStruct((config.eval.batch_size,), jnp.float32)
-    program.train_step.trace(state, tokens[0])
+    jax.eval_shape(program.train_step, state, tokens[0])
     program.eval_step.trace(state.params, tokens[1], weights)
     rows = local_rows(mesh, config.batch_size)
     if data.splits["train"].documents != STANDS_IN and config.batch_size < 10_000:

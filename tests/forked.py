@@ -210,9 +210,9 @@ def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
     def make_program(config, mesh, make=preflight.make_program):
         program = make(config, mesh)
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, moves=True):
             byte[0] = PHASES.index("updating")  # and so until the next save or evaluation
-            made = program.train_step(state, tokens)
+            made = program.train_step(state, tokens, moves)
             if moment == "update":
                 met()  # the update is under way on the device
             return made

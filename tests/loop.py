@@ -31,10 +31,10 @@ def counting(config, mesh):
     """`tiny.program`, whose updates are counted."""
     program = tiny.program(config, mesh)
 
-    def train_step(state, tokens):
+    def train_step(state, tokens, moves=True):
         global _updates
         _updates += 1
-        return program.train_step(state, tokens)
+        return program.train_step(state, tokens, moves)
 
     return dataclasses.replace(program, train_step=train_step)
 

@@ -208,9 +208,9 @@ def test_a_branch_goes_on_with_other_data_from_their_beginning(
     def spied(given, mesh):
         program = inside(given, mesh)
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, moves=True):
             seen.append(np.asarray(tokens))
-            return program.train_step(state, tokens)
+            return program.train_step(state, tokens, moves)
 
         return dataclasses.replace(program, train_step=train_step)
 

@@ -197,6 +197,17 @@ BAD = [
     ("log__every", "10", "config.log.every = '10'"),
     ("schedule__warmup", "soon", "config.schedule.warmup = 'soon'"),
     # averages
+    (
+        "average_every",
+        0,
+        "config.average_every = 0 is not allowed: it must be a whole number from 1",
+    ),
+    ("average_every", 2.0, "config.average_every = 2.0 is not allowed: it must be a whole number"),
+    (
+        "average_memory",
+        "disk",
+        "config.average_memory = 'disk' is not allowed: it must be one of d",
+    ),
     ("averages", ("f",), "config.averages: 'f' is not an average: give a number f, or one of"),
     ("averages", ("ema",), "config.averages: 'ema'"),
     ("averages", ("uniform1.5",), "config.averages: 'uniform1.5'"),
@@ -335,6 +346,7 @@ def test_identity():
     identity = built.identity("abc")
     assert identity["data.fingerprint"] == "abc"
     outside = {"name", "run_dir", "stop", "averages", "microbatches"}
+    outside |= {"average_every", "average_memory"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"model.attention", "model.layer_loop", "model.remat"}
     groups = ("mesh", "guard", "eval", "checkpoint", "log")
@@ -360,6 +372,8 @@ def test_identity():
         ("name", "other", True),
         ("run_dir", "elsewhere", True),
         ("averages", (25.0,), True),
+        ("average_every", 7, True),
+        ("average_memory", "host", True),
         ("eval__every", "1x", True),
         ("checkpoint__keep", 5, True),
         ("log__tensorboard", False, True),

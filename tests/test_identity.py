@@ -59,6 +59,8 @@ MAY_CHANGE = {
     "name": "another",
     "stop": "never",
     "averages": (50.0, "uniform"),
+    "average_every": 16,
+    "average_memory": "host",
     "microbatches": 2,
     "model__remat": "full",
     "model__layer_loop": "unroll",

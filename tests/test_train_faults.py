@@ -45,9 +45,9 @@ def broken_at(monkeypatch, updates, what=math.nan):
             _breakable[key] = step_lib.make_program(config, mesh)
         program = _breakable[key]
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, moves=True):
             bad = int(state.step) + 1 in updates
-            return program.train_step(state, jnp.where(bad, BAD_TOKENS[what], tokens))
+            return program.train_step(state, jnp.where(bad, BAD_TOKENS[what], tokens), moves)
 
         return dataclasses.replace(program, train_step=train_step)
 
@@ -142,8 +142,8 @@ def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypa
     def make(config, mesh):
         program = tiny.program(config, mesh)
 
-        def train_step(state, tokens):
-            state, given = program.train_step(state, tokens)
+        def train_step(state, tokens, moves=True):
+            state, given = program.train_step(state, tokens, moves)
             if int(state.step) == 8:
                 state = state._replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
             return state, given
