@@ -265,7 +265,7 @@ def test_a_new_average_begins_in_host_memory(on_device, tmp_path):
 # Runs
 
 
-@pytest.mark.parametrize("memory", ["device", "host"])
+@pytest.mark.parametrize("memory", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp_path, monkeypatch):
     """Stops, evaluations and saves lie where they like beside the averages' moves."""
     told, inside = [], preflight.make_program
