@@ -22,6 +22,8 @@ _MAY_DIFFER = (
     *("schedule.kind", "schedule.horizon", "schedule.floor", "schedule.shape"),
     *("schedule.gamma", "schedule.alpha", "branch"),
 )
+# Settings that the first runs did not write down yet, as those runs had them.
+_SINCE = {"batch_growth": (), "average_every": 1, "average_memory": "device"}
 _SAME_RATE = 1e-6  # relative
 
 
@@ -121,7 +123,7 @@ def build_trunk(config: Config, source: Any) -> Config:
       InputError: if this version cannot read it.
     """
     try:
-        return build(source)
+        return build({**_SINCE, **source})
     except InputError as error:
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "

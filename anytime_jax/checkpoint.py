@@ -79,7 +79,7 @@ class Checkpoints:
                     say(f"removed {found.path.name}: the save was cut short")
                 elif found.kind == "foreign":
                     say(f"passing over {found.path}: it is no checkpoint")
-        hosts.wait("checkpoints: tidied")
+        hosts.wait()
         rolling = checkpoint_managers.LatestN(policy.rolling)
         kept = checkpoint_managers.AnyPreservationPolicy([rolling, _Keep(policy.keeps_forever)])
         options = ocp.CheckpointManagerOptions(
@@ -149,21 +149,27 @@ class Checkpoints:
         """
         kinds, found = ("complete", "incomplete"), integrity.survey(self.directory.parent)
         steps = [x for x in found if x.kind in kinds]
-        while steps:
-            newest = steps.pop()
+        while (step := hosts.agree(int(steps.pop().path.name) if steps else -1)) >= 0:
+            path = self.directory / str(step)
+            steps = [x for x in steps if int(x.path.name) < step]
             try:
-                if newest.kind == "incomplete":
-                    integrity.verify(newest.path)  # says what is wrong with it
-                return self.restore(int(newest.path.name), abstract)
+                return self._restore_whole(path, abstract)
             except RunError as error:
-                self._set_aside(newest.path, error, steps, fall_back)
+                self._set_aside(path, error, steps, fall_back)
         return None
+
+    def _restore_whole(self, path: Path, abstract: TrainState) -> Restored:
+        """Restores a checkpoint that the first process has found."""
+        with hosts.together("see a checkpoint", RunError):
+            if hosts.see(path.exists) and integrity.survey_one(path).kind == "incomplete":
+                integrity.verify(path)  # says what is wrong with it
+        return self.restore(int(path.name), abstract)
 
     def _set_aside(
         self, path: Path, error: RunError, older: Sequence[Found], fall_back: bool
     ) -> None:
         """Renames a damaged checkpoint where that is allowed, and raises where it is not."""
-        if integrity.is_good(path):
+        if hosts.agree(hosts.is_first() and integrity.is_good(path)):
             raise error  # reading it failed for a reason that is not on disk
         if not fall_back:
             good = next((x for x in reversed(older) if integrity.is_good(x.path)), None)
@@ -176,10 +182,9 @@ class Checkpoints:
             raise RunError(f"{error}. {advice}") from error
         names = (f"{path.name}{DAMAGED}{f'.{n}' if n else ''}" for n in itertools.count())
         aside = next(x for name in names if not (x := path.with_name(name)).exists())
-        hosts.wait("checkpoints: set aside")  # the others may still be reading
         if hosts.is_first():
             path.rename(aside)
-        hosts.wait("checkpoints: set aside, done")
+        hosts.wait()
         self._manager.reload()
         self._say(f"set aside as {aside.name}: {error}")
 
@@ -225,13 +230,14 @@ def restore(path: Path, abstract: TrainState) -> Restored:
     Raises:
       RunError: if a part is missing or damaged; the message names it.
     """
-    meta = integrity.read_meta(path)
     wanted = _items(abstract)
     averages = wanted.pop("averages")
-    stored = list(meta["averages"])
-    restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
-    common = {label: averages[label] for label in averages if label in stored}
-    restored["averages"] = read_averages(path, common)
+    with hosts.together("read its part of a checkpoint", RunError):
+        meta = integrity.read_meta(path)
+        stored = list(meta["averages"])
+        restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
+        common = {label: averages[label] for label in averages if label in stored}
+        restored["averages"] = read_averages(path, common)
     sums = checksums({item: restored[item] for item in ARRAY_ITEMS})
     for item in ARRAY_ITEMS:
         integrity.compare(path, item, _of_item(item, sums), meta["checksums"][item])

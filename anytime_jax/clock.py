@@ -172,6 +172,13 @@ class Clock:
             samples *= 2
         return _first_step(samples, self.stages)
 
+    def last_doubling(self, step: int) -> int:
+        """Returns the last of 1x, 2x, 4x, ... up to `step`, in updates; 0 before 1x."""
+        last = 0
+        while (following := self.next_doubling(last)) <= step:
+            last = following
+        return last
+
     def is_doubling(self, step: int) -> bool:
         """Whether `step` is one of 1x, 2x, 4x, ..."""
         return step > 0 and self.next_doubling(step - 1) == step

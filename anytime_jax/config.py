@@ -231,7 +231,8 @@ def check_layout(
 
 
 def _distance(clock: Clock, point: str, name: str) -> int:
-    steps = clock.steps(point, name)
+    """A distance in updates, which stays the same where the batch grows: that of its first size."""
+    steps = dataclasses.replace(clock, growth=()).steps(point, name)
     require(steps >= 1, name, point, "at least one update")
     return steps
 

@@ -6,13 +6,16 @@ that any of them gets to all, so that all save after the same update.
 """
 
 import contextlib
+import itertools
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from anytime_jax.errors import InputError
@@ -20,6 +23,8 @@ from anytime_jax.errors import InputError
 # A process that has not been heard of for so long is lost.
 _HEARTBEAT_SECONDS = 30
 _START_SECONDS = 300
+_LONGEST_MS = 7 * 24 * 3600 * 1000
+_meetings = itertools.count()  # a barrier has a name of its own
 _SHARED_SECONDS = 60  # until a shared file system shows what another host has written
 
 
@@ -58,7 +63,7 @@ def start(
             initialization_timeout=_START_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, KeyError) as error:
         what = "--cluster: " if cluster else f"--coordinator={coordinator}: "
         raise InputError(
             f"{what}the processes did not find each other ({' '.join(str(error).split())[:200]}): "
@@ -105,46 +110,43 @@ def agree(value: int) -> int:
     """
     if is_alone():
         return value
+    wait()
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def wait(what: str) -> None:
-    """Returns when every process has come here.
-
-    Args:
-      what: a name for the place, the same in all.
-    """
+def wait() -> None:
+    """Returns when every process has come here, however long the others take."""
     if not is_alone():
-        multihost_utils.sync_global_devices(what)
-
-
-def _check_all(error: Exception | None) -> None:
-    """Raises what is wrong here, or an InputError if something is wrong elsewhere."""
-    if not is_alone():
-        fine = multihost_utils.process_allgather(np.int32(error is None))
-        bad = [i for i, x in enumerate(fine) if not x]
-        if bad and error is None:
-            told = " and ".join(map(str, bad))
-            raise InputError(
-                f"process {told} of {count()} could not begin: its own output says why"
-            )
-    if error is not None:
-        raise error
+        # Of the runtime and not of the devices, whose exchanges give up on a slow process.
+        key = f"anytime_jax/{next(_meetings)}"
+        ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_LONGEST_MS)
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def together(what: str = "begin", kind: type[Exception] = InputError) -> Iterator[None]:
     """Ends in every process what is done inside, if it cannot be done in any; all must enter it.
 
+    Args:
+      what: is done inside, for the message in the others.
+      kind: of the error that the others raise.
+
     Raises:
-      InputError: if something is wrong elsewhere; what is wrong here is raised as it is.
+      Exception: what is wrong here, as it is; or one of that kind if something is wrong elsewhere.
     """
+    wrong: Exception | None = None
     try:
         yield
     except Exception as error:
-        _check_all(error)
-    else:
-        _check_all(None)
+        wrong = error
+    if not is_alone():
+        wait()
+        fine = multihost_utils.process_allgather(np.int32(wrong is None))
+        bad = [str(i) for i, x in enumerate(fine) if not x]
+        if bad and wrong is None:
+            told = f"process {' and '.join(bad)} of {count()} could not {what}"
+            raise kind(f"{told}: its own output says why")
+    if wrong is not None:
+        raise wrong
 
 
 def see(is_there: Callable[[], bool]) -> bool:
@@ -175,5 +177,7 @@ class Preempted:
 def leave(status: int) -> int:
     """Ends this process at once if others may wait for it; returns the status if there are none."""
     if status and not is_alone():
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)  # JAX would wait for the others, and they for this one
     return status

@@ -3,6 +3,9 @@
 import contextlib
 import fcntl
 import json
+import os
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,7 +97,7 @@ def alone(run_dir: Path) -> Iterator[None]:
     Raises:
       InputError: if another process holds it.
     """
-    with (run_dir / "lock").open("w") as lock:
+    with (run_dir / "lock").open("a") as lock:
         try:
             # Held by this process alone and gone with it, however it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +106,17 @@ def alone(run_dir: Path) -> Iterator[None]:
                 f"config.run_dir = {str(run_dir)!r} is in use by another process: wait for it, or "
                 "stop it"
             ) from error
+        lock.truncate(0)
+        lock.write(f"{socket.gethostname()} {os.getpid()} {time.time():.3f}\n")
+        lock.flush()
         yield
+
+
+def holder(run_dir: Path) -> str:
+    """Returns the host, the process and the moment that last held a run's directory, or nothing."""
+    with contextlib.suppress(OSError):
+        return (run_dir / "lock").read_text(encoding="utf-8")
+    return ""
 
 
 def is_held(run_dir: Path) -> bool:

@@ -50,7 +50,7 @@ class Found:
 def survey(run_dir: str | Path) -> list[Found]:
     """Returns all that lies among a run's checkpoints, by step, foreign files last; reads none."""
     directory = Path(run_dir).absolute() / DIRECTORY
-    entries = [_classify(path) for path in directory.iterdir()] if directory.is_dir() else []
+    entries = [survey_one(path) for path in directory.iterdir()] if directory.is_dir() else []
     return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
 
 
@@ -88,7 +88,7 @@ def verify(path: Path) -> Meta:
     Raises:
       RunError: if a part is missing or damaged; the message names it.
     """
-    if _classify(path).kind in ("incomplete", "half-written"):
+    if survey_one(path).kind in ("incomplete", "half-written"):
         what = "incomplete" if any(path.iterdir()) else "empty"
         raise RunError(f"checkpoint {path} is {what}")
     meta = read_meta(path)
@@ -114,7 +114,8 @@ def bytes_of(path: Path, on_disk: bool = False) -> int:
     return total
 
 
-def _classify(path: Path) -> Found:
+def survey_one(path: Path) -> Found:
+    """Returns what lies at a path among a run's checkpoints."""
     step, _, rest = path.name.partition(".")
     kind: Kind = "foreign"
     if step.isdecimal() and path.is_dir():

@@ -31,7 +31,7 @@ class Job:
     @property
     def tokens(self) -> int:
         """Tokens it trains on itself."""
-        return self.config.clock.tokens(self.goal - self.start)
+        return self.config.clock.tokens(self.goal) - self.config.clock.tokens(self.start)
 
     @property
     def flops(self) -> float:

@@ -17,6 +17,9 @@ if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds, end
 
 import contextlib
 import errno
+import itertools
+import math
+import re
 import shlex
 import stat
 import time
@@ -48,6 +51,9 @@ _PROCESS = flags.DEFINE_integer("process", None, "Of several processes: the numb
 _CLUSTER = flags.DEFINE_bool(
     "cluster", False, "Find those three in what SLURM, Open MPI, a TPU slice or GKE say."
 )
+# Flags that tell a process its place, on a command line; and those whose value stands apart.
+_PLACE = re.compile(r"--?(coordinator|processes|process|cluster)(=|$)")
+_PLACE_APART = re.compile(r"--?(coordinator|processes|process)$")
 _FALL_BACK = flags.DEFINE_bool(
     "fall_back", False, "Set a damaged checkpoint aside and go on from the newest good one."
 )
@@ -78,11 +84,11 @@ def _run() -> int:
     if CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
     settings = config.build(CONFIG.value.to_dict())
-    _check_paths(settings)
     set_up_jax()
     hosts.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
     display = Display(settings.clock, open_console(quiet=not hosts.is_first()))
     with hosts.together():
+        _check_paths(settings)
         mesh = _mesh(settings)
         if hosts.is_first():
             _prepare(settings, mesh, display)
@@ -229,11 +235,11 @@ def _say_next(
     """Says how to go on to the next doubling, if the schedule and the data reach that far."""
     clock, horizon = settings.clock, settings.schedule.horizon_steps
     following = clock.next_doubling(outcome.step)
-    there = f"{clock.multiple(following):g}x"
+    there = f"{2 ** round(math.log2(clock.multiple(following))):g}x"  # it may end a little later
     windows = dataset.splits["train"].windows
     needed = outcome.samples + clock.samples(following) - clock.samples(outcome.step)
     again = not settings.data.repeat and needed > windows
-    command = _command(None if settings.stop.doubles else there)
+    given = None if settings.stop.doubles else there
     if horizon is not None and outcome.step >= horizon:
         free = settings.branch.from_run or "a constant or inverse_sqrt run"
         display.say(f"the schedule ends here; {free} can go on")
@@ -242,10 +248,10 @@ def _say_next(
     elif again:
         display.say(
             f"the data end before {there}. To go over them again: "
-            f"{command} --config.data.repeat=True"
+            f"{_command(given, '--config.data.repeat=True')}"
         )
     else:
-        display.say(f"this run has no horizon. To go on to {there}: {command}")
+        display.say(f"this run has no horizon. To go on to {there}: {_command(given)}")
     display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
 
 
@@ -272,17 +278,19 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _command(stop: str | None = None) -> str:
-    """The line that runs this again, to another stop if one is given."""
-    arguments = sys.argv[1:]
+def _command(stop: str | None = None, *more: str) -> str:
+    """The line that runs this again, to another stop if one is given, with more arguments."""
+    arguments = [*sys.argv[1:], *more]
     if stop is not None:
         kept = [given for given in arguments if not given.startswith("--config.stop=")]
         arguments = [*kept, f"--config.stop={stop}"]
     here = os.path.relpath(sys.executable)
     python = "python" if here.startswith("..") else here
     if not hosts.is_alone():
-        ours = ("--coordinator", "--process", "--cluster")
-        arguments = [given for given in arguments if not given.startswith(ours)]
+        pairs = itertools.pairwise(["", *arguments])
+        arguments = [
+            x for before, x in pairs if not (_PLACE.match(x) or _PLACE_APART.match(before))
+        ]
     line = shlex.join([python, "-m", "anytime_jax.main", *arguments])
     return line if hosts.is_alone() else f"{line} (in every process, started as before)"
 

@@ -66,7 +66,8 @@ def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
       ValueError: if the mesh does not divide the parameters.
     """
     weights = sum(_weights(config.model, shape).values())
-    gradients = weights * (1 if config.microbatches == 1 else 2)
+    parts = config.microbatches > 1 or config.clock.growth  # a batch that has grown has parts
+    gradients = weights * (2 if parts else 1)
     working = estimate_activations(config, shape, platform)
     update = round(_UPDATE_COPIES * weights) - gradients
     elsewhere = config.average_memory == "host" and platform != "cpu"

@@ -58,7 +58,7 @@ class Display:
         goal = self._clock.next_doubling(step)
         text = self._line(step, goal, values)
         if self._live is not None:
-            base = goal // 2 if goal > self._clock.chinchilla_steps else 0
+            base = self._clock.last_doubling(step)
             self._live.update(
                 self._task, description=text, completed=step - base, total=goal - base
             )

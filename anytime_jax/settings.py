@@ -129,7 +129,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value
+            yield f"{prefix}{name}", _lists(value)
+
+
+def _lists(value: Any) -> Any:
+    """A value as JSON has it: lists for tuples, inside too."""
+    return [_lists(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 def without(tree: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

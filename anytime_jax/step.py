@@ -53,7 +53,7 @@ class Program:
 
     init: Callable[[], TrainState]
     state_placement: Any
-    train_step: Callable[..., tuple[TrainState, Metrics]]
+    train_step: Any
     eval_step: Callable[[model.Params, jax.Array, jax.Array], jax.Array]
 
     @property
@@ -94,23 +94,16 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         fetched = None
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     constrain = sharding.constraint(mesh)
-    compiled = jax.jit(
-        functools.partial(_train_step, config, optimizer, constrain, fetched),
-        static_argnums=2,
-        in_shardings=(placement, rows),
-        out_shardings=(placement, whole),
-        donate_argnums=0,
-    )
-
-    def train_step(
-        state: TrainState, tokens_BxT: jax.Array, moves: bool = True
-    ) -> tuple[TrainState, Metrics]:
-        return compiled(state, tokens_BxT, moves)  # where places are given, JAX takes no keywords
-
     return Program(
         init=jax.jit(init, out_shardings=placement),
         state_placement=placement,
-        train_step=train_step,
+        train_step=jax.jit(
+            functools.partial(_train_step, config, optimizer, constrain, fetched),
+            static_argnums=2,  # by position: where places are given, JAX takes no keywords
+            in_shardings=(placement, rows),
+            out_shardings=(placement, whole),
+            donate_argnums=0,
+        ),
         eval_step=jax.jit(
             functools.partial(_eval_step, config.model, constrain),
             in_shardings=(placement.params, rows, rows),
@@ -126,7 +119,7 @@ def _train_step(
     fetched: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
-    moves: bool,
+    moves: bool = True,
 ) -> tuple[TrainState, Metrics]:
     def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
         return _losses(config.model, constrain, params, tokens_BxT).mean()

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,24 +74,27 @@ def train(
       RunError: if the run breaks in flight; the message names the last good checkpoint.
     """
     run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
-    if trunk := branch.find_trunk(config, dataset):
-        named["branch.checkpoint"] = trunk.digest
-    identity.check(run_dir, named)
+    with hosts.together():
+        if trunk := branch.find_trunk(config, dataset):
+            named["branch.checkpoint"] = trunk.digest
+        identity.check(run_dir, named)
     begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
 
     def consumed(step: int) -> int:
         return first + config.clock.samples(step) - config.clock.samples(begin)
 
     start = hosts.agree(max(saved_steps(run_dir), default=begin))
-    goal, reason = find_goal(config, dataset, start, consumed(start))
+    with hosts.together():
+        goal, reason = find_goal(config, dataset, start, consumed(start))
     if goal is not None and (start > goal or (start == goal and _is_evaluated(run_dir, start))):
         return Outcome(start, reason, consumed(start))
-    check_mirrors(config.log)
-    program = checked_program(config, mesh)
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     about |= {"branch": trunk.provenance} if trunk else {}
     with contextlib.ExitStack() as stack:
         with hosts.together():
+            if hosts.is_first():
+                check_mirrors(config.log)
+            program = checked_program(config, mesh)
             if hosts.is_first():
                 identity.claim(run_dir, named, about)
                 stack.enter_context(identity.alone(run_dir))
@@ -112,9 +116,14 @@ def train(
 
 
 def _check_shared(run_dir: Path) -> None:
-    """Checks that every process sees the run's directory, which the first has just claimed."""
+    """Checks that every process sees the run's directory, which the first holds from now on."""
+
+    def mark() -> int:
+        return zlib.crc32(identity.holder(run_dir).encode("utf-8")) >> 1
+
+    held = hosts.agree(mark() if hosts.is_first() else 0)
     with hosts.together():
-        if not hosts.see((run_dir / identity.FILE).exists):
+        if not hosts.see(lambda: mark() == held):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
                 f"{jax.process_index()} does not see what process 0 wrote there): give a directory "

@@ -360,7 +360,7 @@ def test_identity():
     assert all(identity[name] == flat[name] for name in inside)
     assert set(NOT_IDENTITY) == outside | set(groups) | branch
     grown = config.build(quickstart(batch_growth=(("2x", 64),)))
-    assert grown.identity("abc")["batch_growth"] == [("2x", 64)]
+    assert grown.identity("abc")["batch_growth"] == [["2x", 64]]
     branched = config.build(quickstart(branch__from_run="x", branch__step=900)).identity("abc")
     assert set(branched) - set(identity) == {"branch.multiple", "branch.step"}
 

@@ -234,7 +234,7 @@ def test_alone_nothing_is_asked():
     assert hosts.count() == 1
     assert hosts.is_first()
     assert hosts.agree(7) == 7
-    hosts.wait("here")
+    hosts.wait()
     with pytest.raises(RuntimeError, match="mine"), hosts.together():
         raise RuntimeError("mine")
     assert hosts.leave(2) == 2

@@ -79,7 +79,7 @@ ONLY = {
 # The only rooms that know these packages.
 CONFINED = {
     "flax": {"model"},
-    "orbax": {"checkpoint", "integrity"},
+    "orbax": {"checkpoint", "integrity", "hosts"},
     "ml_collections": {"config_file", "prepare", "sweep", "export", "generate", "runs"},
     "tensorflow": set(),
     "clu": set(),

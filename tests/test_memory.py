@@ -21,7 +21,9 @@ def compiled(given, mesh):
     program = make_program(given, mesh)
     shape, rows = (given.batch_size, given.model.length + 1), sharding.batch_sharding(mesh)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    account = program.train_step.lower(program.abstract_state, tokens).compile().memory_analysis()
+    account = (
+        program.train_step.lower(program.abstract_state, tokens, True).compile().memory_analysis()
+    )
     return account, 4 * shape[0] * shape[1] // sharding.batch_shards(mesh)
 
 

@@ -69,7 +69,7 @@ def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Con
     trained = next((x for x in reversed(rows) if "train/loss" in x.values), None)
     if trained is not None:
         values = trained.values
-        left = clock.tokens(clock.next_doubling(last.step) - last.step)
+        left = clock.tokens(clock.next_doubling(last.step)) - clock.tokens(last.step)
         console.print(
             f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}, "
             f"{human(speed)} tokens/s; the next doubling in "

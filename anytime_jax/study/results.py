@@ -24,6 +24,7 @@ from anytime_jax.study.plan import Run, Study
 _NOT_SETTINGS = (
     *NOT_IDENTITY, "seed", "data.seed", "branch", "schedule.kind", "schedule.horizon",
 )  # fmt: skip
+_WHOLE = 1e-3  # multiples are whole up to this: they fall on whole updates
 _DECAY = ("floor", "shape", "decay", "data")
 
 # The settings that are read here.
@@ -148,7 +149,7 @@ class Results:
         """The horizons of the cosines, or else the multiples that horizon-free runs reach."""
         found = {x.horizon for x in self.results if x.kind == "cosine" and x.horizon is not None}
         if not found:
-            found = {m for x in self.results for m in x.losses if m.is_integer()}
+            found = {m for x in self.results for m in x.losses if abs(m - round(m)) < _WHOLE}
         return sorted(found)
 
     @property
@@ -313,7 +314,7 @@ def _horizon(settings: Mapping[str, Any], clock: Clock) -> float | None:
     if given != "branch":
         return clock.multiple(clock.steps(given, "horizon"))
     if branch["multiple"]:
-        return float(branch["multiple"])
+        return clock.multiple(clock.steps(f"{branch['multiple']:.9f}x", "branch.multiple"))
     return clock.multiple(clock.horizon_of_branch(branch["step"]))
 
 
