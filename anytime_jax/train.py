@@ -219,6 +219,8 @@ class _Loop:
             return step, step == goal and not interrupted()
         except jax.errors.JaxRuntimeError as error:
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
+            if not hosts.is_alone():
+                advice += "; the same lines again, if a process was lost"
             raise self._broken(str(error)[:300], advice) from error
         except OSError as error:
             raise self._broken(str(error), "to mend that, then the same line again") from error

@@ -40,7 +40,7 @@ def trained(memory, mesh=None, updates=UPDATES):
     state = program.init()
     states = [tiny.leaves(state)]
     for step, tokens in enumerate(TOKENS[:updates], start=1):
-        state, _ = program.train_step(state, jnp.asarray(tokens), moves=step % EVERY == 0)
+        state, _ = program.train_step(state, jnp.asarray(tokens), step % EVERY == 0)
         states.append({name: np.array(leaf) for name, leaf in tiny.leaves(state).items()})
     return states, state
 
@@ -118,7 +118,7 @@ def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilatio
         for step, batch in enumerate(tokens):
             old = jax.tree.leaves(state)
             places = [leaf.unsafe_buffer_pointer() for leaf in held(state)]
-            state, _ = program.train_step(state, batch, moves=step % 2 == 0)
+            state, _ = program.train_step(state, batch, step % 2 == 0)
             assert all(leaf.is_deleted() for leaf in old)
             assert [leaf.unsafe_buffer_pointer() for leaf in held(state)] == places
     assert count() == 0
@@ -127,9 +127,9 @@ def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilatio
 def test_one_program_where_they_move_at_every_update(compilations):
     given = tiny.config("unused", average_every=1, seed=7)
     program = tiny.program(given, tiny.mesh())
-    state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]))
+    state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]), True)
     with compilations() as count:
-        state, _ = program.train_step(state, jnp.asarray(TOKENS[1]), moves=True)
+        state, _ = program.train_step(state, jnp.asarray(TOKENS[1]), True)
         program.train_step(state, jnp.asarray(TOKENS[2]), True)
     assert count() == 0
 

@@ -72,6 +72,25 @@ def test_a_branch_is_the_run_that_would_have_decayed_there(trunk, dataset, tmp_p
     assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
 
 
+def test_a_branch_of_a_trunk_whose_batch_grows(dataset, tmp_path):
+    """It leaves at 90% of the samples, and is the run that would have decayed there."""
+    grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
+    start(tmp_path / "trunk", dataset, stop="3x", schedule=CONSTANT, **grown)
+    assert saved_steps(tmp_path / "trunk")[:4] == [
+        9,
+        10,
+        14,
+        15,
+    ]  # 2x is 160 windows: 10 * 8 + 5 * 16
+    outcome, _ = leave(tmp_path / "branch", tmp_path / "trunk", dataset, **grown)
+    assert outcome == Outcome(15, "stop")
+    whole = {"schedule": {**WSD, "horizon": "2x"}, "stop": "horizon", **grown}
+    start(tmp_path / "whole", dataset, **whole)
+    assert bits(tmp_path / "branch", 15) == bits(tmp_path / "whole", 15)
+    with pytest.raises(InputError, match=r"batch_growth was .*1x.*, is \[\]"):
+        leave(tmp_path / "other", tmp_path / "trunk", dataset, microbatches=2, data__repeat=True)
+
+
 def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     before = everything(mine)
