@@ -90,10 +90,9 @@ def _run() -> int:
     with hosts.together():
         _check_paths(settings)
         mesh = _mesh(settings)
-        if hosts.is_first():
-            _prepare(settings, mesh, display)
+        prepared = _prepare(settings, mesh, display) if hosts.is_first() else None
     with hosts.together():
-        dataset = _load(settings)
+        dataset = prepared or _load(settings)
         preflight.check_data(settings, dataset)
     began = time.monotonic()
     with _interruptible() as interrupted:
@@ -142,17 +141,17 @@ def _load(settings: config.Config) -> DatasetInfo:
         "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
         f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
-    if data.builtin_megabytes:
+    if data.builtin_megabytes and not hosts.is_first():
         hosts.see((Path(data.path) / RECORD_NAME).exists)
     with _named("config.branch.data" if settings.branch.data else "config.data.path"):
         return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
 
 
-def _prepare(settings: config.Config, mesh: Mesh, display: Display) -> None:
+def _prepare(settings: config.Config, mesh: Mesh, display: Display) -> DatasetInfo | None:
     """Prepares the built-in corpus where the configuration says so and it is not there yet."""
     data, model = settings.data, settings.model
     if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
-        return
+        return None
     _check_without_data(settings, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
     began = time.monotonic()
@@ -166,6 +165,7 @@ def _prepare(settings: config.Config, mesh: Mesh, display: Display) -> None:
     seconds = duration(time.monotonic() - began)
     tokens = human(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
+    return dataset
 
 
 def _check_without_data(settings: config.Config, mesh: Mesh) -> None:

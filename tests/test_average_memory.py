@@ -97,6 +97,7 @@ def test_in_host_memory_they_are_the_same_to_the_bit(on_device, on_host):
     assert moments == {"device"}
 
 
+@pytest.mark.slow
 def test_on_eight_devices_too():
     mesh = tiny.mesh(8, **AXES)
     wanted, _ = trained("device", mesh, updates=EVERY)
@@ -124,6 +125,7 @@ def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilatio
     assert count() == 0
 
 
+@pytest.mark.slow
 def test_one_program_where_they_move_at_every_update(compilations):
     given = tiny.config("unused", average_every=1, seed=7)
     program = tiny.program(given, tiny.mesh())
@@ -220,7 +222,12 @@ def saved(folder, state):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("host", "host"), ("host", "device"), ("device", "host")]
+    ("before", "after"),
+    [
+        ("host", "host"),
+        pytest.param("host", "device", marks=pytest.mark.slow),
+        pytest.param("device", "host", marks=pytest.mark.slow),
+    ],
 )
 def test_a_checkpoint_is_restored_in_either_memory(before, after, on_device, on_host, tmp_path):
     states, state = on_host if before == "host" else on_device
@@ -265,7 +272,8 @@ def test_a_new_average_begins_in_host_memory(on_device, tmp_path):
 # Runs
 
 
-@pytest.mark.parametrize("memory", [pytest.param("device", marks=pytest.mark.slow), "host"])
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["device", "host"])
 def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp_path, monkeypatch):
     """Stops, evaluations and saves lie where they like beside the averages' moves."""
     told, inside = [], preflight.make_program

@@ -72,6 +72,7 @@ def test_a_branch_is_the_run_that_would_have_decayed_there(trunk, dataset, tmp_p
     assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
 
 
+@pytest.mark.slow
 def test_a_branch_of_a_trunk_whose_batch_grows(dataset, tmp_path):
     """It leaves at 90% of the samples, and is the run that would have decayed there."""
     grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}

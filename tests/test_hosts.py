@@ -64,7 +64,7 @@ class Processes:
     def said(self, i: int) -> str:
         """What a process said, without the noise of the collectives."""
         lines = self.logs[i].read_text().splitlines()
-        return "\n".join(line for line in lines if not line.startswith("[Gloo]"))
+        return "\n".join(line for line in lines if "peer ranks" not in line)
 
     def wait(self, seconds: float = 240) -> list[int]:
         """The exit status of each."""
@@ -106,6 +106,16 @@ def check_same(ours, theirs):
     assert worst < NOISE, worst
 
 
+def test_two_processes_share_a_run(dataset, tmp_path):
+    both = start(tmp_path, "run", dataset, devices=2, stop="6 steps", mesh__fsdp=2)
+    assert both.wait() == [0, 0], both.said(0) + both.said(1)
+    assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
+    assert len(list((tmp_path / "run" / "records").iterdir())) == 1
+    assert meta_of(tmp_path / "run", 6)["samples"] == 6 * tiny.BATCH
+    assert both.said(1) == ""
+
+
+@pytest.mark.slow
 def test_two_processes_are_one_run(alone, dataset, tmp_path):
     """Every loss, the place in the data, one set of records; then it goes on, on one device."""
     both = start(tmp_path, "run", dataset, stop="40 steps", mesh__fsdp=2)

@@ -40,7 +40,12 @@ def check_state(given, mesh, account, tokens):
 
 
 @pytest.mark.parametrize(
-    ("devices", "axes"), [(1, {}), (8, {"fsdp": 8}), (4, {"fsdp": 2, "tensor": 2})]
+    ("devices", "axes"),
+    [
+        pytest.param(1, {}, marks=pytest.mark.slow),
+        pytest.param(8, {"fsdp": 8}, marks=pytest.mark.slow),
+        (4, {"fsdp": 2, "tensor": 2}),
+    ],
 )
 def test_the_state_is_what_the_compiler_is_given(devices, axes):
     given, mesh = tiny.config("run", microbatches=1), tiny.mesh(devices, **axes)
