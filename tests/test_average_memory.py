@@ -168,6 +168,7 @@ class Counting:
         return self.windows.batch(n, size, rows)
 
 
+@pytest.mark.slow
 def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host, monkeypatch):
     windows = Counting(
         Windows(dataset, "validation", length=tiny.LENGTH, seed=0, repeat=True, shuffle=False)
@@ -192,6 +193,7 @@ def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host,
     assert kinds(on_host[1]) == {"pinned_host"}
 
 
+@pytest.mark.slow
 def test_checksums_bring_one_array_at_a_time(on_device, on_host, monkeypatch):
     trees = [averaging.averages(state.opt_state) for state in (on_device[1], on_host[1])]
     wanted = checksums.checksums(trees[0])
@@ -221,6 +223,7 @@ def saved(folder, state):
     return checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -240,6 +243,7 @@ def test_a_checkpoint_is_restored_in_either_memory(before, after, on_device, on_
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_save_holds_what_was_there_though_the_buffers_are_reused(on_host, tmp_path):
     program, (states, _) = program_of("host"), on_host
     state = jax.device_put(tiny_state(states[-1], program), program.state_placement)

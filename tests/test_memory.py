@@ -42,9 +42,9 @@ def check_state(given, mesh, account, tokens):
 @pytest.mark.parametrize(
     ("devices", "axes"),
     [
-        pytest.param(1, {}, marks=pytest.mark.slow),
+        (1, {}),
         pytest.param(8, {"fsdp": 8}, marks=pytest.mark.slow),
-        (4, {"fsdp": 2, "tensor": 2}),
+        pytest.param(4, {"fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_the_state_is_what_the_compiler_is_given(devices, axes):

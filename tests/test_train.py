@@ -82,6 +82,7 @@ def test_the_batches_are_the_samples_of_the_stream_in_order(whole, dataset):
     assert {k: x.tobytes() for k, x in tiny.leaves(state).items()} == bits(whole, 20)
 
 
+@pytest.mark.slow
 def test_a_batch_that_grows_takes_the_samples_that_follow(dataset, tmp_path):
     """By hand, in one go, and with a stop on either side of the growth."""
     grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
@@ -208,6 +209,7 @@ def test_a_run_goes_on_on_another_layout(whole, dataset, tmp_path):
             assert value == pytest.approx(wanted[step][name], abs=1e-5, rel=1e-4), (step, name)
 
 
+@pytest.mark.slow
 def test_averages_may_come_later_and_go(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="1x")
     _, said = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
