@@ -88,6 +88,7 @@ def test_averages_move_at_every_kth_update_as_the_sum_in_float64(on_device):
         assert moved == [t % EVERY == 0 for t in range(1, UPDATES + 1)]
 
 
+@pytest.mark.slow
 def test_in_host_memory_they_are_the_same_to_the_bit(on_device, on_host):
     for wanted, found in zip(on_device[0], on_host[0], strict=True):
         assert_same(found, wanted)

@@ -41,7 +41,14 @@ def free_port() -> int:
 class Processes:
     """The processes of one start of a run."""
 
-    def __init__(self, folder: pathlib.Path, arguments: list[str], count: int, devices: int = 4):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        arguments: list[str],
+        count: int,
+        devices: int = 4,
+        slurm: bool = False,
+    ):
         port = free_port()
         flags = f"--xla_force_host_platform_device_count={devices}"
         given = environment(folder)
@@ -51,6 +58,11 @@ class Processes:
         self.each = []
         for i, log in enumerate(self.logs):
             own = [*together, f"--process={i}"] if count > 1 else []
+            if slurm:  # what srun tells its tasks
+                own = ["--cluster"]
+                given |= {"SLURM_JOB_ID": str(port), "SLURM_STEP_NODELIST": "localhost"}
+                given |= {"SLURM_NTASKS": str(count), "SLURM_STEP_NUM_NODES": "1"}
+                given |= {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}
             with log.open("w") as file:
                 self.each.append(
                     subprocess.Popen(
@@ -113,6 +125,15 @@ def test_two_processes_share_a_run(dataset, tmp_path):
     assert len(list((tmp_path / "run" / "records").iterdir())) == 1
     assert meta_of(tmp_path / "run", 6)["samples"] == 6 * tiny.BATCH
     assert both.said(1) == ""
+
+
+@pytest.mark.slow
+def test_what_slurm_tells_its_tasks_is_enough(dataset, tmp_path):
+    file = write_config(tmp_path / "run.py", tmp_path / "run", dataset.path, **CHANGES)
+    both = Processes(tmp_path, [f"--config={file}", "--config.stop=6 steps"], 2, 2, slurm=True)
+    assert both.wait() == [0, 0], both.said(0) + both.said(1)
+    assert "device   4 x cpu" in both.said(0)
+    assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
 
 
 @pytest.mark.slow
