@@ -79,6 +79,7 @@ def test_pictures_are_pictures_and_tables_are_tables(reported):
         assert {len(row) for row in rows} == {len(head)}
 
 
+@pytest.mark.slow
 def test_a_packed_report_makes_itself_again(reported):
     again = reported / "again"
     arguments = [f"--study={reported / 'out'}", f"--out={again}", "--published=150M"]

@@ -152,7 +152,7 @@ def test_microbatches_give_the_loss_and_gradient_of_the_batch():
 @pytest.mark.parametrize(
     ("axes", "microbatches"),
     [
-        ({"data": 2, "fsdp": 2, "tensor": 2}, 2),
+        pytest.param({"data": 2, "fsdp": 2, "tensor": 2}, 2, marks=pytest.mark.slow),
         pytest.param({"fsdp": 8}, 1, marks=pytest.mark.slow),
         pytest.param({"data": 8}, 1, marks=pytest.mark.slow),
         pytest.param({"fsdp": 2, "tensor": 4}, 1, marks=pytest.mark.slow),
