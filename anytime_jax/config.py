@@ -113,13 +113,10 @@ class Config:
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the settings that make this run what it is, flat, with the data's fingerprint."""
-        unused = [
-            x
-            for x, used in (("branch", self.branch.from_run), ("batch_growth", self.clock.growth))
-            if not used
-        ]
-        out = (*NOT_IDENTITY, *unused)
-        return {**without(self.source, out), "data.fingerprint": fingerprint}
+        given = {"branch": self.branch.from_run, "batch_growth": self.clock.growth}
+        unused = [name for name, value in given.items() if not value]
+        kept = without(self.source, (*NOT_IDENTITY, *unused))
+        return {**kept, "data.fingerprint": fingerprint}
 
 
 def build(source: Mapping[str, Any]) -> Config:
