@@ -11,7 +11,7 @@ from typing import Any
 
 from anytime_jax import checkpoint, identity, integrity
 from anytime_jax.checkpoint import Restored
-from anytime_jax.config import Config, build
+from anytime_jax.config import Config, build_saved
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.settings import NOT_IDENTITY, flatten, nearest, without
@@ -22,8 +22,6 @@ _MAY_DIFFER = (
     *("schedule.kind", "schedule.horizon", "schedule.floor", "schedule.shape"),
     *("schedule.gamma", "schedule.alpha", "branch"),
 )
-# Settings that the first runs did not write down yet, as those runs had them.
-_SINCE = {"batch_growth": (), "average_every": 1, "average_memory": "device"}
 _SAME_RATE = 1e-6  # relative
 
 
@@ -123,7 +121,7 @@ def build_trunk(config: Config, source: Any) -> Config:
       InputError: if this version cannot read it.
     """
     try:
-        return build({**_SINCE, **source})
+        return build_saved(source)
     except InputError as error:
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "

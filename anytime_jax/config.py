@@ -45,6 +45,7 @@ class Config:
       name: what the run is called in records and logs.
       run_dir: directory of its checkpoints, records and pictures.
       seed: seed of the initial parameters.
+      initial_weights: directory of an exported model to begin from in their place, if any.
       batch_size: sequences in an update; `clock.growth` says where there are more.
       microbatches: parts in which a batch is computed one after another; a batch that has grown
         has more of them, of the same size.
@@ -71,6 +72,7 @@ class Config:
     name: str
     run_dir: str
     seed: int
+    initial_weights: str
     batch_size: int
     microbatches: int
     clock: Clock
@@ -119,6 +121,17 @@ class Config:
         return {**kept, "data.fingerprint": fingerprint}
 
 
+# Settings that the first runs did not write down yet, as those runs had them.
+_SINCE = {
+    "batch_growth": (), "average_every": 1, "average_memory": "device", "initial_weights": "",
+}  # fmt: skip
+
+
+def build_saved(source: Mapping[str, Any]) -> Config:
+    """Returns the configuration that a run of this or an earlier version wrote down."""
+    return build({**_SINCE, **source})
+
+
 def build(source: Mapping[str, Any]) -> Config:
     """Returns the checked configuration.
 
@@ -135,13 +148,15 @@ def build(source: Mapping[str, Any]) -> Config:
     )  # fmt: skip
     top = {
         "name": str, "run_dir": str, "seed": int, "batch_size": int, "microbatches": int,
-        "average_every": int, "average_memory": str,
+        "average_every": int, "average_memory": str, "initial_weights": str,
     }  # fmt: skip
     fields.check_names([*top, *sections, "batch_growth", "chinchilla_tokens", "stop", "averages"])
     values = {name: fields.typed(name, kind) for name, kind in top.items()}
     with fields.errors():
         require_word("name", values["name"])
         require_directory("run_dir", values["run_dir"])
+        if values["initial_weights"]:
+            require_directory("initial_weights", values["initial_weights"])
         for name in ("seed", "batch_size", "microbatches", "average_every"):
             require_count(name, values[name], least=0 if name == "seed" else 1)
         require_choice("average_memory", values["average_memory"], ("device", "host"))
@@ -253,6 +268,11 @@ def _check_together(config: Config) -> None:
         raise ValueError(
             f"eval.tokens = {config.eval.tokens} is less than one sequence of "
             f"model.length = {config.model.length}"
+        )
+    if config.initial_weights and config.branch.from_run:
+        raise ValueError(
+            f"initial_weights = {shown(config.initial_weights)} and branch.from_run = "
+            f"{shown(config.branch.from_run)} exclude each other: a branch begins from its trunk"
         )
     _check_branch(config)
     horizon = config.schedule.horizon_steps

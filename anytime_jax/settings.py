@@ -24,11 +24,11 @@ _KINDS = {
 # its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
 # mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
 # bad update may be told to pass over it. The trunk of a branch counts by the digest of the
-# checkpoint that the branch began from. How often the averages move and where they are kept reaches
-# no weight.
+# checkpoint that the branch began from, initial weights by that of their files. How often the
+# averages move and where they are kept reaches no weight.
 NOT_IDENTITY = (
-    "name", "run_dir", "stop", "averages", "average_every", "average_memory", "microbatches",
-    "mesh", "guard", "eval", "checkpoint", "log",
+    "name", "run_dir", "initial_weights", "stop", "averages", "average_every", "average_memory",
+    "microbatches", "mesh", "guard", "eval", "checkpoint", "log",
     "data.path", "data.builtin_megabytes", "data.repeat",
     "model.attention", "model.layer_loop", "model.remat",
     "branch.from_run", "branch.data", "branch.change",

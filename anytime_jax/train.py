@@ -15,13 +15,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__, branch, flops, hosts, identity, sharding
+from anytime_jax import __version__, branch, flops, hosts, identity, initial, sharding
 from anytime_jax.checkpoint import Checkpoints, Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, stream
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.evaluate import Evaluator
+from anytime_jax.evaluator import Evaluator
 from anytime_jax.integrity import saved_steps
 from anytime_jax.metrics import Meter, NoWriters, Writers, check_mirrors
 from anytime_jax.preflight import announce, checked_program, find_goal
@@ -77,6 +77,8 @@ def train(
     with hosts.together():
         if trunk := branch.find_trunk(config, dataset):
             named["branch.checkpoint"] = trunk.digest
+        if given := initial.find_initial(config, dataset):
+            named["initial_weights"] = given.digest
         identity.check(run_dir, named)
     begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
 
@@ -105,6 +107,8 @@ def train(
         restored = checkpoints.restore_newest(program.abstract_state, fall_back)
         if trunk and not restored:
             restored = branch.restore(trunk, program.abstract_state)
+        if given and not restored:
+            restored = initial.begin(given, config, program)
         if (found := restored.meta["step"] if restored else 0) != start:
             goal, reason = find_goal(config, dataset, start := found, consumed(found))
         end = "no end" if goal is None else config.clock.describe(goal)
@@ -164,6 +168,12 @@ class _Loop:
         else:
             self._state = program.init()
         self._start = int(self._state.step)
+        begun: dict[str, int] = meta.get("averages_since", {})
+        added = restored.added if restored else ()
+        self._since = {
+            label: self._start if label in added else begun.get(label, 0)
+            for label in config.averages
+        }
         self._saved = hosts.agree(max(saved_steps(config.run_dir), default=0))
         self._samples = int(meta.get("samples", 0))
         self._start_samples = self._samples
@@ -326,6 +336,7 @@ class _Loop:
             "tokens": clock.tokens(step),
             "multiple": clock.multiple(step),
             "interval": self._meter.interval,
+            "averages_since": self._since,
             "config": dict(self._config.source),
             "fingerprint": self._dataset.fingerprint,
             "vocabulary": self._dataset.vocabulary_sha256,

@@ -17,6 +17,7 @@ def get_config() -> ConfigDict:
     config.name = "base"
     config.run_dir = "runs/base"  # checkpoints, records and pictures
     config.seed = 0  # of the initial parameters
+    config.initial_weights = ""  # directory of an exported model to begin from; empty for random
     config.batch_size = 256  # sequences in an update
     config.microbatches = 8  # parts in which a batch is computed one after another
     config.batch_growth = ()  # where it grows, and to what: (("2x", 512), ("8x", 1024))

@@ -185,7 +185,7 @@ def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
     """Writes down what the process does, and kills it at the moment asked for."""
     from anytime_jax import main, preflight
     from anytime_jax.checkpoint import Checkpoints
-    from anytime_jax.evaluate import Evaluator
+    from anytime_jax.evaluator import Evaluator
 
     with open(file, "r+b") as opened:
         byte = mmap.mmap(opened.fileno(), 1)

@@ -12,12 +12,12 @@ import tiny
 from loop import bits, records, start
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import averaging, checksums, config, evaluate, main, preflight, sharding
+from anytime_jax import averaging, checksums, config, evaluator, main, preflight, sharding
 from anytime_jax.checkpoint import Checkpoints
 from anytime_jax.clock import Clock
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.evaluate import Evaluator
+from anytime_jax.evaluator import Evaluator
 from anytime_jax.retention import Retention
 from anytime_jax.train import Outcome
 
@@ -180,7 +180,7 @@ def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host,
         fetched.append(list(trees))
         return inside(trees)
 
-    monkeypatch.setattr(evaluate.sharding, "fetch", fetch)
+    monkeypatch.setattr(evaluator.sharding, "fetch", fetch)
     measure = Evaluator(step, windows, tiny.LENGTH, 20, 8, tiny.mesh())
     wanted = measure(on_device[1])
     assert fetched == [["last", "f6.25", "f25"]]

@@ -345,7 +345,7 @@ def test_identity():
     built = config.build(quickstart())
     identity = built.identity("abc")
     assert identity["data.fingerprint"] == "abc"
-    outside = {"name", "run_dir", "stop", "averages", "microbatches"}
+    outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
     outside |= {"average_every", "average_memory"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"model.attention", "model.layer_loop", "model.remat"}

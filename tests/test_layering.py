@@ -26,6 +26,7 @@ RANKS = {
     "hosts": 2,
     "model": 2,
     "flops": 3,
+    "mixing": 3,
     # Floor 1: configuration.
     "sections": 9,
     "config": 10,
@@ -43,12 +44,17 @@ RANKS = {
     "metrics": 22,
     # Floor 3: a run.
     "branch": 30,
-    "evaluate": 30,
+    "evaluator": 30,
+    "weights": 30,
+    "formats/": 30,
+    "verifiers/": 0,
+    "initial": 31,
     "memory": 30,
     "preflight": 31,
     "train": 32,
     # Floor 4: doors.
     "command_line": 38,
+    "saved_run": 39,
     "config_file": 39,
     "prepare": 40,
     "jobs": 40,
@@ -58,6 +64,8 @@ RANKS = {
     "generate": 40,
     "runs": 40,
     "layouts": 40,
+    "evaluate": 40,
+    "readout": 40,
     "main": 41,
     # Beside the house: under the doors, and held apart from the rest by ONLY.
     "theory/": 40,

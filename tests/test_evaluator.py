@@ -8,7 +8,7 @@ from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import averaging, model
 from anytime_jax.data.windows import Windows
-from anytime_jax.evaluate import Evaluator
+from anytime_jax.evaluator import Evaluator
 
 ALL = 75  # windows, of some more
 LABELS = ("last", "f6.25", "f25")

@@ -1,0 +1,1 @@
+"""Models and tokenizers in the formats of other libraries, written and read."""

@@ -1,0 +1,189 @@
+"""What a format is: how another library names, cuts and turns our arrays, and describes the model.
+
+Ours are stacked over layers, read left to right (in, out) and may be fused; theirs are one a layer,
+in PyTorch's orientation (out, in). A table of `Piece`s says which is which, both ways; a table of
+`Fixed` settings says what of their library our decoder is.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.checks import shown
+from anytime_jax.checksums import by_name
+from anytime_jax.errors import InputError
+from anytime_jax.integrity import nested
+from anytime_jax.model import ModelConfig, Params, param_shapes
+
+Settings = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A tensor of another library.
+
+    Attributes:
+      name: theirs, with {} for the number of the layer.
+      leaf: our array that holds it, such as `blocks/qkv`.
+      part: of those fused in that array, from 0; None for all of them, one below another.
+      turned: whether theirs is (out, in) where ours is (in, out).
+    """
+
+    name: str
+    leaf: str
+    part: int | None = None
+    turned: bool = True
+
+    def take(self, array: np.ndarray) -> np.ndarray:
+        """Returns the tensor that is in our array (of one layer)."""
+        if array.ndim == 3:  # in, part, out
+            array = array.reshape(len(array), -1) if self.part is None else array[:, self.part]
+        return array.T if self.turned else array
+
+    def put(self, array: np.ndarray, tensor: np.ndarray) -> None:
+        """Writes the tensor into our array (of one layer), which is contiguous."""
+        tensor = tensor.T if self.turned else tensor
+        if array.ndim == 3 and self.part is not None:
+            array[:, self.part] = tensor
+        else:
+            array[...] = tensor.reshape(array.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format of another library.
+
+    Attributes:
+      name: what `--format` calls it; also the architecture that it is for.
+      model_type: what `config.json` calls it.
+      library: that loads it.
+      pieces: the tensors.
+      fixed: settings of theirs that our decoder has built in, with their values.
+      names: their settings by ours, for those that both have.
+      files: returns the text of each file of their configuration, by its name, given their
+        settings, the id that ends a document and the type of the weights.
+      whole: of ours, those that theirs takes as whole numbers only.
+      tidy: returns their settings, as read, with one way of saying each thing.
+    """
+
+    name: str
+    model_type: str
+    library: str
+    pieces: tuple[Piece, ...]
+    fixed: Mapping[str, Any]
+    names: Mapping[str, str]
+    files: Callable[[Settings, int, str], dict[str, str]]
+    whole: tuple[str, ...] = ()
+    tidy: Callable[[Settings], Settings] = dict
+
+    def check(self, config: ModelConfig) -> None:
+        """Checks that the format can express a model.
+
+        Raises:
+          InputError: if it cannot; the message names the setting.
+        """
+        if config.architecture != self.name:
+            raise InputError(
+                f"config.model.architecture = {config.architecture!r} cannot be expressed in the "
+                f"format {self.name}: give --format={config.architecture}"
+            )
+        for name in self.whole:
+            if (value := getattr(config, name)) != int(value):
+                raise InputError(
+                    f"config.model.{name} = {value} cannot be expressed in the format {self.name}: "
+                    f"{self.library} takes whole numbers only"
+                )
+
+    def settings(self, config: ModelConfig) -> Settings:
+        """Returns what their library has to know of a model."""
+        shared = {theirs: getattr(config, ours) for ours, theirs in self.names.items()}
+        shared |= {self.names[name]: int(getattr(config, name)) for name in self.whole}
+        return {**self.fixed, **shared}
+
+    def shape(self, settings: Settings) -> Settings:
+        """Returns our settings of a model that their library describes.
+
+        Args:
+          settings: theirs.
+
+        Raises:
+          InputError: for what our decoder cannot express; the message names the setting.
+        """
+        given = self.tidy(settings)
+        for name, value in self.fixed.items():
+            if given.get(name, value) != value:
+                raise InputError(
+                    f"{name} = {shown(given[name])} cannot be expressed here: it must be {value!r}"
+                )
+        missing = [theirs for theirs in self.names.values() if given.get(theirs) is None]
+        if missing:
+            raise InputError(f"it has no {missing[0]}")
+        return {ours: given[theirs] for ours, theirs in self.names.items()}
+
+
+def to_tensors(pieces: Sequence[Piece], params: Params) -> dict[str, np.ndarray]:
+    """Returns a weight tree under the names of another library.
+
+    Args:
+      pieces: their names.
+      params: NumPy arrays in the tree that `model.init_params` makes.
+    """
+    flat = by_name(params)
+    layers = len(flat["blocks/qkv"])
+    return {
+        name: np.ascontiguousarray(piece.take(at(flat[piece.leaf])))
+        for name, piece, at in _expand(pieces, layers)
+    }
+
+
+def from_tensors(
+    pieces: Sequence[Piece],
+    names: Sequence[str],
+    get: Callable[[str], np.ndarray],
+    config: ModelConfig,
+) -> Params:
+    """Returns the weight tree that another library has under its names, float32.
+
+    Args:
+      pieces: their names.
+      names: of the tensors that there are.
+      get: returns one of them.
+      config: the shape of the model.
+
+    Raises:
+      InputError: if a tensor is missing, left over or of another shape.
+    """
+    shapes = by_name(param_shapes(config))
+    flat = {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
+    expected = list(_expand(pieces, config.layers))
+    wanted = {name for name, _, _ in expected}
+    for which, odd in (
+        ("misses", sorted(wanted - set(names))),
+        ("has no place for", sorted(set(names) - wanted)),
+    ):
+        if odd:
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            raise InputError(f"it {which} the tensor {odd[0]}{more}")
+    for name, piece, at in expected:
+        array, tensor = at(flat[piece.leaf]), get(name)
+        if tensor.shape != (expected_shape := piece.take(array).shape):
+            raise InputError(
+                f"its tensor {name} has the shape {tensor.shape}, where its configuration says "
+                f"{expected_shape}"
+            )
+        piece.put(array, tensor)
+    return nested(flat)
+
+
+def _expand(
+    pieces: Sequence[Piece], layers: int
+) -> Iterator[tuple[str, Piece, Callable[[np.ndarray], np.ndarray]]]:
+    """Every tensor's name, its piece, and what takes its layer of our array."""
+    for piece in pieces:
+        if not piece.leaf.startswith("blocks/"):
+            yield piece.name, piece, lambda array: array
+            continue
+        for layer in range(layers):
+            yield piece.name.format(layer), piece, lambda array, layer=layer: array[layer]

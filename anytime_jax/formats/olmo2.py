@@ -1,0 +1,84 @@
+"""The OLMo-2 shape of model as `transformers` has it: `Olmo2ForCausalLM`, without custom code."""
+
+import json
+
+from anytime_jax.errors import InputError
+from anytime_jax.formats.format import Format, Piece, Settings
+
+
+def _tidy(settings: Settings) -> Settings:
+    """The rotary embedding is described in two ways, by the age of the library that wrote it."""
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise InputError(f"rope_type = {kind!r} cannot be expressed here: it must be 'default'")
+    heads, shared = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
+    if shared not in (None, heads):
+        raise InputError(
+            f"num_key_value_heads = {shared} cannot be expressed here: every head has its own keys "
+            f"and values, num_attention_heads = {heads}"
+        )
+    theta = settings.get("rope_theta", rope.get("rope_theta"))
+    return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}
+
+
+def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+    theta = settings["rope_theta"]
+    config = {
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        **settings,
+        "attention_dropout": 0.0,
+        "num_key_value_heads": settings["num_attention_heads"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "bos_token_id": None,
+        "eos_token_id": eos_id,
+        "pad_token_id": None,
+        "torch_dtype": dtype,
+        "use_cache": True,
+    }
+    generation = {"eos_token_id": eos_id}
+    return {
+        "config.json": json.dumps(config, indent=1),
+        "generation_config.json": json.dumps(generation, indent=1),
+    }
+
+
+OLMO2 = Format(
+    name="olmo2",
+    model_type="olmo2",
+    library="transformers",
+    pieces=(
+        Piece("model.embed_tokens.weight", "embedding", turned=False),
+        Piece("model.layers.{}.self_attn.q_proj.weight", "blocks/qkv", part=0),
+        Piece("model.layers.{}.self_attn.k_proj.weight", "blocks/qkv", part=1),
+        Piece("model.layers.{}.self_attn.v_proj.weight", "blocks/qkv", part=2),
+        Piece("model.layers.{}.self_attn.q_norm.weight", "blocks/q_norm/scale"),
+        Piece("model.layers.{}.self_attn.k_norm.weight", "blocks/k_norm/scale"),
+        Piece("model.layers.{}.self_attn.o_proj.weight", "blocks/attn_out"),
+        Piece("model.layers.{}.post_attention_layernorm.weight", "blocks/attn_norm/scale"),
+        Piece("model.layers.{}.mlp.gate_proj.weight", "blocks/mlp_in", part=0),
+        Piece("model.layers.{}.mlp.up_proj.weight", "blocks/mlp_in", part=1),
+        Piece("model.layers.{}.mlp.down_proj.weight", "blocks/mlp_out"),
+        Piece("model.layers.{}.post_feedforward_layernorm.weight", "blocks/mlp_norm/scale"),
+        Piece("model.norm.weight", "final_norm/scale"),
+        Piece("lm_head.weight", "head"),
+    ),
+    fixed={
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    },
+    names={
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "width": "hidden_size",
+        "mlp_width": "intermediate_size",
+        "length": "max_position_embeddings",
+        "embedding_rows": "vocab_size",
+        "rope_theta": "rope_theta",
+        "norm_epsilon": "rms_norm_eps",
+    },
+    files=_files,
+    tidy=_tidy,
+)

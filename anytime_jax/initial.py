@@ -1,0 +1,116 @@
+"""Where a run begins that does not begin from random weights: a model from another library's files.
+
+Moments are zero, every average starts from these weights, the clocks stand at 0, and the data are
+read from their beginning. The directory is read at the first start only.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from anytime_jax import averaging, identity, integrity
+from anytime_jax.checkpoint import Restored
+from anytime_jax.config import Config
+from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
+from anytime_jax.errors import InputError
+from anytime_jax.formats import directory
+from anytime_jax.formats.directory import Described
+from anytime_jax.step import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """A model to begin from.
+
+    Attributes:
+      described: the model, but for its weights; None once the run has checkpoints of its own.
+      digest: of its files of weights.
+    """
+
+    described: Described | None
+    digest: str
+
+
+def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
+    """Finds and checks the model that a run begins from; None for random weights.
+
+    Args:
+      config: the run.
+      dataset: the data it reads.
+
+    Raises:
+      InputError: if there is none, it is of another shape, or the data were made with another
+        vocabulary; the message says what to do.
+    """
+    if not config.initial_weights:
+        return None
+    run_dir = Path(config.run_dir)
+    if integrity.saved_steps(run_dir):  # they have been read
+        return Initial(None, str((identity.read(run_dir) or {}).get("initial_weights")))
+    try:
+        described = directory.describe(Path(config.initial_weights))
+        _check_shape(config, described)
+        _check_vocabulary(dataset, described)
+        return Initial(described, directory.digest(described.directory))
+    except InputError as error:
+        raise InputError(f"config.initial_weights: {error}") from error
+
+
+def begin(initial: Initial, config: Config, program: Program) -> Restored:
+    """Returns the state that a run begins with, as if it had been restored at step 0.
+
+    Args:
+      initial: what `find_initial` found.
+      config: the run.
+      program: its functions.
+
+    Raises:
+      InputError: if a tensor is missing or of another shape.
+    """
+    if initial.described is None:
+        raise InputError(
+            f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
+        )
+    params = directory.read_params(initial.described, config.model)
+    state, placement = program.init(), program.state_placement
+    placed = averaging.averages(placement.opt_state)
+    trees = {label: _put(params, places) for label, places in placed.items()}
+    opt_state = averaging.replace_averages(state.opt_state, trees)
+    begun = state._replace(params=_put(params, placement.params), opt_state=opt_state)
+    return Restored(begun, {"step": 0, "samples": 0}, added=(), dropped=())
+
+
+def _put(params: Any, places: Any) -> Any:
+    """The arrays on the devices, each process giving its share; no buffer twice."""
+
+    def put(array: np.ndarray, place: jax.sharding.Sharding) -> jax.Array:
+        return jax.make_array_from_callback(array.shape, place, lambda index: array[index].copy())
+
+    return jax.tree.map(put, params, places)
+
+
+def _check_shape(config: Config, described: Described) -> None:
+    for name, theirs in described.shape.items():
+        ours = getattr(config.model, name)
+        # Rotary positions have no table: shorter sequences are seen in training already.
+        if ours != theirs and not (name == "length" and ours < theirs):
+            allowed = f"at most {theirs}" if name == "length" else repr(theirs)
+            raise InputError(
+                f"{described.directory} is of another shape: config.model.{name} = {ours!r} must "
+                f"be {allowed} (configs/continued.py takes all of them from there)"
+            )
+
+
+def _check_vocabulary(dataset: DatasetInfo, described: Described) -> None:
+    """Checks that the data were made with the vocabulary that lies beside the weights, if any."""
+    names = (VOCABULARY_NAME, directory.TOKENIZER)
+    files = [x for name in names if (x := described.directory / name).is_file()]
+    digests = [directory.sha256(file) for file in files]
+    if digests and dataset.vocabulary_sha256 not in digests:
+        raise InputError(
+            f"the dataset at {dataset.path} was made with another vocabulary than the model in "
+            f"{described.directory}: prepare the text with --vocabulary={files[0]}"
+        )

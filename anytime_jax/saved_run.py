@@ -1,0 +1,93 @@
+"""What the doors that open a saved run share: options, weights by name, the vocabulary."""
+
+import argparse
+from pathlib import Path
+
+from anytime_jax import weights
+from anytime_jax.checks import is_number
+from anytime_jax.data.dataset import RECORD_NAME, load_dataset
+from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
+from anytime_jax.errors import InputError
+from anytime_jax.mixing import Mix
+from anytime_jax.model import Params
+from anytime_jax.weights import Limits, Saved
+
+_DEFAULT = Limits()
+
+
+def add_options(parser: argparse.ArgumentParser, many: bool = False) -> None:
+    """Adds the options that say which weights of which run.
+
+    Args:
+      parser: of a door.
+      many: whether several weight trees may be named.
+    """
+    add = parser.add_argument
+    add("--run", type=Path, required=True, metavar="DIR", help="the run's directory")
+    add("--step", default="latest", help='checkpoint: "latest", a number, or a point such as 4x')
+    about = f"last, a label such as f25, or {weights.FORMS}"
+    if many:
+        add("--weights", nargs="+", metavar="NAME", help=f"{about} (default: all that are kept)")
+    else:
+        add("--weights", default="f25", metavar="NAME", help=f"{about} (default: f25)")
+    add(
+        "--max-error",
+        type=float,
+        default=_DEFAULT.error,
+        help=f"largest kernel error of a mix (default {_DEFAULT.error})",
+    )
+    add(
+        "--checkpoints",
+        type=int,
+        default=_DEFAULT.checkpoints,
+        help=f"most checkpoints to mix from (default {_DEFAULT.checkpoints})",
+    )
+    add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def limits(arguments: argparse.Namespace) -> Limits:
+    """Returns what of a mix is refused.
+
+    Raises:
+      InputError: if an option is out of range.
+    """
+    if not (is_number(arguments.max_error) and arguments.max_error >= 0):
+        raise InputError(f"--max-error={arguments.max_error}: give a number from 0, such as 0.05")
+    if arguments.checkpoints < 1:
+        raise InputError(f"--checkpoints={arguments.checkpoints}: give a number from 1")
+    return Limits(arguments.max_error, arguments.checkpoints)
+
+
+def load(saved: Saved, spec: str, allowed: Limits) -> tuple[Mix, Params]:
+    """Returns what weights of a run are made from, and the weights, float32 in host memory."""
+    mix = weights.find(saved, spec, allowed)
+    return mix, weights.read(saved, mix)
+
+
+def find_vocabulary(saved: Saved, given: Path | None) -> tuple[Path, Vocabulary]:
+    """Returns the vocabulary that a run was trained with, and where it lies.
+
+    Args:
+      saved: the run.
+      given: its file, if it is not with the data of the run.
+
+    Raises:
+      InputError: if it cannot be found, or is another one.
+    """
+    path = given
+    if path is None:
+        data = Path(saved.config.data.path)
+        if not (data / RECORD_NAME).is_file():
+            raise InputError(
+                f"the data of the run, {data}, are not here, nor the vocabulary with them: give "
+                "its file with --vocabulary"
+            )
+        path = load_dataset(data).vocabulary_path
+    vocabulary = load_vocabulary(path)
+    if vocabulary.sha256 != saved.vocabulary:
+        raise InputError(
+            f"vocabulary {path} is not the one that {saved.run_dir} was trained with: its SHA-256 "
+            f"begins with {vocabulary.sha256[:12]}, that one's with {saved.vocabulary[:12]}; give "
+            "that file with --vocabulary"
+        )
+    return path, vocabulary

@@ -1,0 +1,36 @@
+"""Loads an exported model with `transformers` and compares its logits with the recorded ones.
+
+    PYTHON olmo2.py DIR
+
+A script for an interpreter that has the target library; it imports nothing of this package. Prints
+one line of JSON: for each way of loading, the library, and the largest difference of any logit.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # what is verified is the directory, and nothing else
+
+import safetensors.numpy
+import torch
+import transformers
+
+
+def main(directory: Path) -> None:
+    """Prints how far the model in a directory is from its parity record."""
+    record = safetensors.numpy.load_file(directory / "parity.safetensors")
+    model = transformers.Olmo2ForCausalLM.from_pretrained(directory).float().eval()
+    with torch.no_grad():
+        logits = model(torch.from_numpy(record["tokens"])[None].long()).logits[0].numpy()
+    name = f"transformers {transformers.__version__}, Olmo2ForCausalLM"
+    difference = float(abs(logits - record["logits"]).max())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    prompt = json.loads((directory / "anytime_jax.json").read_text("utf-8"))["prompt"]
+    ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
+    print(json.dumps({"logits": {name: difference}, "same_tokens": ids == prompt["ids"]}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
