@@ -226,8 +226,8 @@ def average_params(
 
     Raises:
       ValueError: for an unknown kind of rule or a label given twice; at `init`, for parameters
-        that are not floating point; at `update`, if `params` is not passed, or `moves` is False
-        where they move at every update.
+        that are not floating point; at `update`, if `params` is not passed, an average is missing
+        from the state, or `moves` is False where they move at every update.
 
     Source: Section 4, "Averaging".
     """
@@ -261,6 +261,11 @@ def average_params(
         def move() -> dict[str, optax.Params]:
             new_params = optax.apply_updates(params, updates)
             weights = {label: rule.newest_weight(count, every) for label, rule in labelled.items()}
+            if missing := ", ".join(sorted(set(labelled) - set(state.averages))):
+                raise ValueError(
+                    f"the state has no average {missing}, only {', '.join(state.averages)}: put in "
+                    "a float32 copy of the parameters with replace_averages"
+                )
             return {
                 label: _move(state.averages[label], new_params, newest, count)
                 for label, newest in weights.items()

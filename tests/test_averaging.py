@@ -407,6 +407,12 @@ INVALID = [
         lambda: average_params([1.0]).update(jnp.ones(2), average_params([1.0]).init(jnp.ones(2))),
         r"needs the parameters: call update\(\.\.\., params=params\)",
     ),
+    (
+        lambda: average_params([1.0, 50.0]).update(
+            jnp.ones(2), average_params([1.0]).init(jnp.ones(2)), jnp.ones(2)
+        ),
+        "the state has no average f50, only f1: put in a float32 copy of the parameters",
+    ),
     (lambda: average_params([1.0], every=0), "every = 0 is not allowed: it must be a whole number"),
     (lambda: average_params([1.0], every=2.0), r"every = 2\.0"),
     (
