@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from anytime_jax.attention import Attention, causal_attention, rotary_angles, rotate
 from anytime_jax.checks import require, require_choice, require_count, require_positive
+from anytime_jax.product import Dtype, product
 
 Architecture = Literal["olmo", "olmo2"]
-Attention = Literal["auto", "plain", "xla", "cudnn"]
 LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
-Dtype = Literal["bfloat16", "float32"]
 
 Params = dict[str, Any]
 # Says where an array lies on the devices, given what each of its axes is.
@@ -267,104 +267,6 @@ class Block(nn.Module):
             h_BxLxF = nn.gelu(h_BxLxCxF[:, :, 0], approximate=False)
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
         return product("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
-
-
-def rotary_angles(length: int, head_size: int, theta: float) -> jax.Array:
-    """Returns the rotary angle of each position and channel, float32 of shape LxK.
-
-    Channel i of the first half and its partner in the second turn by `position * theta^(-2i/K)`.
-    """
-    frequency = theta ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
-    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequency
-    return jnp.concatenate([angles, angles], axis=-1)
-
-
-def rotate(x_BxLxHxK: jax.Array, angles_LxK: jax.Array) -> jax.Array:
-    """Returns queries or keys turned by their position, in float32 (half rotation)."""
-    x1, x2 = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([-x2, x1], axis=-1)
-    angles_LxHxK = angles_LxK[:, None, :]
-    return x_BxLxHxK * jnp.cos(angles_LxHxK) + turned * jnp.sin(angles_LxHxK)
-
-
-def causal_attention(
-    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype, path: Attention
-) -> jax.Array:
-    """Returns causal softmax attention, float32 of shape BxLxHxK.
-
-    Args:
-      q_BxLxHxK: queries.
-      k_BxLxHxK: keys.
-      v_BxLxHxK: values.
-      dtype: type of the operands of the two products; the softmax is float32.
-      path: "plain", the oracle, or an implementation of `jax.nn.dot_product_attention`.
-    """
-    if path in ("xla", "cudnn"):
-        q, k, v = (y.astype(dtype) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
-        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
-        return out.astype(jnp.float32)
-    length = q_BxLxHxK.shape[1]
-    scores_BxHxLxM = product("blhk,bmhk->bhlm", q_BxLxHxK, k_BxLxHxK, dtype)
-    scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
-    causal_LxM = jnp.tril(jnp.ones((length, length), bool))
-    scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
-    return product("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxLxHxK, dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def _product(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    return _product_forward(spec, x, y, dtype)[0]
-
-
-def _product_forward(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> tuple[jax.Array, Any]:
-    x = _round(x, dtype)
-    # y is mostly a weight: kept as given, it is not stored a second time in 16 bits.
-    return _einsum(spec, x, _round(y, dtype)), (x, y)
-
-
-def _product_backward(
-    spec: str, dtype: Dtype, saved: tuple[jax.Array, jax.Array], grad: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    x, y = saved
-    grad = _round(grad, dtype)
-    operands, out_axes = spec.split("->")
-    x_axes, y_axes = operands.split(",")
-    dx = _einsum(f"{out_axes},{y_axes}->{x_axes}", grad, _round(y, dtype))
-    dy = _einsum(f"{x_axes},{out_axes}->{y_axes}", x, grad)
-    return dx, dy
-
-
-_product.defvjp(_product_forward, _product_backward)
-
-
-def product(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    """Returns a two-operand einsum with operands in `dtype`, accumulated and given in float32.
-
-    The gradient is two products of the same kind. JAX's own rule would multiply the float32
-    cotangent with a 16-bit operand, which is slow, or round weight gradients to 16 bits.
-
-    Args:
-      spec: einsum of two operands; every index stands in two of its three terms at least.
-      x: first operand, float32.
-      y: second operand, float32.
-      dtype: type of both operands as they are multiplied.
-    """
-    return _product(spec, x, y, dtype)
-
-
-def _round(x: jax.Array, dtype: Dtype) -> jax.Array:
-    """Rounds an operand to `dtype`.
-
-    XLA's CPU backend lacks some products of bfloat16 with a float32 result and is slow at the rest,
-    so there the rounded values stay in float32: the same product, since it is exact in float32.
-    """
-    if dtype == "bfloat16" and jax.default_backend() == "cpu":
-        return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
-    return x.astype(dtype)
-
-
-def _einsum(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
 
 
 def _norm(config: ModelConfig, name: str) -> nn.Module:

@@ -24,9 +24,11 @@ RANKS = {
     "loss": 2,
     "sharding": 2,
     "hosts": 2,
-    "model": 2,
-    "flops": 3,
+    "model": 4,
+    "flops": 5,
     "mixing": 3,
+    "product": 2,
+    "attention": 3,
     # Floor 1: configuration.
     "sections": 9,
     "config": 10,

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from anytime_jax import model
+from anytime_jax.attention import rotary_angles, rotate
 from anytime_jax.loss import token_losses
 from anytime_jax.model import ModelConfig
+from anytime_jax.product import product
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 LAYERS, WIDTH = 3, 32  # of the oracles
@@ -303,7 +305,7 @@ def test_products_and_their_gradients(spec):
     cotangent = rng.normal(size=np.einsum(spec, x, y).shape).astype(np.float32)
 
     def found(dtype):
-        out, back = jax.vjp(lambda x, y: model.product(spec, x, y, dtype), x, y)
+        out, back = jax.vjp(lambda x, y: product(spec, x, y, dtype), x, y)
         return [out, *back(jnp.asarray(cotangent))]
 
     def exact(x, y, cotangent):
@@ -451,7 +453,7 @@ def test_rotation_is_a_turn_in_each_plane():
     frequency = theta ** (-2 * np.arange(K // 2) / K)
     turn = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
     turned = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * turn
-    found = model.rotate(jnp.asarray(x), model.rotary_angles(L, K, theta))
+    found = rotate(jnp.asarray(x), rotary_angles(L, K, theta))
     expected = np.concatenate([turned.real, turned.imag], axis=-1)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
@@ -460,8 +462,8 @@ def test_rotated_products_depend_on_the_distance_only():
     K, L = 8, 64
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(np.tile(rng.normal(size=(1, 1, 1, K)), (1, L, 1, 1))) for _ in range(2))
-    angles = model.rotary_angles(L, K, 100.0)
-    q, k = (np.asarray(model.rotate(y, angles))[0, :, 0] for y in (q, k))
+    angles = rotary_angles(L, K, 100.0)
+    q, k = (np.asarray(rotate(y, angles))[0, :, 0] for y in (q, k))
     products = q @ k.T
     for distance in (-40, -1, 0, 1, 17):
         diagonal = np.diagonal(products, distance)
