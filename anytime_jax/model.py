@@ -22,7 +22,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from anytime_jax.attention import Attention, causal_attention, rotary_angles, rotate
+from anytime_jax.attention import (
+    Attention,
+    cached_attention,
+    causal_attention,
+    rotary_angles,
+    rotate,
+)
 from anytime_jax.checks import require, require_choice, require_count, require_positive
 from anytime_jax.product import Dtype, product
 
@@ -31,6 +37,8 @@ LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
 
 Params = dict[str, Any]
+# Keys and values of the tokens so far: {"keys", "values"}, each NxBxMxHxK.
+Cache = dict[str, jax.Array]
 # Says where an array lies on the devices, given what each of its axes is.
 Constraint = Callable[[jax.Array, Sequence[str | None]], jax.Array]
 
@@ -141,8 +149,46 @@ def apply(
     Returns:
       float32 logits_BxLxV.
     """
-    logits_BxLxV = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
+    logits_BxLxV, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
     return cast(jax.Array, logits_BxLxV)
+
+
+def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
+    """Returns an empty cache for `batch` texts of at most `length` tokens.
+
+    Keys and values are kept in the type of the products' operands, to which the products would
+    round them anyway: a cache in 16 bits takes half the memory and gives the same numbers.
+    """
+    shape = (config.layers, batch, length, config.heads, config.head_size)
+    return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
+
+
+def decode(
+    config: ModelConfig,
+    params: Params,
+    cache: Cache,
+    tokens_BxL: jax.Array,
+    position: int | jax.Array,
+) -> tuple[jax.Array, Cache]:
+    """Returns the next-token logits of tokens that follow those in the cache.
+
+    Made to be jitted with the cache donated: a prompt whole, then token by token, takes two
+    programs. Tokens that only fill up the end of a prompt do no harm: the ones decoded later at
+    their positions replace them, and nothing before sees them.
+
+    Args:
+      config: shape and arithmetic.
+      params: as `init_params` makes them.
+      cache: from `init_cache`, or of the tokens before; what it holds from `position` is not read.
+      tokens_BxL: integer token ids; `position + L` may not exceed the length of the cache.
+      position: tokens before these, the same number in every row.
+
+    Returns:
+      float32 logits_BxLxV, equal to those of `apply` on the whole texts, and the cache with these
+      tokens in it.
+    """
+    found = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
+    return cast(tuple[jax.Array, Cache], found)
 
 
 def param_shapes(config: ModelConfig) -> Params:
@@ -185,8 +231,10 @@ class Decoder(nn.Module):
     constrain: Constraint = _anywhere
 
     @nn.compact
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Returns float32 logits_BxLxV."""
+    def __call__(
+        self, tokens_BxL: jax.Array, cache: Cache | None = None, position: int | jax.Array = 0
+    ) -> tuple[jax.Array, Cache | None]:
+        """Returns float32 logits_BxLxV, and the cache with these tokens if one is given."""
         cfg = self.config
         sigma = _embedding_sigma(cfg)
         shape = (cfg.embedding_rows, cfg.width)
@@ -194,12 +242,12 @@ class Decoder(nn.Module):
         # Whole along its width, so that rows are looked up where the tokens are.
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _STREAM)
-        x_BxLxD, _ = self._blocks()(x_BxLxD, jnp.arange(cfg.layers))
+        x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
         x_BxLxD = _norm(cfg, "final_norm")(x_BxLxD)
         head_DxV = self.param("head", _truncated_normal(sigma), shape[::-1])
-        return product("bld,dv->blv", x_BxLxD, head_DxV, cfg.dtype)
+        return product("bld,dv->blv", x_BxLxD, head_DxV, cfg.dtype), cache
 
-    def _blocks(self) -> Any:
+    def _blocks(self, position: int | jax.Array) -> Any:
         cfg = self.config
         block = Block
         if cfg.remat != "none":
@@ -213,7 +261,7 @@ class Decoder(nn.Module):
             length=cfg.layers,
             unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
         )
-        return stacked(cfg, self.constrain, name="blocks")
+        return stacked(cfg, self.constrain, position, name="blocks")
 
 
 class Block(nn.Module):
@@ -221,21 +269,31 @@ class Block(nn.Module):
 
     config: ModelConfig
     constrain: Constraint
+    position: int | jax.Array  # of the first token
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, layer: jax.Array) -> tuple[jax.Array, None]:
-        """Returns the residual stream after block number `layer` (from 0), and nothing to stack."""
+    def __call__(
+        self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
+        """Returns the residual stream after block number `layer` (from 0), and its cache to stack.
+
+        There is none where whole sequences are seen at once, as in training.
+        """
         cfg = self.config
         attn_norm, mlp_norm = _norm(cfg, "attn_norm"), _norm(cfg, "mlp_norm")
         if cfg.architecture == "olmo":
-            x_BxLxD += self._attend(attn_norm(x_BxLxD), layer)
+            attended_BxLxD, cache = self._attend(attn_norm(x_BxLxD), layer, cache)
+            x_BxLxD += attended_BxLxD
             x_BxLxD += self._mlp(mlp_norm(x_BxLxD), layer)
         else:
-            x_BxLxD += attn_norm(self._attend(x_BxLxD, layer))
+            attended_BxLxD, cache = self._attend(x_BxLxD, layer, cache)
+            x_BxLxD += attn_norm(attended_BxLxD)
             x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
-        return self.constrain(x_BxLxD, _STREAM), None
+        return self.constrain(x_BxLxD, _STREAM), cache
 
-    def _attend(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+    def _attend(
+        self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
         cfg = self.config
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
@@ -247,13 +305,16 @@ class Block(nn.Module):
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
-        rotation_LxK = rotary_angles(L, cfg.head_size, cfg.rope_theta)
+        rotation_LxK = rotary_angles(L, cfg.head_size, cfg.rope_theta, self.position)
         q_BxLxHxK, k_BxLxHxK = (rotate(y, rotation_LxK) for y in (q_BxLxHxK, k_BxLxHxK))
-        out_BxLxHxK = causal_attention(
-            q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, cfg.dtype, resolve_attention(cfg)
-        )
+        heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+        if cache is None:
+            out_BxLxHxK = causal_attention(*heads, cfg.dtype, resolve_attention(cfg))
+        else:
+            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, cfg.dtype)
         attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
-        return product("bld,de->ble", out_BxLxHxK.reshape(B, L, D), attn_out_DxD, cfg.dtype)
+        out_BxLxD = out_BxLxHxK.reshape(B, L, D)
+        return product("bld,de->ble", out_BxLxD, attn_out_DxD, cfg.dtype), cache
 
     def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         cfg = self.config
