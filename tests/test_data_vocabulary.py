@@ -3,12 +3,14 @@
 import argparse
 import hashlib
 import inspect
+import io
+import random
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.data.vocabulary import TextStream, load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 
 SOURCE = inspect.getsource(argparse)
@@ -108,3 +110,107 @@ def test_t5(c4_data):
     assert (vocabulary.size, vocabulary.eos_id) == (32_100, 1)
     assert vocabulary.encode(["Today is a fine"])[0].tolist() == [1960, 19, 3, 9, 1399]
     assert vocabulary.decode([1960, 19, 3, 9, 1399, 1, 0, 0]) == "Today is a fine"
+
+
+# Text as it comes, id by id.
+
+
+def pieces(vocabulary, ids):
+    """What a terminal is given: the text after each id, and at the end."""
+    stream = TextStream(vocabulary)
+    return [*(stream.add(int(i)) for i in ids), stream.end()]
+
+
+def check_any_ids(vocabulary, awkward):
+    """Ids in no sensible order, many of them awkward, against `decode` of them all."""
+    rng = random.Random(0)
+    for _ in range(400):
+        pools = rng.choices([*awkward, range(vocabulary.size)], k=3)
+        ids = [rng.choice(rng.choice(pools)) for _ in range(rng.randint(0, 30))]
+        assert "".join(pieces(vocabulary, ids)) == vocabulary.decode(ids), ids
+
+
+FIRST_BYTE = 3  # of the vocabularies trained here
+PARTS = [FIRST_BYTE + byte for byte in "é漢😀\ufffd".encode()]
+CONTROL = [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", [SOURCE[:2000], AWKWARD, "", "😀" * 5, "  a"])
+def test_text_comes_whole_and_without_half_characters(trained, text):
+    (ids,) = trained.encode([text])
+    given = pieces(trained, ids)
+    assert "".join(given) == text
+    assert "\ufffd" not in "".join(given)
+    assert given[-1] == ""
+
+
+def test_a_character_in_bytes_comes_with_its_last_byte(trained):
+    ids = [FIRST_BYTE + byte for byte in "a😀é".encode()]
+    assert pieces(trained, ids) == ["a", "", "", "", "😀", "", "é", ""]
+    assert pieces(trained, ids[:3]) == ["a", "", "", "\ufffd\ufffd"]
+    # What can be no character any more is not held back, nor what an end of a document cuts off.
+    assert pieces(trained, [*ids[:3], ids[0]]) == ["a", "", "", "\ufffd\ufffda", ""]
+    assert pieces(trained, [*ids[:3], 1]) == ["a", "", "", "\ufffd\ufffd", ""]
+
+
+def test_any_ids_read_as_if_decoded_at_once(trained):
+    (spaces,) = trained.encode(["  \t     "])
+    check_any_ids(trained, [PARTS, PARTS, CONTROL, spaces.tolist()])
+
+
+@pytest.mark.parametrize("dummy_prefix", [False, True])
+@pytest.mark.parametrize("remove_spaces", [False, True])
+def test_other_rules_for_leading_spaces(tmp_path, dummy_prefix, remove_spaces):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SOURCE.splitlines()),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=400,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        byte_fallback=True,
+        add_dummy_prefix=dummy_prefix,
+        remove_extra_whitespaces=remove_spaces,
+        allow_whitespace_only_pieces=True,
+        minloglevel=5,
+    )
+    path = tmp_path / "v.model"
+    path.write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    spaces = [i for i in range(400) if set(processor.id_to_piece(i)) == {"\u2581"}]
+    check_any_ids(load_vocabulary(path), [PARTS, spaces, spaces + CONTROL])
+
+
+def test_an_id_costs_the_same_wherever_it_stands(trained, monkeypatch):
+    longest = 0
+
+    class Counting:
+        def __init__(self, processor):
+            self._processor = processor
+
+        def __getattr__(self, name):
+            return getattr(self._processor, name)
+
+        def decode(self, ids):
+            nonlocal longest
+            longest = max(longest, len(ids))
+            return self._processor.decode(ids)
+
+    stream = TextStream(trained)
+    monkeypatch.setattr(stream, "_processor", Counting(stream._processor))
+    (space,) = trained.encode([" "])[0].tolist()
+    for ids in (CONTROL[:2], [space], PARTS, [PARTS[0]], trained.encode([SOURCE])[0][:300]):
+        for _ in range(100):
+            for piece in ids:
+                stream.add(int(piece))
+    assert 0 < longest <= 6
+
+
+def test_text_of_t5_as_it_comes(c4_data):
+    vocabulary = load_vocabulary(c4_data / "t5_cc_all_32000_100extra.model")
+    assert pieces(vocabulary, [1960, 19, 3, 9, 1399, 1])[:3] == ["Today", " is", " "]
+    lone_space = 3
+    check_any_ids(vocabulary, [[lone_space], CONTROL, range(3, 300)])

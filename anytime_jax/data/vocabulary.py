@@ -26,6 +26,8 @@ _CHARACTER_COVERAGE = 0.9995
 # Training sees documents in slices: a newline inside a slice is text like any other, so pieces such
 # as ":\n" are learned, while SentencePiece's limit on the length of a sentence is never met.
 _SLICE_CHARACTERS = 4_000
+# Of UTF-8, at most.
+_CHARACTER_BYTES = 4
 # Above FATAL in absl's numbering: no line at all.
 _LOG_NOTHING = 5
 
@@ -65,6 +67,58 @@ class Vocabulary:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Turns ids back into text; control pieces such as EOS and padding read as nothing."""
         return self._processor.decode(np.asarray(ids).tolist())
+
+
+class TextStream:
+    """Turns ids into text as they come, for a terminal.
+
+    What `add` and `end` return, joined, is `vocabulary.decode` of all ids. A character may be
+    spread over several byte pieces, and a space at the very start may be left out: so bytes that
+    may yet become a character are held back, and a few ids are decoded each time, however long the
+    text has grown.
+    """
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._processor = vocabulary._processor
+        # Stands for the text before: the unknown piece is in every vocabulary, and reads as
+        # characters of its own, so that what follows is not at the start.
+        self._before: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, piece: int) -> str:
+        """Takes the next id; returns the text that is certain now, which may be none."""
+        if self._processor.IsControl(piece):  # reads as nothing, and ends a run of bytes
+            return self.end()
+        self._pending.append(piece)
+        text = self._decode()
+        held = _unfinished(text) if self._processor.IsByte(piece) else 0
+        if text:
+            # Each character held is one byte, which is one piece.
+            self._pending = self._pending[len(self._pending) - held :]
+        else:
+            del self._pending[1:]  # of spaces left out at the start, the first tells all
+        return self._emit(text[: len(text) - held])
+
+    def end(self) -> str:
+        """Returns what was held back: each byte that became no character reads as U+FFFD."""
+        text = self._decode()
+        if text:
+            self._pending = []
+        return self._emit(text)
+
+    def _emit(self, text: str) -> str:
+        if text:
+            self._before = [self._processor.unk_id()]
+        return text
+
+    def _decode(self) -> str:
+        before = len(self._processor.decode(self._before))
+        return self._processor.decode([*self._before, *self._pending])[before:]
+
+
+def _unfinished(text: str) -> int:
+    """How many bytes at the end, each read as U+FFFD so far, may be the start of a character."""
+    return min(len(text) - len(text.rstrip("\ufffd")), _CHARACTER_BYTES - 1)
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
