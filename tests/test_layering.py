@@ -52,6 +52,7 @@ RANKS = {
     "verifiers/": 0,
     "initial": 31,
     "memory": 30,
+    "sampling": 30,
     "preflight": 31,
     "train": 32,
     # Floor 4: doors.
