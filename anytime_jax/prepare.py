@@ -153,7 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--validation-split", help='tfds: split to validate on (default "validation")')
     add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
     vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument("--vocabulary", metavar="PATH", help="a SentencePiece model")
+    vocabulary.add_argument(
+        "--vocabulary", metavar="PATH", help="a SentencePiece model, or a tokenizer.json"
+    )
     vocabulary.add_argument(
         "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
     )

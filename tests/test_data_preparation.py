@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow_datasets as tfds
+import tokenizers
+from byte_level import EOS, write_byte_level
 
 from anytime_jax.data import preparation, sources
+from anytime_jax.data.claim import Share
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.preparation import prepare, prepare_builtin
+from anytime_jax.data.preparation import prepare, prepare_builtin, prepare_share
 from anytime_jax.data.sources import FileSource
+from anytime_jax.data.verify import verify
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.errors import InputError, RunError
 
@@ -135,6 +139,36 @@ def test_large_vocabulary_is_stored_wide(inputs, tmp_path, monkeypatch):
     )
     assert second.dtype == np.int32
     np.testing.assert_array_equal(first, second)
+
+
+def test_tokenizer_of_a_public_model(inputs, tmp_path, many_small_files):
+    vocabulary = write_byte_level(tmp_path / "model", TEXTS["train"], size=400)
+    whole = prepare_inputs(inputs, tmp_path / "whole", vocabulary=vocabulary)
+    oracle = tokenizers.Tokenizer.from_file(str(vocabulary))
+    oracle.no_truncation()
+    oracle.no_padding()
+    stream = []
+    for text in TEXTS["validation"]:
+        stream += [*oracle.encode(text, add_special_tokens=False).ids, oracle.token_to_id(EOS)]
+    stored = tfds.builder_from_directory(whole.path).as_data_source("validation")
+    for index, example in enumerate(stored):
+        expected = stream[index * LENGTH : (index + 1) * LENGTH + 1]
+        np.testing.assert_array_equal(example["tokens"], expected)
+    assert len(stored) == (len(stream) - 1) // LENGTH > 3
+    assert (whole.vocab_size, whole.eos_id) == (oracle.get_vocab_size(), 1)
+    assert verify(whole.path) == whole
+
+    options = {"length": LENGTH, "vocabulary": vocabulary, "workers": 1}
+    for index in range(2):
+        prepare_share(source_of(inputs), tmp_path / "s", share=Share(index, 2), **options)
+    prepare_inputs(inputs, tmp_path / "s", vocabulary=vocabulary)
+    assert contents(tmp_path / "s") == contents(whole.path)
+    # Its own file is all that the dataset needs, here or for another text.
+    shutil.rmtree(vocabulary.parent)
+    assert load_dataset(whole.path) == whole
+    assert prepare_inputs(inputs, whole.path, vocabulary=whole.vocabulary_path) == whole
+    again = prepare_inputs(inputs, tmp_path / "again", vocabulary=whole.vocabulary_path)
+    assert again.fingerprint == whole.fingerprint
 
 
 @pytest.mark.parametrize(("extra", "windows"), [(-1, 2), (0, 2), (1, 3), (2, 3)])

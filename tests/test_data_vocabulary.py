@@ -1,16 +1,20 @@
-"""Vocabularies: lossless on any text, deterministic, laid out like T5's."""
+"""Vocabularies: lossless on any text, deterministic, laid out like T5's; public models' own."""
 
 import argparse
 import hashlib
 import inspect
 import io
+import json
 import random
+import sys
 
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
+from byte_level import EOS, write_byte_level
 
-from anytime_jax.data.vocabulary import TextStream, load_vocabulary, train_vocabulary
+from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 
 SOURCE = inspect.getsource(argparse)
@@ -117,7 +121,7 @@ def test_t5(c4_data):
 
 def pieces(vocabulary, ids):
     """What a terminal is given: the text after each id, and at the end."""
-    stream = TextStream(vocabulary)
+    stream = vocabulary.stream()
     return [*(stream.add(int(i)) for i in ids), stream.end()]
 
 
@@ -199,7 +203,7 @@ def test_an_id_costs_the_same_wherever_it_stands(trained, monkeypatch):
             longest = max(longest, len(ids))
             return self._processor.decode(ids)
 
-    stream = TextStream(trained)
+    stream = trained.stream()
     monkeypatch.setattr(stream, "_processor", Counting(stream._processor))
     (space,) = trained.encode([" "])[0].tolist()
     for ids in (CONTROL[:2], [space], PARTS, [PARTS[0]], trained.encode([SOURCE])[0][:300]):
@@ -214,3 +218,110 @@ def test_text_of_t5_as_it_comes(c4_data):
     assert pieces(vocabulary, [1960, 19, 3, 9, 1399, 1])[:3] == ["Today", " is", " "]
     lone_space = 3
     check_any_ids(vocabulary, [[lone_space], CONTROL, range(3, 300)])
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    return write_byte_level(tmp_path_factory.mktemp("hub") / "model", [SOURCE])
+
+
+def test_byte_level_is_what_the_library_gives(byte_level):
+    vocabulary = load_vocabulary(byte_level)
+    oracle = tokenizers.Tokenizer.from_file(str(byte_level))
+    assert oracle.encode(SOURCE).ids != oracle.encode(SOURCE, add_special_tokens=False).ids
+    assert len(oracle.encode(SOURCE).ids) == 4  # what the file asks for
+    oracle.no_truncation()
+    oracle.no_padding()
+    texts = [SOURCE, "", AWKWARD, "a   b", "    "]
+    for ids, text in zip(vocabulary.encode(texts), texts, strict=True):
+        assert ids.dtype == np.int32
+        assert ids.tolist() == oracle.encode(text, add_special_tokens=False).ids
+        assert vocabulary.decode(ids) == text
+    assert vocabulary.encode([]) == []
+    assert vocabulary.size == oracle.get_vocab_size(with_added_tokens=True) == 601
+    assert vocabulary.eos_id == oracle.token_to_id(EOS) == 1
+    assert vocabulary.token_dtype == np.uint16
+
+
+def test_special_tokens_are_not_read_out_of_text_nor_written_into_it(byte_level):
+    vocabulary = load_vocabulary(byte_level)
+    (ids,) = vocabulary.encode([f"a {EOS} b"])
+    assert vocabulary.eos_id not in ids
+    assert vocabulary.decode(ids) == f"a {EOS} b"
+    assert vocabulary.decode([*vocabulary.encode(["ab"])[0], vocabulary.eos_id, 0]) == "ab"
+
+
+def test_all_of_a_tokenizer_is_one_file(byte_level, tmp_path):
+    vocabulary = load_vocabulary(byte_level)
+    path = tmp_path / "vocabulary.model"
+    path.write_bytes(vocabulary.model)
+    assert load_vocabulary(path) == vocabulary
+    assert load_vocabulary(path).model == vocabulary.model
+    assert vocabulary.sha256 == hashlib.sha256(vocabulary.model).hexdigest()
+    other = write_byte_level(tmp_path / "other", [SOURCE], eos_token="<|padding|>")
+    assert load_vocabulary(other).eos_id == 0
+    assert load_vocabulary(other).sha256 != vocabulary.sha256
+
+
+@pytest.mark.parametrize("token", [EOS, {"content": EOS, "__type": "AddedToken"}])
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_eos_is_named_beside_the_rules(byte_level, tmp_path, name, token):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(byte_level.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": null}')
+    (tmp_path / name).write_text(json.dumps({"eos_token": token}))
+    assert load_vocabulary(path).eos_id == 1
+
+
+@pytest.mark.parametrize(("words", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
+def test_beyond_65536_tokens_are_wide(tmp_path, words, dtype):
+    model = tokenizers.models.WordLevel({str(word): word for word in range(words)}, "0")
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "1"}')
+    vocabulary = load_vocabulary(tmp_path / "tokenizer.json")
+    assert (vocabulary.size, vocabulary.token_dtype) == (words, dtype)
+
+
+def test_a_hole_among_the_ids_counts(tmp_path):
+    model = tokenizers.models.WordLevel({"a": 0, "b": 7}, "a")
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "b"}')
+    assert load_vocabulary(tmp_path / "tokenizer.json").size == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "", r"tokenizer\.json is not JSON"),
+        ("tokenizer.json", '{"version": "1.0"', r"tokenizer\.json is not JSON"),
+        ("tokenizer.json", "[]", r"tokenizer\.json is not a JSON object"),
+        ("tokenizer.json", '{"model": {}}', r"is not a tokenizer that tokenizers .* can read"),
+        ("tokenizer_config.json", "{", r"tokenizer_config\.json is not JSON"),
+        ("tokenizer_config.json", "\udcff", r"tokenizer_config\.json is not JSON"),
+        ("tokenizer_config.json", "{}", "no EOS token.*name one .*as eos_token"),
+        ("tokenizer_config.json", '{"eos_token": "<eos>"}', "has no token '<eos>'"),
+        ("special_tokens_map.json", "nothing", r"special_tokens_map\.json is not JSON"),
+    ],
+)
+def test_broken_tokenizer_is_refused(byte_level, tmp_path, name, content, message):
+    for file in byte_level.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_text(content, "utf-8", errors="surrogateescape")
+    with pytest.raises(InputError, match=message) as error:
+        load_vocabulary(tmp_path / "tokenizer.json")
+    assert "\n" not in str(error.value)
+
+
+def test_missing_library_is_named(byte_level, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(InputError, match=r"pip install 'anytime_jax\[export\]'"):
+        load_vocabulary(byte_level)
+
+
+def test_text_of_a_byte_level_vocabulary_as_it_comes(byte_level):
+    vocabulary = load_vocabulary(byte_level)
+    for text in (SOURCE[:2000], AWKWARD, "", "😀" * 5, "  a"):
+        (ids,) = vocabulary.encode([text])
+        assert "".join(pieces(vocabulary, ids)) == text
+    cut = vocabulary.encode(["a😀"])[0][:-1]
+    assert "".join(pieces(vocabulary, cut)) == vocabulary.decode(cut)

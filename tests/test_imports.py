@@ -16,17 +16,27 @@ HEAVY = {
     "ml_collections",
     "orbax",
     "rich",
+    "safetensors",
     "sentencepiece",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "tokenizers",
     "wandb",
 }
+# What the extra `export` brings, and nothing else.
+EXPORT = {"safetensors", "tokenizers"}
 
 
-def loaded_by(*modules):
-    """The packages, and our own modules, that an interpreter holds after the imports."""
-    code = f"import json, sys, {', '.join(modules)}\nprint(json.dumps(sorted(sys.modules)))"
+def loaded_by(*modules, without=()):
+    """The packages, and our own modules, that an interpreter holds after the imports.
+
+    Those named by `without` cannot be imported in it.
+    """
+    code = (
+        f"import json, sys\nsys.modules.update(dict.fromkeys({without!r}))\n"
+        f"import {', '.join(modules)}\nprint(json.dumps(sorted(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
@@ -57,3 +67,8 @@ def test_schedules_and_averages_need_only_jax_and_optax():
 def test_the_lowest_rooms_load_nothing_heavy(modules):
     packages, _ = loaded_by(*modules)
     assert not packages & (HEAVY | {"jax", "optax"})
+
+
+def test_training_and_preparing_do_without_the_extra():
+    _, ours = loaded_by("anytime_jax.main", "anytime_jax.prepare", without=sorted(EXPORT))
+    assert {"anytime_jax.train", "anytime_jax.data.vocabulary"} <= ours

@@ -67,7 +67,7 @@ class DatasetInfo:
       vocab_size: number of pieces of the vocabulary.
       eos_id: the id that ends every document.
       token_dtype: "uint16" or "int32", as stored.
-      vocabulary_sha256: of the vocabulary's model file.
+      vocabulary_sha256: of the vocabulary's file.
       splits: by name: "train" and "validation".
       settings: what it was prepared from and how.
       fingerprint: the same for the same windows of the same vocabulary, wherever they lie and
@@ -88,7 +88,7 @@ class DatasetInfo:
 
     @property
     def vocabulary_path(self) -> Path:
-        """The SentencePiece model, beside the windows."""
+        """The vocabulary's file, beside the windows: whatever `load_vocabulary` reads."""
         return self.path / VOCABULARY_NAME
 
 

@@ -59,7 +59,8 @@ def prepare(
       source: the text.
       output: the dataset's directory: new, empty, or prepared before with the same settings.
       length: L, in tokens; windows hold L + 1.
-      vocabulary: the path of a SentencePiece model, or the size of one to train on the text.
+      vocabulary: the path of a SentencePiece model or a tokenizer.json, or the size of one to
+        train on the text.
       workers: number of processes; by default one per core where there is work for them. The
         dataset does not depend on it.
       progress: called in this process whenever a part or a shard is finished.
@@ -254,10 +255,11 @@ def _place_vocabulary(
         with contextlib.suppress(InputError):
             return load_vocabulary(path)
         return train_vocabulary(_sample(parts), vocabulary, path)
+    model = load_vocabulary(vocabulary).model
     # Other shares may be reading the one that is there.
-    if not path.is_file() or path.read_bytes() != Path(vocabulary).read_bytes():
+    if not path.is_file() or path.read_bytes() != model:
         with replacing(path, claim.scratch or claim.work) as temporary:
-            shutil.copyfile(vocabulary, temporary)
+            temporary.write_bytes(model)
     return load_vocabulary(path)
 
 

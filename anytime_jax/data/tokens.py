@@ -43,7 +43,7 @@ class TokenJob:
       part: the text.
       index: its place among the parts.
       folder: where the token files and the record go.
-      vocabulary_path: the SentencePiece model.
+      vocabulary_path: the vocabulary's file.
       vocabulary_sha256: its hash.
       scratch: where temporary files go; by default the same folder.
     """

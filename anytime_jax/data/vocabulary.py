@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: load one by path, or train one on the spot."""
+"""Vocabularies: load one of any kind by path, or train a SentencePiece model on the spot."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import sentencepiece
 
 from anytime_jax.atomic import replacing
 from anytime_jax.data.files import refuse_address
+from anytime_jax.data.hub import HubTokenizer, bundle, is_hub
+from anytime_jax.data.pieces import LOG_NOTHING, Pieces
 from anytime_jax.errors import InputError
 
 # Enough text for every pair worth merging to be seen often, little enough for a second of work.
@@ -26,26 +29,55 @@ _CHARACTER_COVERAGE = 0.9995
 # Training sees documents in slices: a newline inside a slice is text like any other, so pieces such
 # as ":\n" are learned, while SentencePiece's limit on the length of a sentence is never met.
 _SLICE_CHARACTERS = 4_000
-# Of UTF-8, at most.
-_CHARACTER_BYTES = 4
-# Above FATAL in absl's numbering: no line at all.
-_LOG_NOTHING = 5
+
+
+class TextStream(Protocol):
+    """Turns ids into text as they come: all it returns, joined, is `decode` of all ids."""
+
+    def add(self, token: int) -> str:
+        """Takes the next id; returns the text that is certain now, which may be none."""
+        ...
+
+    def end(self) -> str:
+        """Returns what was held back."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """What a kind of vocabulary has to be able to do."""
+
+    size: int
+    eos_id: int
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As `Vocabulary.encode`."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """As `Vocabulary.decode`."""
+        ...
+
+    def stream(self) -> TextStream:
+        """As `Vocabulary.stream`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A SentencePiece model, its size and the identity that a dataset remembers.
+    """A vocabulary of any kind, its size and the identity that a dataset remembers.
 
     Attributes:
-      size: number of pieces; ids run from 0 to `size - 1`.
+      size: number of tokens; ids run from 0 to `size - 1`.
       eos_id: the id that ends every document.
-      sha256: of the model file, in hexadecimal.
+      sha256: of `model`, in hexadecimal.
+      model: all of it as one file, which `load_vocabulary` reads wherever it lies.
     """
 
     size: int
     eos_id: int
     sha256: str
-    _processor: sentencepiece.SentencePieceProcessor = dataclasses.field(repr=False, compare=False)
+    model: bytes = dataclasses.field(repr=False, compare=False)
+    _tokenizer: Tokenizer = dataclasses.field(repr=False, compare=False)
 
     @property
     def token_dtype(self) -> np.dtype:
@@ -61,105 +93,47 @@ class Vocabulary:
         Returns:
           One int32 array of ids per text.
         """
-        # One thread: preparation runs one process per core already.
-        return self._processor.encode(list(texts), out_type="numpy", num_threads=1)
+        return self._tokenizer.encode(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Turns ids back into text; control pieces such as EOS and padding read as nothing."""
-        return self._processor.decode(np.asarray(ids).tolist())
+        """Turns ids back into text; control tokens such as EOS and padding read as nothing."""
+        return self._tokenizer.decode(np.asarray(ids).tolist())
 
-
-class TextStream:
-    """Turns ids into text as they come, for a terminal.
-
-    What `add` and `end` return, joined, is `vocabulary.decode` of all ids. A character may be
-    spread over several byte pieces, and a space at the very start may be left out: so bytes that
-    may yet become a character are held back, and a few ids are decoded each time, however long the
-    text has grown.
-    """
-
-    def __init__(self, vocabulary: Vocabulary):
-        self._processor = vocabulary._processor
-        # Stands for the text before: the unknown piece is in every vocabulary, and reads as
-        # characters of its own, so that what follows is not at the start.
-        self._before: list[int] = []
-        self._pending: list[int] = []
-
-    def add(self, piece: int) -> str:
-        """Takes the next id; returns the text that is certain now, which may be none."""
-        if self._processor.IsControl(piece):  # reads as nothing, and ends a run of bytes
-            return self.end()
-        self._pending.append(piece)
-        text = self._decode()
-        held = _unfinished(text) if self._processor.IsByte(piece) else 0
-        if text:
-            # Each character held is one byte, which is one piece.
-            self._pending = self._pending[len(self._pending) - held :]
-        else:
-            del self._pending[1:]  # of spaces left out at the start, the first tells all
-        return self._emit(text[: len(text) - held])
-
-    def end(self) -> str:
-        """Returns what was held back: each byte that became no character reads as U+FFFD."""
-        text = self._decode()
-        if text:
-            self._pending = []
-        return self._emit(text)
-
-    def _emit(self, text: str) -> str:
-        if text:
-            self._before = [self._processor.unk_id()]
-        return text
-
-    def _decode(self) -> str:
-        before = len(self._processor.decode(self._before))
-        return self._processor.decode([*self._before, *self._pending])[before:]
-
-
-def _unfinished(text: str) -> int:
-    """How many bytes at the end, each read as U+FFFD so far, may be the start of a character."""
-    return min(len(text) - len(text.rstrip("\ufffd")), _CHARACTER_BYTES - 1)
+    def stream(self) -> TextStream:
+        """Returns what turns ids into text as they come, whole characters at a time."""
+        return self._tokenizer.stream()
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Loads a SentencePiece model file.
+    """Loads a SentencePiece model, the tokenizer of a Hugging Face model, or what a dataset keeps.
 
     Args:
-      path: the `.model` file, for example T5's.
+      path: the `.model` file, for example T5's; or a `tokenizer.json`, with the
+        `tokenizer_config.json` or `special_tokens_map.json` beside it that names its `eos_token`.
 
     Returns:
       The vocabulary.
 
     Raises:
-      InputError: there is no such file, it is no SentencePiece model, or it has no EOS piece.
+      InputError: there is no such file, it is no vocabulary, it has no EOS token, or it is a
+        `tokenizer.json` and the library to read it is not installed.
     """
     refuse_address(path, "copy the file here, give its path")
+    path = Path(path)
     try:
-        model = Path(path).read_bytes()
+        model = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"vocabulary {path}: {error.strerror}; give the path of a SentencePiece .model file"
+            f"vocabulary {path}: {error.strerror}; give the path of a SentencePiece .model file or "
+            "of a tokenizer.json"
         ) from error
-    processor = sentencepiece.SentencePieceProcessor()
-    # SentencePiece writes its own lines to stderr while it fails; the exception says it all.
-    sentencepiece.set_min_log_level(_LOG_NOTHING)
-    try:
-        processor.LoadFromSerializedProto(model)
-        size = processor.vocab_size()
-    except RuntimeError:
-        size = 0
-    if size == 0:
-        raise InputError(
-            f"vocabulary {path} is not a SentencePiece model; give a .model file, or train a "
-            "vocabulary instead"
-        )
-    if processor.eos_id() < 0:
-        raise InputError(
-            f"vocabulary {path} has no EOS piece, which must end every document; give a model "
-            "trained with eos_id set"
-        )
+    if is_hub(model, path):
+        model = bundle(model, path)
+        tokenizer = HubTokenizer(model, path)
+    else:
+        tokenizer = Pieces(model, path)
     digest = hashlib.sha256(model).hexdigest()
-    return Vocabulary(size, processor.eos_id(), digest, processor)
+    return Vocabulary(tokenizer.size, tokenizer.eos_id, digest, model, tokenizer)
 
 
 def train_vocabulary(texts: Iterable[str], size: int, path: str | os.PathLike[str]) -> Vocabulary:
@@ -210,7 +184,7 @@ def train_vocabulary(texts: Iterable[str], size: int, path: str | os.PathLike[st
             allow_whitespace_only_pieces=True,
             max_sentence_length=16 * _SLICE_CHARACTERS,
             num_threads=1,
-            minloglevel=_LOG_NOTHING,
+            minloglevel=LOG_NOTHING,
         )
     except (RuntimeError, OSError) as error:
         reason = str(error).rsplit("] ")[-1].strip(" .")  # what follows the C++ source line

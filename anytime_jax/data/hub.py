@@ -1,0 +1,170 @@
+"""Tokenizers of the Hugging Face libraries, as vocabularies.
+
+A tokenizer lies in several files: `tokenizer.json` has its rules, and says nothing of which token
+ends a document; `tokenizer_config.json` or `special_tokens_map.json` beside it does. A dataset
+keeps them in one, a bundle: a JSON object with the text of each under its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.errors import InputError
+
+RULES = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+
+
+def tokenizers_library() -> ModuleType:
+    """Returns the package `tokenizers`; raises InputError where it is not installed."""
+    try:
+        import tokenizers  # not for those who train with SentencePiece models
+    except ImportError as error:
+        raise InputError(
+            "a tokenizer.json needs the library tokenizers, which is not installed: pip install "
+            "'anytime_jax[export]'"
+        ) from error
+    return tokenizers
+
+
+def is_hub(content: bytes, path: Path) -> bool:
+    """Whether a file is meant as JSON: no SentencePiece model begins so."""
+    return path.suffix == ".json" or content.lstrip()[:1] == b"{"
+
+
+def bundle(content: bytes, path: Path) -> bytes:
+    """Puts a tokenizer into one file, together with what says which token ends a document.
+
+    Args:
+      content: of `tokenizer.json`, or of a bundle.
+      path: of that file; its neighbours are looked for beside it.
+
+    Returns:
+      The bundle: the same bytes for the same files, whatever their folder is called.
+
+    Raises:
+      InputError: a file is not JSON, or cannot be read.
+    """
+    if RULES in _parse(content, path):
+        return content
+    files = {RULES: content.decode("utf-8")}
+    for name in (CONFIG, SPECIAL_TOKENS):
+        neighbour = path.with_name(name)
+        if neighbour.is_file():
+            files[name] = neighbour.read_bytes().decode("utf-8", errors="replace")
+    return json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True).encode("utf-8")
+
+
+def files_of(model: bytes) -> dict[str, str]:
+    """Returns the text of each file in a bundle, by name."""
+    return json.loads(model)
+
+
+class HubTokenizer:
+    """A tokenizer of the `tokenizers` library.
+
+    Attributes:
+      size: the highest id, and 1.
+      eos_id: the id of the token that its configuration calls `eos_token`.
+    """
+
+    def __init__(self, model: bytes, path: Path):
+        """Takes a bundle, and the path it came from for what is said about it.
+
+        Raises:
+          InputError: the library is missing or cannot read it, or it has no EOS token.
+        """
+        library = tokenizers_library()
+        files = files_of(model)
+        eos = _eos_token(files, path)
+        try:
+            self._tokenizer = library.Tokenizer.from_str(files[RULES])
+        except Exception as error:  # the library raises this very class
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"vocabulary {path} is not a tokenizer that tokenizers {library.__version__} can "
+                f'read ("{reason}"); give the tokenizer.json of a Hugging Face model'
+            ) from error
+        eos_id = self._tokenizer.token_to_id(eos)
+        if eos_id is None:
+            raise InputError(
+                f"vocabulary {path} has no token {eos!r}, which {CONFIG} or {SPECIAL_TOKENS} "
+                "beside it names as eos_token; name one that it has"
+            )
+        self.eos_id: int = eos_id
+        # Ids can have holes, and a model needs a row for every one below the highest.
+        self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        # What the file may ask for on behalf of a model is not for text to train on: documents
+        # cut or padded, or "<|endoftext|>" in the middle of one taken for its end.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As `Vocabulary.encode`."""
+        # One by one, since batches start threads: preparation runs one process per core already.
+        encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: list[int]) -> str:
+        """As `Vocabulary.decode`."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def stream(self) -> HubStream:
+        """As `Vocabulary.stream`."""
+        return HubStream(self._tokenizer)
+
+
+class HubStream:
+    """Turns ids into text as they come; the library holds back what may yet become a character."""
+
+    def __init__(self, tokenizer: Any):
+        """Takes the library's tokenizer."""
+        self._tokenizer = tokenizer
+        self._stream = tokenizers_library().decoders.DecodeStream(skip_special_tokens=True)
+        self._pending: list[int] = []
+
+    def add(self, token: int) -> str:
+        """Takes the next id; returns the text that is certain now, which may be none."""
+        self._pending.append(token)
+        text = self._stream.step(self._tokenizer, token)
+        if text is not None:
+            self._pending = []
+        return text or ""
+
+    def end(self) -> str:
+        """Returns what was held back: bytes that became no character read as U+FFFD."""
+        pending, self._pending = self._pending, []
+        return self._tokenizer.decode(pending, skip_special_tokens=True)
+
+
+def _eos_token(files: dict[str, str], path: Path) -> str:
+    """The `eos_token` of the first file that names one: as a string, or an object around it."""
+    names = (CONFIG, SPECIAL_TOKENS)
+    for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in names]:
+        token = parsed.get("eos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+    raise InputError(
+        f"vocabulary {path} has no EOS token, which must end every document; name one of its "
+        f"tokens as eos_token in {path.with_name(CONFIG)}"
+    )
+
+
+def _parse(content: bytes | str, path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error}); fetch it again") from error
+    if not isinstance(parsed, dict):
+        raise InputError(f"{path} is not a JSON object; give the tokenizer.json of a model")
+    return parsed
