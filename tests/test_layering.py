@@ -55,6 +55,8 @@ RANKS = {
     "sampling": 30,
     "preflight": 31,
     "train": 32,
+    # Beside a run: what others read and write.
+    "formats/": 30,
     # Floor 4: doors.
     "command_line": 38,
     "saved_run": 39,

@@ -81,13 +81,13 @@ class PieceStream:
         self._before: list[int] = []
         self._pending: list[int] = []
 
-    def add(self, piece: int) -> str:
+    def add(self, token: int) -> str:
         """Takes the next id; returns the text that is certain now, which may be none."""
-        if self._processor.IsControl(piece):  # reads as nothing, and ends a run of bytes
+        if self._processor.IsControl(token):  # reads as nothing, and ends a run of bytes
             return self.end()
-        self._pending.append(piece)
+        self._pending.append(token)
         text = self._decode()
-        held = _unfinished(text) if self._processor.IsByte(piece) else 0
+        held = _unfinished(text) if self._processor.IsByte(token) else 0
         if text:
             # Each character held is one byte, which is one piece.
             self._pending = self._pending[len(self._pending) - held :]
