@@ -15,6 +15,7 @@ from anytime_jax import averaging, identity, integrity
 from anytime_jax.checkpoint import Restored
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
+from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import directory
 from anytime_jax.formats.directory import Described
@@ -107,10 +108,9 @@ def _check_shape(config: Config, described: Described) -> None:
 def _check_vocabulary(dataset: DatasetInfo, described: Described) -> None:
     """Checks that the data were made with the vocabulary that lies beside the weights, if any."""
     names = (VOCABULARY_NAME, directory.TOKENIZER)
-    files = [x for name in names if (x := described.directory / name).is_file()]
-    digests = [directory.sha256(file) for file in files]
-    if digests and dataset.vocabulary_sha256 not in digests:
+    file = next((x for name in names if (x := described.directory / name).is_file()), None)
+    if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"the dataset at {dataset.path} was made with another vocabulary than the model in "
-            f"{described.directory}: prepare the text with --vocabulary={files[0]}"
+            f"{described.directory}: prepare the text with --vocabulary={file}"
         )

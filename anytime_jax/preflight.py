@@ -156,6 +156,8 @@ def announce(
     if trunk is not None:
         leaves = config.clock.describe(trunk.step)
         display.say(f"branch   of {config.branch.from_run}, which it leaves at {leaves}")
+    if config.initial_weights and start == 0:
+        display.say(f"begins   with the weights in {config.initial_weights}")
     display.say(
         f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
         f"{human(counts['all'])} parameters in all; averages "

@@ -60,7 +60,7 @@ class Saved:
 
     def checkpoint(self, step: int) -> Path:
         """Returns the directory of a checkpoint."""
-        return self.run_dir / integrity.DIRECTORY / str(step)
+        return self.run_dir.absolute() / integrity.DIRECTORY / str(step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +167,8 @@ def read(saved: Saved, mix: Mix) -> Params:
 
 def describe(mix: Mix) -> str:
     """Returns what a mix is made of, in words."""
-    if len(mix.parts) == 1:
-        return f"{mix.parts[0].label} of step {mix.parts[0].step:,}"
+    if mix.coefficients == (1.0,):
+        return mix.parts[0].name
     pairs = zip(mix.coefficients, mix.parts, strict=True)
     return " ".join(f"{x:+.4g} {part.name}" for x, part in pairs)
 

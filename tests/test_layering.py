@@ -56,7 +56,6 @@ RANKS = {
     "preflight": 31,
     "train": 32,
     # Beside a run: what others read and write.
-    "formats/": 30,
     # Floor 4: doors.
     "command_line": 38,
     "saved_run": 39,

@@ -192,5 +192,5 @@ def test_what_a_mix_is_made_of_is_said(run):
     saved = weights.open_saved(run)
     said = weights.describe(weights.find(saved, 'mix:{"f25": 0.75, "last@20": 0.25}', ANY))
     assert said == "+0.75 f25@40 +0.25 last@20"
-    assert weights.describe(weights.find(saved, "f25", ANY)) == "f25 of step 40"
+    assert weights.describe(weights.find(saved, "f25", ANY)) == "f25@40"
     assert isinstance(Path(saved.checkpoint(40)), Path)

@@ -124,6 +124,8 @@ def write_model(
     logits = compute_logits(config, rounded, tokens)
     record = {"tokens": tokens.astype(np.int32), "logits": logits}
     safetensors.numpy.save_file(record, directory / PARITY)
+    for name in (WEIGHTS, PARITY):  # the library lets their owner alone read them
+        (directory / name).chmod(0o644)
 
 
 def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) -> np.ndarray:
