@@ -143,7 +143,7 @@ def test_the_next_doubling(clock, step):
     assert clock.is_doubling(step) == (step in powers)
 
 
-@given(st.integers(1, 100))
+@given(st.integers(1, 30))
 def test_landmarks_are_the_doublings_and_their_branch_points(one):
     clock = Clock(1, 1, one)
     end = 40 * one
