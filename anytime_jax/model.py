@@ -191,8 +191,9 @@ def decode(
     return cast(tuple[jax.Array, Cache], found)
 
 
+@functools.lru_cache
 def param_shapes(config: ModelConfig) -> Params:
-    """Returns the parameters' shapes and types, without making any."""
+    """Returns the parameters' shapes and types, without making any; one tree for all who ask."""
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
