@@ -1,6 +1,6 @@
-"""A model from other hands, gone on with as an anytime run.
+r"""A model from other hands, gone on with as an anytime run.
 
-    python -m anytime_jax.prepare --source=folder --input=TEXTS \\
+    python -m anytime_jax.prepare --source=folder --input=TEXTS \
         --vocabulary=DIR/tokenizer.json --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
@@ -18,6 +18,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from anytime_jax.errors import InputError
 from anytime_jax.formats import directory
 from configs import base
 
@@ -28,6 +29,8 @@ def get_config(model: str = "") -> ConfigDict:
     Args:
       model: directory of the model.
     """
+    if not model:
+        raise InputError("which model? Give --config=configs/continued.py:DIR, with its directory")
     config = base.get_config()
     config.name = "continued"
     config.run_dir = "runs/continued"
