@@ -5,14 +5,12 @@ file is Python code and is executed: use those you trust.
 """
 
 import itertools
-import os
 import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax
 from absl import flags
 from ml_collections import ConfigDict, FieldReference, config_flags
 from ml_collections.config_dict import RequiredValueError
@@ -92,14 +90,3 @@ def _settings(given: ConfigDict, prefix: str = "") -> Iterator[str]:
             raise InputError(f"config.{name} is nested too deep: a group may hold itself")
         else:
             yield from _settings(value, f"{name}.")
-
-
-def set_up_jax() -> None:
-    """Sets what must be set before JAX looks for devices."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs compiled by earlier starts
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        # Programs under way together would starve each other's collectives of the few real cores.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)

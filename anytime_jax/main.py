@@ -30,10 +30,10 @@ from types import TracebackType
 from absl import app, flags, logging
 from jax.sharding import Mesh
 
-from anytime_jax import config, hosts, identity, preflight, sharding, train
+from anytime_jax import compilation, config, hosts, identity, preflight, sharding, train
 from anytime_jax.checks import shown
 from anytime_jax.command_line import complain, open_console
-from anytime_jax.config_file import CONFIG, parse, set_up_jax
+from anytime_jax.config_file import CONFIG, parse
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.files import refuse_address
 from anytime_jax.data.preparation import prepare_builtin
@@ -84,7 +84,7 @@ def _run() -> int:
     if CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
     settings = config.build(CONFIG.value.to_dict())
-    set_up_jax()
+    compilation.set_up()
     hosts.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
     display = Display(settings.clock, open_console(quiet=not hosts.is_first()))
     with hosts.together():

@@ -10,6 +10,7 @@ from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.mixing import Mix
 from anytime_jax.model import Params
+from anytime_jax.scoring import Scorer
 from anytime_jax.weights import Limits, Saved
 
 _DEFAULT = Limits()
@@ -22,14 +23,20 @@ def add_options(parser: argparse.ArgumentParser, many: bool = False) -> None:
       parser: of a door.
       many: whether several weight trees may be named.
     """
+    add_run_options(parser)
     add = parser.add_argument
-    add("--run", type=Path, required=True, metavar="DIR", help="the run's directory")
-    add("--step", default="latest", help='checkpoint: "latest", a number, or a point such as 4x')
     about = f"last, a label such as f25, or {weights.FORMS}"
     if many:
         add("--weights", nargs="+", metavar="NAME", help=f"{about} (default: all that are kept)")
     else:
         add("--weights", default="f25", metavar="NAME", help=f"{about} (default: f25)")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which run, where, and what of a mix is refused."""
+    add = parser.add_argument
+    add("--run", type=Path, required=True, metavar="DIR", help="the run's directory")
+    add("--step", default="latest", help='checkpoint: "latest", a number, or a point such as 4x')
     add(
         "--max-error",
         type=float,
@@ -43,6 +50,44 @@ def add_options(parser: argparse.ArgumentParser, many: bool = False) -> None:
         help=f"most checkpoints to mix from (default {_DEFAULT.checkpoints})",
     )
     add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say on which data."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="DIR", help="prepared token windows (default: the run's own)")
+    add("--split", choices=("validation", "train"), default="validation", help="of them")
+    add("--tokens", type=int, help="how many (default: as many as in training, or all)")
+    add("--batch-size", type=int, help="windows computed at once (default: as in training)")
+
+
+def open_scorer(saved: Saved, arguments: argparse.Namespace) -> tuple[Scorer, int]:
+    """Returns what computes losses on the data that were asked for, and the number of windows.
+
+    Raises:
+      InputError: if the data are not there, were made with another vocabulary or are too few.
+    """
+    config = saved.config
+    dataset = load_dataset(arguments.data or config.data.path, "name data with --data")
+    if dataset.vocabulary_sha256 != saved.vocabulary:
+        raise InputError(
+            f"the dataset at {dataset.path} was made with another vocabulary than the data of "
+            f"{saved.run_dir}: prepare the text with the vocabulary.model of those"
+        )
+    for name in ("tokens", "batch_size"):
+        given = getattr(arguments, name)
+        if given is not None and given < 1:
+            raise InputError(f"--{name.replace('_', '-')}={given}: give a number from 1")
+    batch_size = arguments.batch_size or config.eval.batch_size
+    scorer = Scorer(config.model, dataset, arguments.split, batch_size)
+    held = scorer.available * scorer.length
+    wanted = arguments.tokens or min(config.eval.tokens, held)
+    if not scorer.length <= wanted <= held:
+        raise InputError(
+            f"--tokens={wanted}: the {arguments.split} split of {dataset.path} has {held:,}, in "
+            f"windows of {scorer.length}: give a number from one window to all"
+        )
+    return scorer, wanted // scorer.length
 
 
 def limits(arguments: argparse.Namespace) -> Limits:

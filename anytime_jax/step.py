@@ -122,7 +122,7 @@ def _train_step(
     moves: bool = True,
 ) -> tuple[TrainState, Metrics]:
     def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
-        return _losses(config.model, constrain, params, tokens_BxT).mean()
+        return batch_losses(config.model, constrain, params, tokens_BxT).mean()
 
     # A batch that has grown is computed in more parts of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
@@ -180,16 +180,17 @@ def _eval_step(
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
 ) -> jax.Array:
-    losses_BxL = _losses(config, constrain, params, tokens_BxT)
+    losses_BxL = batch_losses(config, constrain, params, tokens_BxT)
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 
 
-def _losses(
+def batch_losses(
     config: model.ModelConfig,
     constrain: model.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
+    """Returns the loss in nats of every token of a batch of windows, float32 of shape BxL."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     logits_BxLxV = model.apply(config, params, tokens_BxT[:, :-1], constrain)
     return token_losses(logits_BxLxV, tokens_BxT[:, 1:])

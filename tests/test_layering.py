@@ -53,11 +53,14 @@ RANKS = {
     "initial": 31,
     "memory": 30,
     "sampling": 30,
+    "scoring": 30,
+    "search": 31,
     "preflight": 31,
     "train": 32,
     # Beside a run: what others read and write.
     # Floor 4: doors.
     "command_line": 38,
+    "compilation": 38,
     "saved_run": 39,
     "config_file": 39,
     "prepare": 40,
@@ -77,7 +80,7 @@ RANKS = {
 }
 
 # What a door may stand on, beside its room.
-DOORS = {"command_line", "config_file"}
+DOORS = {"command_line", "compilation", "config_file"}
 
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {

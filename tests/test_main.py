@@ -19,7 +19,7 @@ import tiny
 from forked import environment
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import main
+from anytime_jax import compilation, main
 from anytime_jax.records import read_records
 
 TESTS = pathlib.Path(__file__).parent
@@ -27,7 +27,7 @@ REPOSITORY = TESTS.parent
 
 RUN_EACH = """
 import json, os, sys, warnings
-from anytime_jax import main
+from anytime_jax import compilation, main
 from forked import leaving
 warnings.simplefilter("ignore")  # forking while JAX has threads is what this is about
 for line in sys.stdin:
@@ -146,7 +146,7 @@ def run_main(monkeypatch, capsys):
         monkeypatch.setattr(main, "CONFIG", types.SimpleNamespace(value=settings))
         for flag in ("_FALL_BACK", "_COORDINATOR", "_PROCESSES", "_PROCESS", "_CLUSTER"):
             monkeypatch.setattr(main, flag, types.SimpleNamespace(value=None))
-        monkeypatch.setattr(main, "set_up_jax", lambda: None)
+        monkeypatch.setattr(compilation, "set_up", lambda: None)
         status = main.run(["anytime_jax.main"])
         return status, capsys.readouterr().err
 

@@ -25,8 +25,9 @@ from absl import app, logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from anytime_jax import compilation
 from anytime_jax.command_line import complain, open_console
-from anytime_jax.config_file import CONFIG, parse, set_up_jax
+from anytime_jax.config_file import CONFIG, parse
 from anytime_jax.errors import InputError
 from anytime_jax.settings import Section
 from anytime_jax.theory import commands, figures, tables
@@ -35,7 +36,7 @@ from anytime_jax.theory import commands, figures, tables
 def main(argv: Sequence[str]) -> int:
     """Runs the command line and returns its exit status."""
     console = open_console(width=200)
-    set_up_jax()
+    compilation.set_up()
     try:
         if CONFIG.value is not None:
             if len(argv) > 1:

@@ -1,0 +1,78 @@
+"""Loss and perplexity of any weights of a run on any data: `python -m anytime_jax.evaluate --help`.
+
+    python -m anytime_jax.evaluate --run=runs/NAME --weights last f25 f=35
+
+By default on the validation split of the run's own data, the windows of its own evaluations.
+Differences are to the first weights named, window by window, with their standard error. Exit
+status: 0 fine, 1 broken, 2 bad input.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anytime_jax import compilation, saved_run, weights
+from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax.scoring import mean_and_error
+from anytime_jax.units import human
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      argv: the arguments; those of the process by default.
+
+    Returns:
+      The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+    return answer(lambda: _evaluate(arguments, open_console()), arguments.debug)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m anytime_jax.evaluate",
+        description="Loss and perplexity of any weights of a run.",
+        allow_abbrev=False,
+    )
+    saved_run.add_options(parser, many=True)
+    saved_run.add_data_options(parser)
+    return parser
+
+
+def _evaluate(arguments: argparse.Namespace, console: Console) -> int:
+    compilation.set_up()
+    allowed = saved_run.limits(arguments)
+    saved = weights.open_saved(arguments.run, arguments.step)
+    names = arguments.weights or list(saved.here)
+    mixes = {name: weights.find(saved, name, allowed) for name in names}
+    scorer, count = saved_run.open_scorer(saved, arguments)
+    console.print(
+        f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens), on "
+        f"{human(count * scorer.length)} tokens of {arguments.split}",
+        markup=False,
+    )
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("weights", overflow="fold")
+    for name in ("loss", "perplexity", f"minus {names[0]}", "kernel error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    first = None
+    for name, mix in mixes.items():
+        losses = scorer.losses(scorer.put(weights.read(saved, mix)), 0, count)
+        first = losses if first is None else first
+        mean, (gap, error) = float(losses.mean()), mean_and_error(losses - first)
+        difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
+        kernel = f"{mix.error:.2%}" if mix.error else ""
+        table.add_row(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

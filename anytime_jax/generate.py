@@ -1,0 +1,99 @@
+"""Text from any weights of a run, as it is made: `python -m anytime_jax.generate --help`.
+
+    python -m anytime_jax.generate --run=runs/NAME --weights=f25 --prompt="def main("
+
+The prompt and what follows it go to standard output, everything else to standard error. Exit
+status: 0 fine, 1 broken, 2 bad input, 130 Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from anytime_jax import compilation, saved_run, weights
+from anytime_jax.command_line import Parser, answer
+from anytime_jax.errors import InputError
+from anytime_jax.sampling import Sampling, stream
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      argv: the arguments; those of the process by default.
+
+    Returns:
+      The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+
+    def work() -> int:
+        try:
+            return _generate(arguments)
+        except BrokenPipeError:  # the reader has seen enough: what is left goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+    try:
+        return answer(work, arguments.debug)
+    except KeyboardInterrupt:
+        print(flush=True)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m anytime_jax.generate",
+        description="Text from any weights of a run, as it is made.",
+        allow_abbrev=False,
+    )
+    saved_run.add_options(parser)
+    add = parser.add_argument
+    add("--prompt", default="", help="what the text begins with (default: nothing)")
+    add("--tokens", type=int, default=200, help="how many to make at most (default 200)")
+    add("--temperature", type=float, default=0.8, help="0 for the likeliest token (default 0.8)")
+    add("--top-k", type=int, default=0, help="tokens to draw from; 0 for all (default 0)")
+    add("--top-p", type=float, default=0.95, help="share of them to draw from (default 0.95)")
+    add("--seed", type=int, default=0, help="the same seed gives the same text (default 0)")
+    add("--vocabulary", type=Path, metavar="FILE", help="if it is not with the data of the run")
+    return parser
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    compilation.set_up()
+    allowed = saved_run.limits(arguments)
+    try:
+        sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    except ValueError as error:
+        raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
+    if arguments.tokens < 1:
+        raise InputError(f"--tokens={arguments.tokens}: give a number from 1")
+    saved = weights.open_saved(arguments.run, arguments.step)
+    _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
+    mix, params = saved_run.load(saved, arguments.weights, allowed)
+    print(f"{weights.describe(mix)} of {saved.run_dir}", file=sys.stderr)
+    (prompt,) = vocabulary.encode([arguments.prompt])
+    # A single device: one text is too little to split.
+    made = stream(
+        saved.config.model,
+        jax.device_put(params),
+        prompt,
+        sampling,
+        arguments.tokens,
+        vocabulary.eos_id,
+    )
+    text = vocabulary.stream()
+    for token in prompt:
+        print(text.add(int(token)), end="")
+    for token in made:
+        print(text.add(token), end="", flush=True)
+    print(text.end(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
