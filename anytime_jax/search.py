@@ -19,7 +19,8 @@ from anytime_jax.model import Params
 from anytime_jax.scoring import Scorer, mean_and_error
 from anytime_jax.weights import Limits, Saved
 
-_LEAST_DIRECTION = 1e-7  # of the spread of the kept trees, relative: below it all is rounding
+_LEAST_DIRECTION = 1e-5  # of the spread of the kept trees, squared: below it all is rounding
+_MOST_STEPS = 40  # of a descent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Search:
         start = next(i for i, x in enumerate(kept) if x == _nearest_to_25(self._saved.here))
         shares = self._descend(trees, start, say)
         mix = Mix(tuple(kept), tuple(shares.tolist()))
-        spec = ", ".join(f'"{x.name}": {share:.6g}' for x, share in zip(kept, shares, strict=True))
+        spec = ", ".join(f'"{x.name}": {share:.9g}' for x, share in zip(kept, shares, strict=True))
         return self._reading(f"mix:{{{spec}}}", mix, weights.read(self._saved, mix))
 
     def _descend(self, trees: list[Params], start: int, say: Callable[[str], None]) -> np.ndarray:
@@ -132,7 +133,7 @@ class Search:
             say(f"a mix of loss {value:.4f}")
             return value, directions.T @ slope
 
-        options = {"maxiter": 40, "gtol": 1e-5}
+        options = {"maxiter": _MOST_STEPS, "gtol": 1e-5}
         zero = np.zeros(directions.shape[1])
         found = scipy.optimize.minimize(
             value_and_grad, zero, jac=True, method="BFGS", options=options
