@@ -65,8 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--verify", action="store_true", help="load it with the target library and compare")
     add(
         "--verify-python",
-        type=Path,
-        default=Path(sys.executable),
+        default=sys.executable,
         metavar="PYTHON",
         help="an interpreter that has that library (default: this one)",
     )
@@ -78,7 +77,7 @@ def _export(arguments: argparse.Namespace, console: Console) -> int:
     directory.check_free(arguments.output, arguments.overwrite)
     if arguments.verify and shutil.which(arguments.verify_python) is None:
         raise InputError(
-            f"--verify-python={arguments.verify_python} is no interpreter: give a path"
+            f"--verify-python={arguments.verify_python} is no interpreter: give its path"
         )
     saved = weights.open_saved(arguments.run, arguments.step)
     shape = saved.config.model
@@ -98,17 +97,19 @@ def _export(arguments: argparse.Namespace, console: Console) -> int:
     with directory.creating(arguments.output, arguments.overwrite) as part:
         directory.write_model(part, form, shape, params, vocabulary.eos_id, arguments.dtype)
         write_tokenizer(file, part, shape.length)
-        shutil.copyfile(file, part / VOCABULARY_NAME)
+        (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
         (part / directory.ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
         written = (part / directory.WEIGHTS).stat().st_size
         if arguments.verify:
             for line in verify(part, form.name, arguments.verify_python):
                 console.print(line, markup=False)
-    console.print(f"wrote {arguments.output} ({size(written)}, {form.name}, {arguments.dtype})")
+    console.print(
+        f"wrote {arguments.output} ({size(written)}, {form.name}, {arguments.dtype})", markup=False
+    )
     return 0
 
 
-def verify(model: Path, form: str, python: Path) -> list[str]:
+def verify(model: Path, form: str, python: str) -> list[str]:
     """Loads an exported model with the library it is for, and compares its logits and its tokens.
 
     Args:
@@ -120,12 +121,17 @@ def verify(model: Path, form: str, python: Path) -> list[str]:
       lines that say what was compared.
 
     Raises:
-      InputError: if the interpreter lacks the library.
+      InputError: if the interpreter lacks the library, or is none.
       RunError: if the model does not load, or is not alike.
     """
     library = directory.FORMATS[form].library
-    command = [str(python), str(VERIFIERS / f"{form}.py"), str(model)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [python, str(VERIFIERS / f"{form}.py"), str(model)]
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(
+            f"--verify-python={python} is no interpreter ({error.strerror}): give its path"
+        ) from error
     last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
     if done.returncode:
         if last.startswith("ModuleNotFoundError"):
@@ -134,16 +140,23 @@ def verify(model: Path, form: str, python: Path) -> list[str]:
                 f"{library}, torch and safetensors"
             )
         raise RunError(f"{library} does not load the model: {last}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    for name, difference in found["logits"].items():
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+        logits, same_tokens = dict[str, float](found["logits"]), bool(found["same_tokens"])
+    except (IndexError, ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"--verify-python={python} does not say how the model compares, so it is no Python "
+            "interpreter: give the path of one"
+        ) from error
+    for name, difference in logits.items():
         if not difference <= LARGEST_DIFFERENCE:
             raise RunError(
                 f"{name} gives other logits: they differ by {difference:.2g}, more than "
                 f"{LARGEST_DIFFERENCE:g}"
             )
-    if not found["same_tokens"]:
+    if not same_tokens:
         raise RunError(f"{library} gives other tokens for {_PROMPT!r}")
-    return [f"verified: {name}: {x:.1e} between logits" for name, x in found["logits"].items()]
+    return [f"verified: {name}: {x:.1e} between logits" for name, x in logits.items()]
 
 
 def _about(

@@ -1,7 +1,8 @@
 """Where a run begins that does not begin from random weights: a model from another library's files.
 
 Moments are zero, every average starts from these weights, the clocks stand at 0, and the data are
-read from their beginning. The directory is read at the first start only.
+read from their beginning. The directory is read at the first start; later ones only compare what
+is still there with what the run began from.
 """
 
 import dataclasses
@@ -48,14 +49,19 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
     """
     if not config.initial_weights:
         return None
-    run_dir = Path(config.run_dir)
+    path, run_dir = Path(config.initial_weights), Path(config.run_dir)
     if integrity.saved_steps(run_dir):  # they have been read
-        return Initial(None, str((identity.read(run_dir) or {}).get("initial_weights")))
+        began = str((identity.read(run_dir) or {}).get("initial_weights"))
+        try:
+            return Initial(None, directory.digest(path))
+        except (InputError, OSError):  # they are gone, and not needed
+            return Initial(None, began)
     try:
-        described = directory.describe(Path(config.initial_weights))
+        described = directory.describe(path)
         _check_shape(config, described)
+        directory.check_params(described, config.model)
         _check_vocabulary(dataset, described)
-        return Initial(described, directory.digest(described.directory))
+        return Initial(described, directory.digest(path))
     except InputError as error:
         raise InputError(f"config.initial_weights: {error}") from error
 
@@ -69,7 +75,7 @@ def begin(initial: Initial, config: Config, program: Program) -> Restored:
       program: its functions.
 
     Raises:
-      InputError: if a tensor is missing or of another shape.
+      InputError: if there is nothing to begin from any more.
     """
     if initial.described is None:
         raise InputError(
@@ -77,6 +83,8 @@ def begin(initial: Initial, config: Config, program: Program) -> Restored:
         )
     params = directory.read_params(initial.described, config.model)
     state, placement = program.init(), program.state_placement
+    for array in jax.tree.leaves((state.params, averaging.averages(state.opt_state))):
+        array.delete()  # before others take as much memory again
     placed = averaging.averages(placement.opt_state)
     trees = {label: _put(params, places) for label, places in placed.items()}
     opt_state = averaging.replace_averages(state.opt_state, trees)

@@ -24,8 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax import model
-from anytime_jax.errors import InputError
-from anytime_jax.formats.format import Format, Settings, from_tensors, to_tensors
+from anytime_jax.checks import require_count, shown
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.formats.format import Format, Settings, check_tensors, from_tensors, to_tensors
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.formats.olmo2 import OLMO2
 from anytime_jax.model import ModelConfig, Params
@@ -35,6 +36,7 @@ WEIGHTS, PARITY, ABOUT = "model.safetensors", "parity.safetensors", "anytime_jax
 TOKENIZER = "tokenizer.json"
 _INDEX = f"{WEIGHTS}.index.json"  # where the weights are in several files
 _PROMPT_TOKENS = 32
+_FLOATS = ("F32", "F16", "BF16")  # types of weights that float32 holds exactly
 _STRIDE = 7919  # a prime: the prompt's ids are spread over the vocabulary
 
 
@@ -65,6 +67,7 @@ def creating(directory: Path, overwrite: bool) -> Iterator[Path]:
       InputError: if something is there and may not be overwritten, or nothing can be made there.
     """
     check_free(directory, overwrite)
+    directory = directory.resolve()  # a link, "." or ".." stands for what it names
     part = directory.with_name(f"{directory.name}.{os.getpid()}.part")
     old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
     try:
@@ -78,9 +81,13 @@ def creating(directory: Path, overwrite: bool) -> Iterator[Path]:
         if directory.exists():
             directory.rename(old)
         part.rename(directory)
+    except BaseException:
+        if old.exists():
+            old.rename(directory)
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def check_free(directory: Path, overwrite: bool) -> None:
@@ -113,19 +120,17 @@ def write_model(
       params: NumPy float32 arrays.
       eos_id: the id that ends a document.
       dtype: "float32" or "bfloat16", of the weights in the file.
+
+    Raises:
+      RunError: if a file cannot be written.
     """
-    safetensors = _safetensors()
     rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
-    tensors = to_tensors(form.pieces, rounded)
-    safetensors.numpy.save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    _save(to_tensors(form.pieces, rounded), directory / WEIGHTS, {"format": "pt"})
     for name, content in form.files(form.settings(config), eos_id, dtype).items():
         (directory / name).write_text(content, encoding="utf-8")
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
     logits = compute_logits(config, rounded, tokens)
-    record = {"tokens": tokens.astype(np.int32), "logits": logits}
-    safetensors.numpy.save_file(record, directory / PARITY)
-    for name in (WEIGHTS, PARITY):  # the library lets their owner alone read them
-        (directory / name).chmod(0o644)
+    _save({"tokens": tokens.astype(np.int32), "logits": logits}, directory / PARITY)
 
 
 def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) -> np.ndarray:
@@ -149,15 +154,40 @@ def describe(directory: Path) -> Described:
     form = next((form for form in FORMATS.values() if form.model_type == kind), None)
     if form is None:
         known = ", ".join(repr(form.model_type) for form in FORMATS.values())
-        raise InputError(f"{directory / name}: model_type = {kind!r} is none of {known}")
+        raise InputError(f"{directory / name}: model_type = {shown(kind)} is none of {known}")
     try:
         shape = form.shape(settings)
-    except InputError as error:
+    except ValueError as error:
         raise InputError(f"{directory / name}: {error}") from error
-    rows = shape["embedding_rows"]
-    shape = {"vocab_size": _vocab_size(directory, rows), **shape}
-    floats = {x: float(shape[x]) for x in ("rope_theta", "norm_epsilon")}
-    return Described(directory, form, {"architecture": form.name, **shape, **floats})
+    if "vocab_size" not in shape:
+        shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
+    return Described(directory, form, {"architecture": form.name, **shape})
+
+
+def check_params(described: Described, config: ModelConfig) -> None:
+    """Checks that the weights of a model in a directory are there; reads none.
+
+    Args:
+      described: the model.
+      config: its shape.
+
+    Raises:
+      InputError: if a tensor is missing, left over, of another shape or of another type.
+    """
+    directory = described.directory
+    with _opened(directory) as files:
+        slices = {name: file.get_slice(name) for name, file in files.items()}
+        for name, each in slices.items():
+            if each.get_dtype() not in _FLOATS:
+                raise InputError(
+                    f"{directory}: its tensor {name} is of type {each.get_dtype()}, not one of "
+                    f"{', '.join(_FLOATS)}: convert the model to one of them"
+                )
+        shapes = {name: tuple(each.get_shape()) for name, each in slices.items()}
+        try:
+            check_tensors(described.form.pieces, shapes, config)
+        except InputError as error:
+            raise InputError(f"{directory}: {error}: copy it again") from error
 
 
 def read_params(described: Described, config: ModelConfig) -> Params:
@@ -168,25 +198,15 @@ def read_params(described: Described, config: ModelConfig) -> Params:
       config: its shape.
 
     Raises:
-      InputError: if a tensor is missing, left over, of another shape or of another type.
+      InputError: as `check_params`.
     """
-    safetensors, files = _safetensors(), weight_files(described.directory)
-    with contextlib.ExitStack() as stack:
-        opened = {}
-        for file in files:
-            try:
-                handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
-            except Exception as error:  # the library raises its own kinds
-                raise InputError(f"{file} cannot be read ({error}): copy it again") from error
-            opened |= dict.fromkeys(handle.keys(), handle)
+    check_params(described, config)
+    with _opened(described.directory) as files:
 
         def get(name: str) -> np.ndarray:
-            return np.asarray(opened[name].get_tensor(name), np.float32)
+            return np.asarray(files[name].get_tensor(name), np.float32)
 
-        try:
-            return from_tensors(described.form.pieces, list(opened), get, config)
-        except InputError as error:
-            raise InputError(f"{described.directory}: {error}") from error
+        return from_tensors(described.form.pieces, get, config)
 
 
 def digest(directory: Path) -> str:
@@ -207,9 +227,12 @@ def weight_files(directory: Path) -> list[Path]:
     Raises:
       InputError: if one is not there.
     """
-    names = [WEIGHTS]
-    if (directory / _INDEX).is_file():
-        names = sorted(set(_read_json(directory / _INDEX)["weight_map"].values()))
+    names, index = [WEIGHTS], directory / _INDEX
+    if index.is_file() and not (directory / WEIGHTS).is_file():
+        named = _read_json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(x, str) for x in named.values()):
+            raise InputError(f"{index} has no weight_map of files: copy it again")
+        names = sorted(set(named.values()))
     for name in names:
         if Path(name).name != name or not (directory / name).is_file():
             raise InputError(f"{directory} has no {name}: copy the model again")
@@ -230,7 +253,7 @@ def _read_settings(directory: Path) -> tuple[str, Settings]:
 def _read_json(path: Path) -> Settings:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): copy it again") from error
 
 
@@ -238,21 +261,66 @@ def _read_yaml(path: Path) -> Settings:
     import yaml
 
     try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["model"])
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("it has aliases, which can unfold without end")
+        return dict(yaml.safe_load(text)["model"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read ({error!r}): copy it again") from error
 
 
 def _vocab_size(directory: Path, rows: int) -> int:
     """The number of tokens that exist, where the format knows only that of rows."""
-    if (directory / ABOUT).is_file():
-        return int(_read_json(directory / ABOUT)["vocab_size"])
-    if not (directory / TOKENIZER).is_file():
+    file = next((x for name in (ABOUT, TOKENIZER) if (x := directory / name).is_file()), None)
+    if file is None:
         return rows
-    tokenizer = _read_json(directory / TOKENIZER)
+    content = _read_json(file)
+    try:
+        size = content["vocab_size"] if file.name == ABOUT else 1 + _highest_id(content)
+        require_count("vocab_size", size, least=1)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{file} does not say how many tokens there are ({error!r}): copy it again"
+        ) from error
+    if size > rows:
+        raise InputError(
+            f"{file} has {size:,} tokens, where the model has {rows:,} rows: it is not that of "
+            "this model"
+        )
+    return size
+
+
+def _highest_id(tokenizer: Settings) -> int:
+    """The highest id in a tokenizer.json; ids can have holes."""
     pieces = tokenizer["model"]["vocab"]
     ids = range(len(pieces)) if isinstance(pieces, list) else pieces.values()
-    return 1 + max([*ids, *(added["id"] for added in tokenizer.get("added_tokens", ()))])
+    return max([*ids, *(added["id"] for added in tokenizer.get("added_tokens") or ())])
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[dict[str, Any]]:
+    """The open file of weights that holds a tensor, by the tensor's name."""
+    safetensors = _safetensors()
+    with contextlib.ExitStack() as stack:
+        opened: dict[str, Any] = {}
+        for file in weight_files(directory):
+            try:
+                handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
+            except Exception as error:  # the library raises its own kinds
+                raise InputError(f"{file} cannot be read ({error}): copy it again") from error
+            opened |= dict.fromkeys(handle.keys(), handle)
+        yield opened
+
+
+def _save(
+    tensors: dict[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    safetensors = _safetensors()
+    try:
+        safetensors.numpy.save_file(tensors, file, metadata)
+    except safetensors.SafetensorError as error:  # no OSError, even where the disk is full
+        raise RunError(f"{file} cannot be written ({error})") from error
+    file.chmod(0o644)  # the library lets its owner alone read it
 
 
 def _safetensors() -> Any:

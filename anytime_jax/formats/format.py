@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.checks import shown
+from anytime_jax.checks import require_count, require_positive, shown
 from anytime_jax.checksums import by_name
 from anytime_jax.errors import InputError
 from anytime_jax.integrity import nested
 from anytime_jax.model import ModelConfig, Params, param_shapes
 
 Settings = dict[str, Any]
+_REAL = ("rope_theta", "norm_epsilon")  # of our settings; the others count something
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,18 +110,24 @@ class Format:
           settings: theirs.
 
         Raises:
-          InputError: for what our decoder cannot express; the message names the setting.
+          ValueError: for what our decoder cannot express; the message names the setting.
         """
-        given = self.tidy(settings)
+        given, shape = self.tidy(settings), Settings()
         for name, value in self.fixed.items():
             if given.get(name, value) != value:
                 raise InputError(
                     f"{name} = {shown(given[name])} cannot be expressed here: it must be {value!r}"
                 )
-        missing = [theirs for theirs in self.names.values() if given.get(theirs) is None]
-        if missing:
-            raise InputError(f"it has no {missing[0]}")
-        return {ours: given[theirs] for ours, theirs in self.names.items()}
+        for ours, theirs in self.names.items():
+            value = given.get(theirs)
+            if value is None:
+                raise InputError(f"it has no {theirs}")
+            if ours in _REAL:
+                require_positive(theirs, value)
+            else:
+                require_count(theirs, value, least=1)
+            shape[ours] = float(value) if ours in _REAL else value
+        return shape
 
 
 def to_tensors(pieces: Sequence[Piece], params: Params) -> dict[str, np.ndarray]:
@@ -138,43 +145,59 @@ def to_tensors(pieces: Sequence[Piece], params: Params) -> dict[str, np.ndarray]
     }
 
 
-def from_tensors(
-    pieces: Sequence[Piece],
-    names: Sequence[str],
-    get: Callable[[str], np.ndarray],
-    config: ModelConfig,
-) -> Params:
-    """Returns the weight tree that another library has under its names, float32.
+def check_tensors(
+    pieces: Sequence[Piece], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
+) -> None:
+    """Checks that the tensors of another library are those of a model.
 
     Args:
       pieces: their names.
-      names: of the tensors that there are.
-      get: returns one of them.
+      shapes: of the tensors that there are, by name.
       config: the shape of the model.
 
     Raises:
       InputError: if a tensor is missing, left over or of another shape.
     """
-    shapes = by_name(param_shapes(config))
-    flat = {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
-    expected = list(_expand(pieces, config.layers))
-    wanted = {name for name, _, _ in expected}
+    flat = _empty(config)
+    expected = {
+        name: piece.take(at(flat[piece.leaf])).shape
+        for name, piece, at in _expand(pieces, config.layers)
+    }
     for which, odd in (
-        ("misses", sorted(wanted - set(names))),
-        ("has no place for", sorted(set(names) - wanted)),
+        ("lacks", sorted(expected.keys() - shapes.keys())),
+        ("should not have", sorted(shapes.keys() - expected.keys())),
     ):
         if odd:
             more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
             raise InputError(f"it {which} the tensor {odd[0]}{more}")
-    for name, piece, at in expected:
-        array, tensor = at(flat[piece.leaf]), get(name)
-        if tensor.shape != (expected_shape := piece.take(array).shape):
+    for name, shape in expected.items():
+        if shapes[name] != shape:
             raise InputError(
-                f"its tensor {name} has the shape {tensor.shape}, where its configuration says "
-                f"{expected_shape}"
+                f"its tensor {name} has the shape {shapes[name]}, where its configuration says "
+                f"{shape}"
             )
-        piece.put(array, tensor)
+
+
+def from_tensors(
+    pieces: Sequence[Piece], get: Callable[[str], np.ndarray], config: ModelConfig
+) -> Params:
+    """Returns the weight tree that another library has under its names, float32.
+
+    Args:
+      pieces: their names.
+      get: returns a tensor by its name; `check_tensors` found them fine.
+      config: the shape of the model.
+    """
+    flat = _empty(config)
+    for name, piece, at in _expand(pieces, config.layers):
+        piece.put(at(flat[piece.leaf]), get(name))
     return nested(flat)
+
+
+def _empty(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Our arrays by name, to be filled; no memory is taken before."""
+    shapes = by_name(param_shapes(config))
+    return {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
 
 
 def _expand(

@@ -6,22 +6,42 @@ for `transformers` after `import hf_olmo`; both read the same `model.safetensors
 
 import json
 
+from anytime_jax.checks import is_number, shown
+from anytime_jax.errors import InputError
 from anytime_jax.formats.format import Format, Piece, Settings
+
+# What the library takes a setting to be that is not there, where our decoder differs or has a
+# choice.
+_DEFAULTS: Settings = {
+    "activation_type": "swiglu",
+    "attention_layer_norm": False,
+    "include_bias": True,
+    "layer_norm_eps": 1e-5,
+    "rope": False,
+    "rope_theta": 10_000,
+    "weight_tying": True,
+}
 
 
 def _tidy(settings: Settings) -> Settings:
-    """A width of the MLP may be given as a multiple of the model's."""
-    tidied = dict(settings)
-    if tidied.get("mlp_hidden_size") is None and {"mlp_ratio", "d_model"} <= tidied.keys():
-        tidied["mlp_hidden_size"] = tidied["mlp_ratio"] * tidied["d_model"]
-    if tidied.get("embedding_size") is None:
-        tidied["embedding_size"] = tidied.get("vocab_size")
-    if tidied.get("n_kv_heads") is None:
-        tidied["n_kv_heads"] = tidied.get("n_heads")
-    if not tidied.get("bias_for_layer_norm"):  # None: as include_bias
-        tidied["bias_for_layer_norm"] = tidied.get("include_bias", False)
-    tidied["multi_query_attention"] = tidied["n_kv_heads"] != tidied.get("n_heads")
-    return {"layer_norm_eps": 1e-5, "rope_theta": 10_000, **tidied}
+    """Some say nothing, or that they are as another; a width of the MLP may be a multiple."""
+    given = {**_DEFAULTS, **settings}
+    if given.get("norm_after"):
+        raise InputError("norm_after = True cannot be expressed here: it must be False")
+    heads, shared = given.get("n_heads"), given.get("n_kv_heads")
+    if shared not in (None, heads):
+        raise InputError(
+            f"n_kv_heads = {shown(shared)} cannot be expressed here: every head has its own keys "
+            f"and values, n_heads = {shown(heads)}"
+        )
+    others = {
+        "embedding_size": given.get("vocab_size"),
+        "bias_for_layer_norm": given["include_bias"],
+        "multi_query_attention": False,
+    }
+    if is_number(given.get("mlp_ratio")) and is_number(given.get("d_model")):
+        others["mlp_hidden_size"] = given["mlp_ratio"] * given["d_model"]
+    return given | {name: x for name, x in others.items() if given.get(name) is None}
 
 
 def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:

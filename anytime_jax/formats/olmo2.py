@@ -2,23 +2,27 @@
 
 import json
 
+from anytime_jax.checks import shown
 from anytime_jax.errors import InputError
 from anytime_jax.formats.format import Format, Piece, Settings
 
 
 def _tidy(settings: Settings) -> Settings:
     """The rotary embedding is described in two ways, by the age of the library that wrote it."""
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    rope = rope if isinstance(rope, dict) else {"rope_type": rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise InputError(f"rope_type = {kind!r} cannot be expressed here: it must be 'default'")
+        raise InputError(
+            f"rope_type = {shown(kind)} cannot be expressed here: it must be 'default'"
+        )
     heads, shared = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
     if shared not in (None, heads):
         raise InputError(
-            f"num_key_value_heads = {shared} cannot be expressed here: every head has its own keys "
-            f"and values, num_attention_heads = {heads}"
+            f"num_key_value_heads = {shown(shared)} cannot be expressed here: every head has "
+            f"its own keys and values, num_attention_heads = {shown(heads)}"
         )
-    theta = settings.get("rope_theta", rope.get("rope_theta"))
+    theta = rope.get("rope_theta", settings.get("rope_theta"))
     return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}
 
 
