@@ -142,7 +142,8 @@ def verify(model: Path, form: str, python: str) -> list[str]:
         raise RunError(f"{library} does not load the model: {last}")
     try:
         found = json.loads(done.stdout.splitlines()[-1])
-        logits, same_tokens = dict[str, float](found["logits"]), bool(found["same_tokens"])
+        logits = {str(name): float(x) for name, x in dict(found["logits"]).items()}
+        same_tokens = bool(found["same_tokens"])
     except (IndexError, ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"--verify-python={python} does not say how the model compares, so it is no Python "
