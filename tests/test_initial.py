@@ -35,12 +35,11 @@ def weights(seed=5):
     )
 
 
-def lay(folder, seed=5, **changes):
+def lay(folder, seed=5):
     """A directory with a model in it."""
     folder.mkdir(parents=True)
-    shape = tiny.config("unused", **changes).model
-    params = weights(seed)
-    directory.write_model(folder, FORMATS[shape.architecture], shape, params, 1, "float32")
+    shape, params = tiny.config("unused").model, weights(seed)
+    directory.write_model(folder, FORMATS["olmo"], shape, params, 1, "float32")
     return folder
 
 
@@ -77,7 +76,7 @@ def is_given(tree):
 # What it begins with
 
 
-@pytest.mark.parametrize("axes", [None, FSDP, SPLIT])
+@pytest.mark.parametrize("axes", [None, pytest.param(FSDP, marks=pytest.mark.slow), SPLIT])
 def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, dataset, tmp_path):
     mesh = tiny.mesh(8 if axes is SPLIT else 2, **axes) if axes else tiny.mesh()
     restored, program = begun(given, dataset, tmp_path / "run", mesh)
@@ -104,6 +103,7 @@ def _shards(tree):
     return (y.data for x in jax.tree.leaves(tree) for y in x.addressable_shards)
 
 
+@pytest.mark.slow
 def test_averages_in_host_memory_too(given, dataset, tmp_path):
     restored, program = begun(given, dataset, tmp_path / "run", average_memory="host")
     averages = averaging.averages(restored.state.opt_state)
@@ -159,7 +159,7 @@ def test_what_was_exported_can_be_gone_on_with(run, given, dataset, tmp_path):
 
 
 def test_it_goes_on_when_the_directory_is_gone(run, given, dataset, tmp_path):
-    copied = lay(tmp_path / "model")
+    copied = shutil.copytree(given, tmp_path / "model")
     changes = {"initial_weights": str(copied), "log__every": "1 steps"}
     start(tmp_path / "run", dataset, after(6), **changes)
     assert saved_steps(tmp_path / "run")[-1] == 6
@@ -238,12 +238,14 @@ def test_another_shape_is_told_by_its_name(name, value, theirs, given, dataset, 
     refused(given, dataset, tmp_path, message, **{f"model__{name}": value})
 
 
-def test_sequences_may_be_shorter_and_not_longer(dataset, tmp_path):
-    longer = lay(tmp_path / "longer", model__length=64)
-    restored, _ = begun(longer, dataset, tmp_path / "run")
+def test_sequences_may_be_shorter_and_not_longer(given, dataset, tmp_path):
+    mine = shutil.copytree(given, tmp_path / "model")
+    said = json.loads((mine / "config.json").read_text())
+    (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 64}))
+    restored, _ = begun(mine, dataset, tmp_path / "run")
     assert is_given(restored.state.params)
-    shorter = lay(tmp_path / "shorter", model__length=4)
-    refused(shorter, dataset, tmp_path, r"config\.model\.length = 8 must be at most 4")
+    (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 4}))
+    refused(mine, dataset, tmp_path, r"config\.model\.length = 8 must be at most 4")
 
 
 def test_broken_weights_leave_no_run_behind(given, dataset, tmp_path):
@@ -306,8 +308,8 @@ def test_the_configuration_asks_for_a_model():
         continued.get_config("nowhere")
 
 
-def test_a_vocabulary_smaller_than_its_rows(tmp_path):
-    mine = lay(tmp_path / "model", model__architecture="olmo")
+def test_a_vocabulary_smaller_than_its_rows(given, tmp_path):
+    mine = shutil.copytree(given, tmp_path / "model")
     said = json.loads((mine / "config.json").read_text())
     assert (said["vocab_size"], said["embedding_size"]) == (300, 304)
     (mine / ABOUT).write_text("{")  # not asked: its configuration says it
