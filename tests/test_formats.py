@@ -598,3 +598,9 @@ def test_a_link_and_a_dot_stand_for_what_they_name(tmp_path, monkeypatch):
         (part / ABOUT).write_text("from inside")
     assert (tmp_path / "model" / ABOUT).read_text() == "from inside"
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link", "model"]
+
+
+def test_names_as_transformers_writes_them_are_read(tmp_path):
+    """`OLMoForCausalLM.save_pretrained` puts the package's model under `model.`."""
+    held = {f"model.{name}": tensor for name, tensor in tensors("olmo").items()}
+    assert equal(read(lay(tmp_path / "model", "olmo", held), "olmo"), oracle("olmo")[1])

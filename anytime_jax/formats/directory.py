@@ -175,15 +175,14 @@ def check_params(described: Described, config: ModelConfig) -> None:
       InputError: if a tensor is missing, left over, of another shape or of another type.
     """
     directory = described.directory
-    with _opened(directory) as files:
-        slices = {name: file.get_slice(name) for name, file in files.items()}
-        for name, each in slices.items():
+    with _opened(described) as tensors:
+        for name, each in tensors.items():
             if each.get_dtype() not in _FLOATS:
                 raise InputError(
                     f"{directory}: its tensor {name} is of type {each.get_dtype()}, not one of "
                     f"{', '.join(_FLOATS)}: convert the model to one of them"
                 )
-        shapes = {name: tuple(each.get_shape()) for name, each in slices.items()}
+        shapes = {name: tuple(each.get_shape()) for name, each in tensors.items()}
         try:
             check_tensors(described.form.pieces, shapes, config)
         except InputError as error:
@@ -201,10 +200,10 @@ def read_params(described: Described, config: ModelConfig) -> Params:
       InputError: as `check_params`.
     """
     check_params(described, config)
-    with _opened(described.directory) as files:
+    with _opened(described) as tensors:
 
         def get(name: str) -> np.ndarray:
-            return np.asarray(files[name].get_tensor(name), np.float32)
+            return np.asarray(tensors[name][:], np.float32)
 
         return from_tensors(described.form.pieces, get, config)
 
@@ -298,17 +297,18 @@ def _highest_id(tokenizer: Settings) -> int:
 
 
 @contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[dict[str, Any]]:
-    """The open file of weights that holds a tensor, by the tensor's name."""
-    safetensors = _safetensors()
+def _opened(described: Described) -> Iterator[dict[str, Any]]:
+    """Every tensor of a model by its name, to be read when it is asked for its content."""
+    safetensors, prefix = _safetensors(), described.form.prefix
     with contextlib.ExitStack() as stack:
         opened: dict[str, Any] = {}
-        for file in weight_files(directory):
+        for file in weight_files(described.directory):
             try:
                 handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
             except Exception as error:  # the library raises its own kinds
                 raise InputError(f"{file} cannot be read ({error}): copy it again") from error
-            opened |= dict.fromkeys(handle.keys(), handle)
+            names: list[str] = handle.keys()
+            opened |= {name.removeprefix(prefix): handle.get_slice(name) for name in names}
         yield opened
 
 

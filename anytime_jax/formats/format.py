@@ -65,6 +65,7 @@ class Format:
       names: their settings by ours, for those that both have.
       files: returns the text of each file of their configuration, by its name, given their
         settings, the id that ends a document and the type of the weights.
+      prefix: of their names of tensors, as some of their files have it and others not.
       whole: of ours, those that theirs takes as whole numbers only.
       tidy: returns their settings, as read, with one way of saying each thing.
     """
@@ -76,6 +77,7 @@ class Format:
     fixed: Mapping[str, Any]
     names: Mapping[str, str]
     files: Callable[[Settings, int, str], dict[str, str]]
+    prefix: str = ""
     whole: tuple[str, ...] = ()
     tidy: Callable[[Settings], Settings] = dict
 

@@ -116,6 +116,7 @@ OLMO = Format(
         "norm_epsilon": "layer_norm_eps",
     },
     files=_files,
+    prefix="model.",  # where transformers wrote them
     whole=("rope_theta",),
     tidy=_tidy,
 )
