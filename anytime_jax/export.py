@@ -92,6 +92,7 @@ def _export(arguments: argparse.Namespace, console: Console) -> int:
     )
     if len(mix.parts) > 1:
         console.print(f"mixed: {weights.describe(mix)}")
+    if mix.error:
         console.print(f"kernel error {mix.error:.2%}")
     about = _about(saved, arguments, mix, vocabulary)
     with directory.creating(arguments.output, arguments.overwrite) as part:

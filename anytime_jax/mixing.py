@@ -26,6 +26,7 @@ from anytime_jax.averaging import Rule
 from anytime_jax.checks import is_number, require, require_choice
 from anytime_jax.schedules import Decay, DecayShape, constant
 
+_BINS = 4000  # of iterates, in a long run: kernels change little from one to the next
 _LEAST_SINGULAR = 1e-12  # of the inner products, relative: below it two kernels are one
 
 
@@ -162,10 +163,11 @@ def best_mix(kept: Sequence[Kept], target: Target, t: int, most: int, enough: fl
     averages = [x for x in kept if x.rule is not None and x.step <= t]
     if not averages:
         raise ValueError("no average is kept: there is nothing to mix")
-    wanted = target.weights(t)
-    kernels = np.stack([x.weights(t) for x in averages])
-    inner, onto = kernels @ kernels.T, kernels @ wanted
     steps = np.array([x.step for x in averages])
+    edges = _edges(t, steps)
+    wanted = _binned(target.weights(t), edges)
+    kernels = np.stack([_binned(x.weights(t), edges) for x in averages])
+    inner, onto = kernels @ kernels.T, kernels @ wanted
 
     def solve(chosen: Sequence[int]) -> tuple[float, np.ndarray, np.ndarray]:
         rows = np.flatnonzero(np.isin(steps, chosen))
@@ -202,6 +204,18 @@ def merge(live: Sequence[Kept], target: Target, t: int) -> Mix:
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]
     parts, coefficients = zip(*pairs, strict=True)
     return Mix(parts, coefficients)
+
+
+def _edges(t: int, steps: np.ndarray) -> np.ndarray:
+    """Where bins of iterates begin: evenly, and after every checkpoint, where kernels end."""
+    even = np.linspace(0, t, min(t, _BINS) + 1).astype(int)
+    return np.unique([*even, *(steps + 1)[steps < t]])
+
+
+def _binned(kernel: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The kernel as if it were even in each bin, at unit length: inner products stay the same."""
+    widths = np.diff(np.append(edges, len(kernel)))
+    return np.add.reduceat(kernel, edges) / np.sqrt(widths)
 
 
 def _solve(inner: np.ndarray, onto: np.ndarray) -> np.ndarray:

@@ -82,7 +82,12 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
     if dataset.vocab_size != config.model.vocab_size:
         raise InputError(
             f"config.model.vocab_size = {config.model.vocab_size}, but {where} was made with a "
-            f"vocabulary of {dataset.vocab_size}: set that size, or prepare the text with the other"
+            f"vocabulary of {dataset.vocab_size}: "
+            + (
+                f"prepare the text with that of {config.initial_weights}"
+                if config.initial_weights
+                else "set that size, or prepare the text with the other"
+            )
         )
     held = dataset.splits["validation"].windows
     if config.eval_windows > held:

@@ -12,6 +12,7 @@ A run is read while it may go on, and never written. Every array is compared wit
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -210,7 +211,7 @@ def _window(saved: Saved, given: str, limits: Limits) -> Mix:
     if mix.error > limits.error:
         raise InputError(
             f"weights f={given} would have a kernel error of {mix.error:.1%}, more than "
-            f"{limits.error:.1%}: {_range_of_windows(saved, limits)}, or allow more with "
+            f"{limits.error:.1%}: {_advise(saved, rule.f, limits)}, or allow more with "
             "--max-error"
         )
     return mix
@@ -219,12 +220,14 @@ def _window(saved: Saved, given: str, limits: Limits) -> Mix:
 def _tail(saved: Saved, given: str, limits: Limits) -> Mix:
     mix = _mixed(saved, Tail(_number(given)), limits)
     if mix.error > limits.error:
+        begins = saved.step - round(float(given) * saved.step)
         count = len({part.step for part in mix.parts})
         raise InputError(
             f"weights tail:{given} would have a kernel error of {mix.error:.1%}, more than "
             f"{limits.error:.1%}, from the averages of {count} checkpoint{'s' * (count > 1)}: it "
-            "takes several, close together (config.checkpoint.keep_every; --checkpoints, now "
-            f"{limits.checkpoints}); or allow more with --max-error"
+            f"takes one near step {begins:,}, where the tail begins "
+            "(config.checkpoint.keep_every), and --checkpoints=2 or more; or allow more with "
+            "--max-error"
         )
     return mix
 
@@ -233,15 +236,27 @@ def _mixed(saved: Saved, target: Target, limits: Limits) -> Mix:
     return best_mix(saved.kept, target, saved.step, limits.checkpoints, _ENOUGH)
 
 
-def _range_of_windows(saved: Saved, limits: Limits) -> str:
-    """Says which f have a kernel error that is allowed."""
-    steps = sorted({x.step for x in saved.kept})[-limits.checkpoints :]
-    near = dataclasses.replace(saved, kept=tuple(x for x in saved.kept if x.step in steps))
-    grid = np.geomspace(0.5, 2000, 120)
-    fine = [f for f in grid if _mixed(near, GrowingWindow(f), limits).error <= limits.error]
-    if not fine:
-        return f"no f is within that, from what step {saved.step:,} keeps: choose another step"
-    return f"choose f from {min(fine):.3g} to {max(fine):.3g}, which are within that"
+def _advise(saved: Saved, f: float, limits: Limits) -> str:
+    """Says which windows have a kernel error that is allowed."""
+
+    def is_fine(f: float) -> bool:
+        return _mixed(saved, GrowingWindow(f), limits).error <= limits.error
+
+    kept = [x.rule.f for x in saved.here.values() if isinstance(x.rule, GrowingWindow)]
+    if not kept:
+        return f"step {saved.step:,} keeps no growing window: choose another step"
+    if min(kept) <= f <= max(kept):
+        return f"choose one nearer to those kept ({', '.join(map('{:g}'.format, kept))})"
+    low, high = (_edge(is_fine, start, end) for start, end in ((min(kept), 0.1), (max(kept), 1e4)))
+    return f"choose f from {low:.3g} to {high:.3g}, which are within that"
+
+
+def _edge(is_fine: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The last fine number between one that is and one that is not, to a hundredth."""
+    while abs(math.log(outside / inside)) > 0.01:
+        middle = math.sqrt(inside * outside)
+        inside, outside = (middle, outside) if is_fine(middle) else (inside, middle)
+    return inside
 
 
 def _sum(saved: Saved, given: str, limits: Limits) -> Mix:
