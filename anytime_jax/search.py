@@ -21,6 +21,7 @@ from anytime_jax.weights import Limits, Saved
 
 _LEAST_DIRECTION = 1e-5  # of the spread of the kept trees, squared: below it all is rounding
 _MOST_STEPS = 40  # of a descent
+_LEAST_GAIN = 2e-5  # nats that a step must gain for another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +134,20 @@ class Search:
             say(f"a mix of loss {value:.4f}")
             return value, directions.T @ slope
 
-        options = {"maxiter": _MOST_STEPS, "gtol": 1e-5}
-        zero = np.zeros(directions.shape[1])
+        reached = [np.inf]
+
+        def stop_when_flat(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+            if reached[-1] - intermediate_result.fun < _LEAST_GAIN:
+                raise StopIteration
+            reached.append(intermediate_result.fun)
+
         found = scipy.optimize.minimize(
-            value_and_grad, zero, jac=True, method="BFGS", options=options
+            value_and_grad,
+            np.zeros(directions.shape[1]),
+            jac=True,
+            method="BFGS",
+            callback=stop_when_flat,
+            options={"maxiter": _MOST_STEPS, "gtol": 1e-6},
         )
         return shares(found.x)
 

@@ -1,4 +1,4 @@
-"""What docs/export.md tells one to type is understood, and what it links to is there."""
+"""What the pages on reading runs out tell one to type is understood, and their links exist."""
 
 import importlib
 import json
@@ -14,8 +14,9 @@ from configs import quickstart
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
 PAGE = (REPOSITORY / "docs/export.md").read_text(encoding="utf-8")
+READOUT = (REPOSITORY / "docs/readout.md").read_text(encoding="utf-8")
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-LINKS = re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE)
+LINKS = re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE + READOUT)
 
 
 def read_commands(text):
@@ -26,7 +27,7 @@ def read_commands(text):
     return [(x[1], shlex.split(x[2], comments=True)) for x in started if x]
 
 
-COMMANDS = read_commands(PAGE)
+COMMANDS = read_commands(PAGE) + read_commands(READOUT)
 # Of the README, the part that is about the same.
 COMMANDS += read_commands(README.split("## Use the weights\n")[1].split("\n## ")[0])
 
@@ -41,8 +42,9 @@ def holds(config, name):
 
 
 def test_the_page_is_read():
-    assert {module for module, _ in COMMANDS} == {"main", "export", "prepare"}
-    assert len(COMMANDS) >= 8
+    doors = {"main", "export", "prepare", "evaluate", "readout", "generate"}
+    assert {module for module, _ in COMMANDS} == doors
+    assert len(COMMANDS) >= 16
     assert len(LINKS) >= 6
     assert len(PAGE.splitlines()) < 220
     assert "(docs/export.md)" in README
