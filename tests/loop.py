@@ -7,6 +7,7 @@ import dataclasses
 import io
 
 import pytest
+import tensorstore
 import tiny
 from rich.console import Console
 from tiny import dataset_fixture  # noqa: F401
@@ -14,10 +15,10 @@ from tiny import dataset_fixture  # noqa: F401
 from anytime_jax import preflight, train
 from anytime_jax.checkpoint import Checkpoints
 from anytime_jax.config import Config
+from anytime_jax.integrity import ARRAY_ITEMS
 from anytime_jax.progress import Display
 from anytime_jax.records import TIMINGS, read_records
 from anytime_jax.retention import retention
-from anytime_jax.train import Outcome
 
 MEANS = {"train/loss", "train/grad_norm", "train/clipped", "train/update_norm"}
 TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
@@ -77,16 +78,19 @@ def saved(run, step, config: Config | None = None, mesh=None):
     return restored
 
 
-_bits = {}
-
-
 def bits(run, step):
-    """The bytes of a checkpoint's state; one that has not been written again is read once."""
-    seal = (run / "checkpoints" / str(step) / "_CHECKPOINT_METADATA").stat()
-    key = (run, step, seal.st_ino, seal.st_mtime_ns)
-    if key not in _bits:
-        _bits[key] = {k: x.tobytes() for k, x in tiny.leaves(saved(run, step).state).items()}
-    return _bits[key]
+    """All that a checkpoint's files hold of its arrays, as TensorStore finds it: no code of ours.
+
+    Shapes, types and compressed values by item and name. Ten times as fast as `saved`.
+    """
+    found = {}
+    for item in ARRAY_ITEMS:
+        base = f"file://{run}/checkpoints/{step}/{item}/"
+        store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+        reads = {name: store.read(name) for name in store.list().result()}
+        assert reads
+        found |= {(item, name): read.result().value for name, read in reads.items()}
+    return found
 
 
 def records(run):
@@ -98,14 +102,18 @@ def records(run):
     return rows
 
 
-@pytest.fixture(scope="module", name="whole")
+def finished(factory, name, dataset, **changes):
+    """A run that nothing broke, made once for all workers: none of them changes it."""
+
+    def make(run):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(preflight, "make_program", tiny.program)
+            assert start(run, dataset, **changes)[0].reason == "stop"
+
+    return tiny.made_once(factory, name, make)
+
+
+@pytest.fixture(scope="session", name="whole")
 def whole_fixture(dataset, tmp_path_factory):
     """A run to 2x, 20 updates, that nothing broke."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(preflight, "make_program", tiny.program)
-    run = tmp_path_factory.mktemp("whole")
-    outcome, said = start(run, dataset, stop="2x")
-    patch.undo()
-    assert outcome == Outcome(20, "stop")
-    assert "from     0 steps (0x, 0 tokens) to 20 steps (2x, 1.28K tokens)" in said
-    return run
+    return finished(tmp_path_factory, "whole", dataset, stop="2x")

@@ -12,6 +12,7 @@ import tiny
 from loop import (  # noqa: F401
     after,
     bits,
+    finished,
     records,
     saved,
     shared_programs_fixture,
@@ -28,18 +29,31 @@ from anytime_jax.integrity import read_meta, saved_steps
 from anytime_jax.train import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
+TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at landmarks alone
 WSD = {**CONSTANT, "kind": "wsd", "horizon": "branch", "floor": 0.1, "shape": "linear"}
 
 
 @pytest.fixture(scope="module", name="trunk")
 def trunk_fixture(dataset, tmp_path_factory):
     """A constant run to 2x, 20 updates: landmarks 9, 10, 18, 20."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(preflight, "make_program", tiny.program)
-    run = tmp_path_factory.mktemp("trunk")
-    start(run, dataset, stop="2x", schedule=CONSTANT)
-    patch.undo()
-    return run
+    return finished(tmp_path_factory, "trunk", dataset, stop="2x", **TRUNK)
+
+
+@pytest.fixture(scope="module", name="longer")
+def longer_fixture(dataset, tmp_path_factory):
+    """The same to 3x, 30 updates, in one go."""
+    return finished(tmp_path_factory, "longer", dataset, stop="3x", **TRUNK)
+
+
+@pytest.fixture(scope="module", name="branched")
+def branched_fixture(trunk, dataset, tmp_path_factory):
+    """A WSD branch of the trunk to 2x, which writes every update down; and what it said."""
+    run = tmp_path_factory.mktemp("branched") / "branch"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "make_program", tiny.program)
+        outcome, said = leave(run, trunk, dataset, log__every="1 steps")
+    assert outcome == Outcome(20, "stop")
+    return run, said
 
 
 def leave(run, trunk, dataset, multiple=2.0, **changes):
@@ -59,17 +73,15 @@ def everything(folder):
 # What a branch is
 
 
-def test_a_branch_is_the_run_that_would_have_decayed_there(trunk, dataset, tmp_path):
+def test_a_branch_is_the_run_that_would_have_decayed_there(branched, trunk, dataset, tmp_path):
     """Bitwise: parameters, moments, averages and records of a WSD run that never branched."""
-    outcome, said = leave(tmp_path / "branch", trunk, dataset)
-    assert outcome == Outcome(20, "stop")
+    branch, said = branched
     assert f"branch   of {trunk}, which it leaves at 18 steps (1.8x" in said
-    whole = {**WSD, "horizon": "2x"}
-    start(tmp_path / "whole", dataset, schedule=whole, stop="horizon")
-    assert bits(tmp_path / "branch", 20) == bits(tmp_path / "whole", 20)
-    later = [row for row in records(tmp_path / "whole") if row[0] > 18]
-    assert records(tmp_path / "branch") == later
-    assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
+    whole = {**TRUNK, "schedule": {**WSD, "horizon": "2x"}, "stop": "horizon"}
+    start(tmp_path, dataset, log__every="1 steps", **whole)
+    assert bits(branch, 20) == bits(tmp_path, 20)
+    assert records(branch) == [row for row in records(tmp_path) if row[0] > 18]
+    assert bits(branch, 20) != bits(trunk, 20)
 
 
 @pytest.mark.slow
@@ -88,19 +100,17 @@ def test_a_branch_of_a_trunk_whose_batch_grows(dataset, tmp_path):
         leave(tmp_path / "other", tmp_path / "trunk", dataset, microbatches=2, data__repeat=True)
 
 
-def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, dataset, tmp_path):
+def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, longer, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     before = everything(mine)
     leave(tmp_path / "branch", mine, dataset)
     assert everything(mine) == before
-    start(mine, dataset, stop="3x", schedule=CONSTANT)
-    start(tmp_path / "alone", dataset, stop="3x", schedule=CONSTANT)
-    assert bits(mine, 30) == bits(tmp_path / "alone", 30)
+    start(mine, dataset, stop="3x", **TRUNK)
+    assert bits(mine, 30) == bits(longer, 30)
 
 
-def test_the_rate_of_a_branch(trunk, dataset, tmp_path):
-    leave(tmp_path, trunk, dataset, log__every="1 steps")
-    rates = {step: values["lr"] for step, _, values in records(tmp_path) if "lr" in values}
+def test_the_rate_of_a_branch(branched):
+    rates = {step: values["lr"] for step, _, values in records(branched[0]) if "lr" in values}
     wanted = schedules.wsd(1e-2, start=18, horizon=20, warmup_steps=3).evaluate([18, 19])
     np.testing.assert_allclose([rates[19], rates[20]], wanted, rtol=1e-6)
     assert sorted(rates) == [19, 20]
@@ -139,14 +149,14 @@ def test_it_may_keep_other_averages(trunk, dataset, tmp_path):
     assert "average f6.25 is no longer kept" in said
 
 
-def test_where_it_comes_from_is_written_down(trunk, dataset, tmp_path):
-    leave(tmp_path, trunk, dataset)
+def test_where_it_comes_from_is_written_down(branched, trunk):
+    branch, _ = branched
     digest = read_meta(trunk / "checkpoints" / "18")["digest"]
-    about = json.loads((tmp_path / "run.json").read_text())
+    about = json.loads((branch / "run.json").read_text())
     place = {"step": 18, "checkpoint": digest, "samples": 18 * tiny.BATCH}
     assert about["branch"] == {"from_run": str(trunk), **place}
     assert about["identity"]["branch.checkpoint"] == digest
-    assert read_meta(tmp_path / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
+    assert read_meta(branch / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
 
 
 @pytest.mark.slow
@@ -168,28 +178,26 @@ def test_a_step_with_a_horizon_of_its_own(trunk, dataset, tmp_path):
 # Going on
 
 
-def test_a_run_goes_on_in_another_directory(trunk, dataset, tmp_path):
+def test_a_run_goes_on_in_another_directory(trunk, longer, dataset, tmp_path):
     """Bitwise the run that went on in its own."""
-    outcome, _ = leave(
-        tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="3x", branch__step=20
-    )
+    outcome, _ = leave(tmp_path, trunk, dataset, stop="3x", branch__step=20, **TRUNK)
     assert outcome == Outcome(30, "stop")
-    start(tmp_path / "whole", dataset, schedule=CONSTANT, stop="3x")
-    assert bits(tmp_path / "on", 30) == bits(tmp_path / "whole", 30)
-    later = [row for row in records(tmp_path / "whole") if row[0] >= 20]
-    assert records(tmp_path / "on")[1:] == later[1:]
-    assert records(tmp_path / "on")[0] == later[0]  # evaluated again, to the same bits
+    assert bits(tmp_path, 30) == bits(longer, 30)
+    later = [row for row in records(longer) if row[0] >= 20]
+    assert records(tmp_path)[1:] == later[1:]
+    assert records(tmp_path)[0] == later[0]  # evaluated again, to the same bits
 
 
 @pytest.mark.parametrize("updates", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_branch_that_was_killed_goes_on_without_its_trunk(updates, trunk, dataset, tmp_path):
+def test_a_branch_that_was_killed_goes_on_without_its_trunk(
+    updates, branched, trunk, dataset, tmp_path
+):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(updates))
     assert outcome == Outcome(18 + updates, "interrupted")
     shutil.rmtree(mine)
     leave(tmp_path / "cut", mine, dataset)
-    leave(tmp_path / "whole", trunk, dataset)
-    assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
+    assert bits(tmp_path / "cut", 20) == bits(branched[0], 20)
 
 
 @pytest.mark.slow
@@ -346,11 +354,10 @@ def test_other_data_of_another_vocabulary(trunk, dataset, second, tmp_path):
     assert "was made with another vocabulary than the trunk's" in found
 
 
-def test_another_trunk_is_another_run(trunk, dataset, tmp_path):
-    leave(tmp_path / "branch", trunk, dataset)
-    start(tmp_path / "longer", dataset, stop="18 steps", schedule=CONSTANT, log__every="7 steps")
+def test_another_trunk_is_another_run(branched, longer, dataset, tmp_path):
+    branch = shutil.copytree(branched[0], tmp_path / "branch")
     with pytest.raises(InputError, match=r"branch\.checkpoint was"):
-        leave(tmp_path / "branch", tmp_path / "longer", dataset)
+        leave(branch, longer, dataset)
 
 
 def test_a_damaged_checkpoint_of_the_trunk(trunk, dataset, tmp_path):
@@ -393,8 +400,7 @@ def test_the_branch_runs_on_several_devices(trunk, dataset, tmp_path):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
-def test_the_list_of_runs_names_the_trunk(trunk, dataset, tmp_path, capsys):
-    leave(tmp_path / "branch", trunk, dataset)
-    assert runs.main([str(tmp_path)]) == 0
+def test_the_list_of_runs_names_the_trunk(branched, trunk, capsys):
+    assert runs.main([str(branched[0].parent)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"wsd at 0.01, a branch of {trunk} at step 18, stop horizon" in said

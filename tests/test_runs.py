@@ -5,23 +5,16 @@ import pathlib
 import shutil
 
 import pytest
-from loop import shared_programs_fixture, start  # noqa: F401
+from loop import whole_fixture  # noqa: F401
 from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import runs
 
 
-@pytest.fixture(scope="module")
-def finished(dataset, tmp_path_factory):
-    """A run to 2x: checkpoints of 9, 10, 18, 20."""
-    run = tmp_path_factory.mktemp("finished") / "run"
-    start(run, dataset, stop="2x")
-    return run
-
-
 @pytest.fixture
-def run(finished, tmp_path):
-    return pathlib.Path(shutil.copytree(finished, tmp_path / "runs" / "one"))
+def run(whole, tmp_path):
+    """A run to 2x: checkpoints of 9, 10, 18, 20."""
+    return pathlib.Path(shutil.copytree(whole, tmp_path / "runs" / "one"))
 
 
 def show(capsys, *arguments):

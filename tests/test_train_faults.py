@@ -92,6 +92,7 @@ def test_bad_updates_are_passed_over_and_counted_where_that_was_asked_for(
 ):
     broken_at(monkeypatch, {7, 12, 13})
     changes = {"guard__skip": "nonfinite", "guard__limit": 2, "stop": "2x"}
+    changes["checkpoint__every"] = "100 steps"
     outcome, said = start(tmp_path / "run", dataset, **changes)
     assert outcome == Outcome(20, "stop")
     assert "update 7 (samples 48 to 55) has a loss of nan" in said

@@ -1,13 +1,15 @@
 """A run small enough for a test: text, dataset, configuration, and programs compiled once.
 
 Test files import the fixtures they use. Each import is a fixture of its own to pytest, so what is
-dear is made once by the cached functions below.
+dear is made once by the cached functions below; what lies on disk is made once for all workers.
 """
 
-import functools
+import fcntl
+import os
 import pathlib
 import random
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ from ml_collections import ConfigDict
 from anytime_jax import config as config_lib
 from anytime_jax import sharding, step
 from anytime_jax.config import Config
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset import DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.sharding import MeshConfig
@@ -96,9 +98,31 @@ def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
     return _programs[parts, on]
 
 
-@functools.cache
+def made_once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], object]
+) -> pathlib.Path:
+    """A folder that the first worker to ask for it makes, and all of them share: none changes it.
+
+    Args:
+      factory: pytest's.
+      name: of the folder.
+      make: is given the folder, which is not there yet.
+    """
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, done = root / name, root / f"{name}.made"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another worker failed to make it
+            make(folder)
+            done.touch()
+    return folder
+
+
 def prepared(folder: pathlib.Path) -> DatasetInfo:
-    """Random words, prepared once for a folder."""
+    """Random words, prepared in a folder."""
     words = random.Random(0)
     pool = ["".join(words.choices("abcdefghij", k=words.randint(1, 6))) for _ in range(300)]
     documents = [" ".join(words.choices(pool, k=12)) for _ in range(150)]
@@ -112,7 +136,7 @@ def prepared(folder: pathlib.Path) -> DatasetInfo:
 @pytest.fixture(scope="session", name="dataset")
 def dataset_fixture(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
     """A prepared dataset of random words: enough windows for about 4x."""
-    return prepared(tmp_path_factory.getbasetemp() / "tiny")
+    return load_dataset(made_once(tmp_path_factory, "tiny", prepared) / "data")
 
 
 def leaves(tree: Any) -> Mapping[str, Any]:
