@@ -389,7 +389,7 @@ def test_checksum_against_another_implementation():
 def test_vocabulary_faults(door, base, tmp_path, damage):
     model, path = (base / "v.model").read_bytes(), tmp_path / "v.model"
     contents = {"empty": b"", "half": model[: len(model) // 2], "less a byte": model[:-1]}
-    contents |= {"zeros": bytes(1000), "text": WHOLE, "gzip": gzip.compress(model)}
+    contents |= {"zeros": bytes(1000), "text": HTML, "gzip": gzip.compress(model)}
     if damage in contents:
         path.write_bytes(contents[damage])
     elif damage == "directory":

@@ -159,9 +159,10 @@ NEEDS_DATA = r"config\.(eval\.tokens|stop|data\.)"  # what only the data can tel
 def is_named(name: str, line: str) -> bool:
     """Whether a line names a setting in full or as a quoted word, or the group it is in."""
     group, _, last = name.rpartition(".")
-    forms = [f"config.{name}", f"'{last}'", repr(last)[:20], f"{name} = "]
+    forms = [f"config.{name}", f"'{last}'", f"{name} = "]
     forms += [f"config.{group}"] * bool(group)
-    return any(re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", line) for form in forms)
+    cut = len(last) > 20 and repr(last)[:20] in line  # the middle of a long word is left out
+    return cut or any(re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", line) for form in forms)
 
 
 def faults(change: Change, answer: Answer, import_seconds: float) -> list[str]:
@@ -300,8 +301,8 @@ def test_settings_that_nothing_was_done_to_make_a_run(door, base):
 
 
 def test_a_change_is_a_run_or_one_clear_line(door):
-    tried = run_campaign(door, 40)
-    assert len(tried) >= 30
+    tried = run_campaign(door, 24)
+    assert len(tried) >= 18
     assert {answer.valid for answer in tried.values()} == {True, False}
 
 

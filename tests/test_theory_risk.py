@@ -41,15 +41,15 @@ def test_sums_over_all_coordinates(a, b, dimension):
     nodes = Quadrature().nodes(problem, reach=75_000.0)
     assert len(nodes.index) <= 64
     index = np.arange(1, 500_001.0)
+    lambdas = index**-a
     for power in (b, 2 * a):  # what multiplies the target, and the noise
+        factors = index**-power
+        beyond = [problem.power_sum(power + n * a, 500_000) for n in range(8)]
         for time in (0.0, 1.0, 30.0, 1e3, 2e4, 75_000.0):
             found = nodes.weight @ (nodes.index**-power * np.exp(-time * nodes.index**-a))
-            wanted = np.sum(index**-power * np.exp(-time * index**-a))
+            wanted = factors @ np.exp(-time * lambdas)
             if dimension == math.inf:  # the rest, where the exponential is its first terms
-                wanted += sum(
-                    (-time) ** n / math.factorial(n) * problem.power_sum(power + n * a, 500_000)
-                    for n in range(8)
-                )
+                wanted += sum((-time) ** n / math.factorial(n) * x for n, x in enumerate(beyond))
             assert found == pytest.approx(wanted, rel=1e-9)
 
 
