@@ -9,7 +9,7 @@ as users have it.
 import os
 import sys
 
-from forked import COMPILED_QUICKLY
+from forked import COMPILED_QUICKLY, Starts
 
 DEVICES = 8
 
@@ -72,6 +72,14 @@ def compilations() -> Callable[[], contextlib.AbstractContextManager[Callable[[]
 def _eight_devices() -> None:
     if len(jax.devices()) != DEVICES:
         raise RuntimeError(f"the tests need {DEVICES} fake devices; JAX has {jax.devices()}")
+
+
+@pytest.fixture(scope="session")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
+    """Starts processes of `python -m anytime_jax.main`, whose imports are paid for once."""
+    made = Starts(tmp_path_factory.mktemp("starts"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -87,13 +87,23 @@ class Start:
 
     @property
     def said(self) -> str:
-        """Its standard output and error."""
+        """Its standard output and error, or its output alone where they are apart."""
         return (self.folder / f"{self.number}.log").read_text()
 
-    def kill(self) -> None:
-        """Kills it, if it is still there."""
+    @property
+    def complained(self) -> str:
+        """Its standard error, where that is apart."""
+        return (self.folder / f"{self.number}.err").read_text()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.starts.has_ended(self.number)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Kills it, or sends it another signal, if it is still there."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
 
     def wait(self, seconds: float = 120) -> int:
         """Waits for its end and returns its exit status, negative for a signal."""
@@ -117,18 +127,30 @@ class Starts:
         self._news = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def begin(self, *argv: str, moment: str = "", passes: int = 0) -> Start:
+    def begin(
+        self,
+        *argv: str,
+        moment: str = "",
+        passes: int = 0,
+        folder: str | pathlib.Path = ".",
+        apart: bool = False,
+    ) -> Start:
         """Starts `python -m anytime_jax.main ARGV`.
 
         Args:
-          argv: its arguments, first --config=FILE; its run and data lie beside that file.
+          argv: its arguments; where a moment is given, first --config=FILE, beside which lie its
+            run and data.
           moment: one of MOMENTS at which it kills itself.
           passes: how often it lets that moment pass.
+          folder: where it works.
+          apart: whether to keep its standard error by itself.
         """
         self._count += 1
         number = self._count
         (self._folder / f"{number}.phase").write_bytes(b"\0")
+        (self._folder / f"{number}.log").touch()
         order = {"number": number, "argv": argv, "moment": moment, "passes": passes}
+        order |= {"folder": str(folder), "apart": apart}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
         with self._news:
             assert self._news.wait_for(lambda: number in self._begun, 60)
@@ -140,8 +162,15 @@ class Starts:
             assert self._news.wait_for(lambda: number in self._ended, seconds), "it never ended"
         return self._ended[number]
 
+    def has_ended(self, number: int) -> bool:
+        """Whether a start has ended."""
+        with self._news:
+            return number in self._ended
+
     def close(self) -> None:
-        """Ends the parent."""
+        """Ends the parent, and what a test that failed has left running."""
+        for number in self._begun.keys() - self._ended.keys():
+            os.kill(self._begun[number], signal.SIGKILL)
         self._parent.stdin.close()
         self._parent.wait(60)
         self._parent.stdout.close()
@@ -182,15 +211,17 @@ def _run(order: dict) -> None:
     number = order["number"]
     log = os.open(f"{number}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
+    if order["apart"]:
+        log = os.open(f"{number}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     sys.argv = ["anytime_jax.main", *order["argv"]]
     with leaving():
-        folder = pathlib.Path(order["argv"][0].removeprefix("--config=")).parent
-        _watch(f"{number}.phase", folder, order["moment"], order["passes"])
+        _watch(f"{number}.phase", order["argv"], order["moment"], order["passes"])
+        os.chdir(order["folder"])
         main.cli()
 
 
-def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
+def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
     """Writes down what the process does, and kills it at the moment asked for."""
     from anytime_jax import main, preflight
     from anytime_jax.checkpoint import Checkpoints
@@ -239,6 +270,7 @@ def _watch(file: str, folder: pathlib.Path, moment: str, passes: int) -> None:
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):
         pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/tokens/*"
+        folder = pathlib.Path(argv[0].removeprefix("--config=")).parent
         threading.Thread(target=_look_for, args=(folder, pattern, met), daemon=True).start()
 
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from forked import MOMENTS, Starts
+from loop import bits
 from test_main import write_config
 
 from anytime_jax import integrity
@@ -28,13 +29,6 @@ CHANGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def starts(tmp_path_factory):
-    made = Starts(tmp_path_factory.mktemp("starts"))
-    yield made
-    made.close()
-
-
 def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str]:
     """A run with data of its own, prepared when it first starts."""
     place = folder / name
@@ -44,21 +38,14 @@ def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str
 
 
 def outcome(place: pathlib.Path):
-    """All that a run leaves: every checkpoint's meta and the bytes of its arrays, the records."""
+    """All that a run leaves: every checkpoint's meta and the bits of its arrays, the records."""
     checkpoints = {}
     for step in integrity.saved_steps(place / "run"):
         path = place / "run" / "checkpoints" / str(step)
         meta = integrity.read_meta(path)
-        arrays = {
-            (item, name): array.tobytes()
-            for item in integrity.ARRAY_ITEMS
-            for name, array in integrity.read_arrays(
-                path, item, dict.fromkeys(meta["checksums"][item])
-            ).items()
-        }
         for name in ("config", "digest"):  # they hold the run's directory
             del meta[name]
-        checkpoints[step] = (meta, arrays)
+        checkpoints[step] = (meta, bits(place / "run", step))
     rows = []
     for row in read_records(place / "run"):
         values = {name: x for name, x in row.values.items() if name not in TIMINGS}

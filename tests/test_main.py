@@ -1,7 +1,7 @@
 """The command line: one clear line for what cannot be used, and a run that a signal cannot spoil.
 
-`commands` runs many command lines for the price of one start of Python: each in a process forked
-before JAX has opened any device.
+Each is a process forked before JAX has opened any device (`forked.py`): many for the price of one
+start of Python.
 """
 
 import json
@@ -10,13 +10,11 @@ import pathlib
 import re
 import shlex
 import signal
-import subprocess
-import sys
+import time
 import types
 
 import pytest
 import tiny
-from forked import environment
 from tiny import dataset_fixture  # noqa: F401
 
 from anytime_jax import compilation, main
@@ -24,23 +22,6 @@ from anytime_jax.records import read_records
 
 TESTS = pathlib.Path(__file__).parent
 REPOSITORY = TESTS.parent
-
-RUN_EACH = """
-import json, os, sys, warnings
-from anytime_jax import compilation, main
-from forked import leaving
-warnings.simplefilter("ignore")  # forking while JAX has threads is what this is about
-for line in sys.stdin:
-    number, argv = json.loads(line)
-    child = os.fork()
-    if not child:
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{number}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), stream)
-        sys.argv = ["anytime_jax.main", *argv]
-        with leaving():
-            main.cli()
-    print(number, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 def write_config(path, run, data, **changes):
@@ -89,7 +70,7 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
+def answers(starts, tmp_path_factory):
     """Exit status, output and complaint of each bad command line."""
     folder = tmp_path_factory.mktemp("bad")
     write_config(folder / "good.py", folder / "run", folder / "data")
@@ -102,25 +83,11 @@ def answers(tmp_path_factory):
         + "    del given.seed\n    return given\n"
     )
     before = sorted(folder.iterdir())
-    lines = [json.dumps([i, argv]) for i, (argv, _) in enumerate(BAD.values())]
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN_EACH],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(folder),
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stderr
-    statuses = dict(map(int, line.split()) for line in ended.stdout.splitlines())
     found = {}
-    for i, name in enumerate(BAD):
-        out, err = ((folder / f"{i}.{stream}").read_text() for stream in ("out", "err"))
-        found[name] = (statuses[i], out, err)
-    made = [p for p in sorted(folder.iterdir()) if p not in before]
-    left = [p.name for p in made if p.suffix not in (".out", ".err")]
-    return found, left
+    for name, (argv, _) in BAD.items():
+        start = starts.begin(*argv, folder=folder, apart=True)
+        found[name] = (start.wait(), start.said, start.complained)
+    return found, [p.name for p in sorted(folder.iterdir()) if p not in before]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -214,72 +181,36 @@ def test_the_first_signal_asks_and_a_second_interrupt_kills():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-class Process:
-    """`python -m anytime_jax.main` with a log of what it says."""
-
-    def __init__(self, argv, folder, name):
-        self.log = folder / f"{name}.log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                argv, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment(folder)
-            )
-
-    def wait_for(self, text):
-        for _ in range(1200):
-            if text in self.log.read_text():
-                return
-            if self.process.poll() is not None:
-                break
-            try:
-                self.process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-        raise AssertionError(f"it never said {text!r}:\n{self.log.read_text()}")
-
-    def end(self):
-        status = self.process.wait(60)
-        return status, self.log.read_text()
-
-
-@pytest.fixture
-def start_process(tmp_path):
-    started = []
-
-    def begin(argv, name):
-        started.append(Process(argv, tmp_path, name))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        if process.process.poll() is None:
-            process.process.kill()
-            process.process.wait()
+def wait_for(start, text):
+    """Waits until a start has said something."""
+    limit = time.monotonic() + 60
+    while text not in start.said:
+        over = start.is_over or time.monotonic() > limit
+        assert not over, f"it never said {text!r}:\n{start.said}"
+        time.sleep(0.05)
 
 
 def go_on_line(said):
-    """The command that an interrupted run says to go on with, run by this Python."""
+    """Where an interrupted run was saved, and the arguments that it says to go on with."""
     (step,) = re.findall(r"interrupted, saved at ([\d,]+) steps", said)
     (line,) = re.findall(r"To go on: (\S*python\S* -m anytime_jax\.main .*)", said)
-    return int(step.replace(",", "")), [sys.executable, *shlex.split(line)[1:]]
+    return int(step.replace(",", "")), shlex.split(line)[3:]
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_a_signal_saves_and_the_line_that_is_printed_goes_on(
-    dataset, tmp_path, start_process, number
-):
+def test_a_signal_saves_and_the_line_that_is_printed_goes_on(dataset, tmp_path, starts, number):
     run = tmp_path / "a run"
     file = write_config(
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
         eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
     )  # fmt: skip
-    argv = [sys.executable, "-m", "anytime_jax.main", f"--config={file}", "--config.name=two words"]
-    first = start_process(argv, "first")
-    first.wait_for("1x  validation")
-    first.process.send_signal(number)
-    status, said = first.end()
-    assert status == 0, said
+    first = starts.begin(f"--config={file}", "--config.name=two words", folder=tmp_path)
+    wait_for(first, "1x  validation")
+    first.kill(number)
+    assert first.wait() == 0, first.said
+    said = first.said
     assert "finishing this update, then saving" in said
     assert "Traceback" not in said
     step, argv = go_on_line(said)
@@ -288,9 +219,9 @@ def test_a_signal_saves_and_the_line_that_is_printed_goes_on(
 
     # To the next step but one: the end of a run, its table and its picture.
     end = step + 2
-    second = start_process([*argv, f"--config.stop={end} steps"], "second")
-    status, said = second.end()
-    assert status == 0, said
+    second = starts.begin(*argv, f"--config.stop={end} steps", folder=tmp_path)
+    assert second.wait() == 0, second.said
+    said = second.said
     assert f"from     {step:,} steps" in said
     assert f"at {end:,} steps" in said
     assert "validation loss (nats per token), * the best of each row" in said

@@ -17,6 +17,7 @@ from anytime_jax.mixing import Mix
 from anytime_jax.weights import Limits
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
+OTHERS = (25.0, 35.0, "uniform20", "uniform28")
 ANY = Limits(error=1.0)
 
 
@@ -28,18 +29,18 @@ def folder_fixture(tmp_path_factory):
 @pytest.fixture(name="run")
 def run_fixture(folder, dataset):
     """40 updates with five averages, saved at every fifth."""
-    return _trained(folder / "run", dataset, STORED)
+    return _trained(folder / "run", dataset, STORED, every="5 steps")
 
 
 @pytest.fixture(name="other")
 def other_fixture(folder, dataset):
     """The same updates with other averages."""
-    return _trained(folder / "other", dataset, (35.0, "uniform20", "uniform28"))
+    return _trained(folder / "other", dataset, OTHERS, every="40 steps")
 
 
-def _trained(path, dataset, rules):
+def _trained(path, dataset, rules, every):
     if not path.exists():
-        changes = {"checkpoint__every": "5 steps", "checkpoint__keep_every": "5 steps"}
+        changes = {"checkpoint__every": every, "checkpoint__keep_every": every}
         start(path, dataset, averages=rules, stop="4x", **changes)
     return path
 
@@ -104,9 +105,9 @@ def test_points_and_steps_name_checkpoints(run):
 
 def test_an_average_added_late_is_known_to_be(run, dataset, folder):
     copied = shutil.copytree(run, folder / "late")
-    start(copied, dataset, averages=(6.25, 25.0, 15.0), stop="6x")
-    late = {x.label: x.since for x in weights.open_saved(copied).kept if x.step == 60}
-    assert late == {"last": 0, "f6.25": 0, "f25": 0, "f15": 40}
+    start(copied, dataset, averages=OTHERS, stop="42 steps")
+    late = {x.label: x.since for x in weights.open_saved(copied).kept if x.step == 42}
+    assert late == {"last": 0, "f25": 0, "f35": 40, "uniform20": 40, "uniform28": 40}
     shutil.rmtree(copied)
 
 
