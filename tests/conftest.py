@@ -33,6 +33,12 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
+# A worker takes whole files: these, of ten seconds and more, begin before the others, so that no
+# worker is left with one of them at the end.
+LONG_FILES = (
+    *("train", "branch", "weights", "kills", "train_faults", "theory", "main", "settings_campaign"),
+    *("hosts", "model", "theory_risk", "checkpoint", "runs", "averaging", "average_memory"),
+)
 _C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 
 # The same examples at every run: a failure in CI is a failure at home.
@@ -54,6 +60,17 @@ def _count_compiled(event: str, duration_secs: float, **unused: object) -> None:
 
 
 jax.monitoring.register_event_duration_secs_listener(_count_compiled)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets pytest-xdist take files in the order of collection, not by their number of tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long files first."""
+    place = {f"test_{name}": i for i, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 @contextlib.contextmanager
