@@ -91,7 +91,7 @@ def _export(arguments: argparse.Namespace, console: Console) -> int:
         markup=False,
     )
     if len(mix.parts) > 1:
-        console.print(f"mixed: {weights.describe(mix)}")
+        console.print(f"mixed: {weights.describe(mix)}", markup=False)
     if mix.error:
         console.print(f"kernel error {mix.error:.2%}")
     about = _about(saved, arguments, mix, vocabulary)
