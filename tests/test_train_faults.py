@@ -37,7 +37,7 @@ _breakable = {}
 
 def broken_at(monkeypatch, updates, what=math.nan):
     """The loss of some updates, and so their gradient, comes out as NaN or as a multiple."""
-    losses = step_lib._losses
+    losses = step_lib.batch_losses
 
     def make(config, mesh):
         key = (config.guard.skip == "spikes", config.guard.spike, guard.MEMORY)
@@ -58,7 +58,7 @@ def broken_at(monkeypatch, updates, what=math.nan):
         return losses(config, constrain, params, tokens) * factor
 
     monkeypatch.setattr(preflight, "make_program", make)
-    monkeypatch.setattr(step_lib, "_losses", token_losses)
+    monkeypatch.setattr(step_lib, "batch_losses", token_losses)
 
 
 def check_last_good(run, step):
