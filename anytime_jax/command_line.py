@@ -37,12 +37,16 @@ def answer(work: Callable[[], int], debug: bool) -> int:
       debug: whether to show the traceback of an error.
 
     Returns:
-      that status; 2 for bad input, 1 for what broke, each with one line that says what.
+      that status; 2 for bad input, 1 for what broke, each with one line that says what; 130 for
+      Ctrl-C.
     """
     try:
         return work()
     except (InputError, RunError, OSError) as error:
         return complain(error, 2 if isinstance(error, InputError) else 1, debug=debug)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr, flush=True)
+        return 130
 
 
 def complain(error: BaseException, status: int, text: str = "", debug: bool | None = None) -> int:

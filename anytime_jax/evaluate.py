@@ -12,9 +12,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from anytime_jax import compilation, saved_run, weights
 from anytime_jax.command_line import Parser, answer, open_console
@@ -58,10 +56,11 @@ def _evaluate(arguments: argparse.Namespace, console: Console) -> int:
         f"{human(count * scorer.length)} tokens of {arguments.split}",
         markup=False,
     )
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("weights", overflow="fold")
-    for name in ("loss", "perplexity", f"minus {names[0]}", "kernel error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    # Row by row as they are found: each may take minutes.
+    titles = ("loss", "perplexity", f"minus {names[0]}", "kernel error")
+    width = max(map(len, ("weights", *names)))
+    cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
+    console.print(cells("weights", *titles), markup=False)
     first = None
     for name, mix in mixes.items():
         losses = scorer.losses(scorer.put(weights.read(saved, mix)), 0, count)
@@ -69,8 +68,8 @@ def _evaluate(arguments: argparse.Namespace, console: Console) -> int:
         mean, (gap, error) = float(losses.mean()), mean_and_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
         kernel = f"{mix.error:.2%}" if mix.error else ""
-        table.add_row(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
-    console.print(table)
+        row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
+        console.print(row.rstrip(), markup=False)
     return 0
 
 

@@ -7,6 +7,7 @@ status: 0 fine, 1 broken, 2 bad input, 130 Ctrl-C.
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,11 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
-    try:
-        return answer(work, arguments.debug)
-    except KeyboardInterrupt:
-        print(flush=True)
-        return 130
+    return answer(work, arguments.debug)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,10 +69,17 @@ def _generate(arguments: argparse.Namespace) -> int:
         raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
     if arguments.tokens < 1:
         raise InputError(f"--tokens={arguments.tokens}: give a number from 1")
+    try:
+        arguments.prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError("--prompt is not text in UTF-8: give it as such") from error
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
     saved = weights.open_saved(arguments.run, arguments.step)
     _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     mix, params = saved_run.load(saved, arguments.weights, allowed)
-    print(f"{weights.describe(mix)} of {saved.run_dir}", file=sys.stderr)
+    error = f", kernel error {mix.error:.2%}" if mix.error else ""
+    print(f"{weights.describe(mix)} of {saved.run_dir}{error}", file=sys.stderr)
     (prompt,) = vocabulary.encode([arguments.prompt])
     # A single device: one text is too little to split.
     made = stream(

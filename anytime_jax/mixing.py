@@ -39,11 +39,11 @@ class Target(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tail:
-    """The mean of the last part of the iterates.
+class LastFraction:
+    """The mean of the last fraction of all iterates.
 
     Attributes:
-      fraction: of the run so far, above 0 and up to 1; at least one iterate.
+      fraction: part of the updates so far that is averaged, above 0 and up to 1; at least one.
     """
 
     fraction: float
@@ -54,9 +54,12 @@ class Tail:
 
     def weights(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
-        kernel = np.zeros(t + 1)
-        kernel[-max(1, round(self.fraction * t)) :] = 1
-        return kernel / kernel.sum()
+        first = self.before(t) + 1
+        return np.where(np.arange(t + 1) < first, 0.0, 1 / (t + 1 - first))
+
+    def before(self, t: int) -> int:
+        """Returns the number of updates before the mean that ends with update `t`."""
+        return t - max(1, round(self.fraction * t))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +71,7 @@ class DecayedRate:
 
     Attributes:
       fraction: of the run so far in which the rate decays, above 0 and up to 1.
-      shape: of the decay: "linear" (the kernel of `Tail`), "1-sqrt" or "cosine".
+      shape: of the decay: "linear" (the kernel of `LastFraction`), "1-sqrt" or "cosine".
     """
 
     fraction: float
@@ -96,7 +99,7 @@ class Kept:
       step: updates done at the checkpoint.
       label: of the average, or "last".
       rule: of the average; None for the live weights.
-      every: updates from one move of the average to the next.
+      every: updates from one move of the average to the next, now and always.
       since: the update from whose weights the average started.
     """
 
@@ -164,7 +167,7 @@ def best_mix(kept: Sequence[Kept], target: Target, t: int, most: int, enough: fl
     if not averages:
         raise ValueError("no average is kept: there is nothing to mix")
     steps = np.array([x.step for x in averages])
-    edges = _edges(t, steps)
+    edges = _edges(t, steps, max(x.every for x in averages))
     wanted = _binned(target.weights(t), edges)
     kernels = np.stack([_binned(x.weights(t), edges) for x in averages])
     inner, onto = kernels @ kernels.T, kernels @ wanted
@@ -206,10 +209,13 @@ def merge(live: Sequence[Kept], target: Target, t: int) -> Mix:
     return Mix(parts, coefficients)
 
 
-def _edges(t: int, steps: np.ndarray) -> np.ndarray:
-    """Where bins of iterates begin: evenly, and after every checkpoint, where kernels end."""
-    even = np.linspace(0, t, min(t, _BINS) + 1).astype(int)
-    return np.unique([*even, *(steps + 1)[steps < t]])
+def _edges(t: int, steps: np.ndarray, every: int) -> np.ndarray:
+    """Where bins of iterates begin: evenly, and after every checkpoint, where kernels end.
+
+    An average that moves at every k-th update weighs one iterate in k: a bin has as many or more.
+    """
+    width = every * max(1, -(-t // (_BINS * every)))
+    return np.unique([0, *range(1, t + 1, width), *(steps + 1)[steps < t]])
 
 
 def _binned(kernel: np.ndarray, edges: np.ndarray) -> np.ndarray:

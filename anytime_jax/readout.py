@@ -8,6 +8,7 @@ gained is told on the other half. Exit status: 0 fine, 1 broken, 2 bad input.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,14 @@ def _search(arguments: argparse.Namespace, console: Console) -> int:
     scorer, count = saved_run.open_scorer(saved, arguments)
     if count < 2:
         raise InputError(f"--tokens={arguments.tokens}: give two windows at least, one to choose")
-    search = Search(saved, scorer, count, allowed)
+    out = arguments.output or saved.run_dir
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f".readout.{os.getpid()}").touch()
+        (out / f".readout.{os.getpid()}").unlink()
+    except OSError as error:
+        raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
+    search = Search(saved, scorer, count // 2, allowed)
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens): chosen on "
         f"{human(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "
@@ -81,12 +89,15 @@ def _search(arguments: argparse.Namespace, console: Console) -> int:
     windows = search.windows(grid)
     best = [search.best_window(windows)] if len(windows) > 2 else []
     with console.status("mixing") as status:
-        here = search.best_mix(1, status.update)
-        best += [here, search.best_mix(allowed.checkpoints, status.update)]
+        held = len({x.step for x in saved.kept})
+        mixes = [
+            search.best_mix(number, status.update)
+            for number in sorted({1, min(allowed.checkpoints, held)})
+        ]
+    best += mixes
     console.print(_table([*kept, *best]))
-    console.print(f"{_title(here)}: --weights='{here.name}'", markup=False)
-    out = arguments.output or saved.run_dir
-    out.mkdir(parents=True, exist_ok=True)
+    chosen = min(mixes, key=lambda reading: reading.chosen)
+    console.print(f"{_title(chosen)}: --weights='{chosen.name}'", markup=False)
     figure = draw(windows, kept, best, f"{saved.config.name}, step {saved.step:,}")
     for path in style.save(figure, out, f"readout_{saved.step}"):
         console.print(f"wrote {path}", markup=False)

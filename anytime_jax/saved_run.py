@@ -74,20 +74,25 @@ def open_scorer(saved: Saved, arguments: argparse.Namespace) -> tuple[Scorer, in
             f"the dataset at {dataset.path} was made with another vocabulary than the data of "
             f"{saved.run_dir}: prepare the text with the vocabulary.model of those"
         )
+    if arguments.data is None and dataset.fingerprint != saved.fingerprint:
+        raise InputError(
+            f"the dataset at {dataset.path} is not the one that {saved.run_dir} was trained on: "
+            f"--data={dataset.path} takes it all the same"
+        )
     for name in ("tokens", "batch_size"):
         given = getattr(arguments, name)
         if given is not None and given < 1:
             raise InputError(f"--{name.replace('_', '-')}={given}: give a number from 1")
-    batch_size = arguments.batch_size or config.eval.batch_size
-    scorer = Scorer(config.model, dataset, arguments.split, batch_size)
-    held = scorer.available * scorer.length
+    held = dataset.splits[arguments.split].windows * dataset.length
     wanted = arguments.tokens or min(config.eval.tokens, held)
-    if not scorer.length <= wanted <= held:
+    if not dataset.length <= wanted <= held:
         raise InputError(
             f"--tokens={wanted}: the {arguments.split} split of {dataset.path} has {held:,}, in "
-            f"windows of {scorer.length}: give a number from one window to all"
+            f"windows of {dataset.length}: give a number from one window to all"
         )
-    return scorer, wanted // scorer.length
+    count = wanted // dataset.length
+    batch_size = min(arguments.batch_size or config.eval.batch_size, count)
+    return Scorer(config.model, dataset, arguments.split, batch_size), count
 
 
 def limits(arguments: argparse.Namespace) -> Limits:

@@ -41,7 +41,6 @@ class Scorer:
         self._windows = Windows(
             dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False
         )
-        self.available = dataset.splits[split].windows
         self._batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
         rows, whole = sharding.batch_sharding(self.mesh), sharding.replicated(self.mesh)
         constrain = sharding.constraint(self.mesh)

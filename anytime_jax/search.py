@@ -54,9 +54,9 @@ class Search:
     """Reads a run out in many ways, on the same two halves of some windows."""
 
     def __init__(self, saved: Saved, scorer: Scorer, count: int, limits: Limits):
-        """Takes the run, the data and how many windows of them to use, two at least."""
+        """Takes the run, the data and how many windows of each half to use."""
         self._saved, self._scorer, self._limits = saved, scorer, limits
-        self._half, self._count = count // 2, count
+        self._half = count
 
     def read(self, name: str) -> Reading:
         """Returns the reading of weights by name."""
@@ -117,7 +117,7 @@ class Search:
             return unit + directions @ z
 
         def mean_loss(x: jax.Array, stacked: Params, tokens: jax.Array, used: jax.Array):
-            mixed = jax.tree.map(lambda w: jnp.tensordot(x, w, 1), stacked)
+            mixed = jax.tree.map(lambda w: jnp.tensordot(x, w, 1, precision="highest"), stacked)
             losses = self._scorer.mean_losses(mixed, tokens)
             return jnp.sum(jnp.where(jnp.arange(losses.size) < used, losses, 0.0))
 
@@ -152,7 +152,7 @@ class Search:
         return shares(found.x)
 
     def _reading(self, name: str, mix: Mix, params: Params) -> Reading:
-        losses = self._scorer.losses(self._scorer.put(params), 0, self._count)
+        losses = self._scorer.losses(self._scorer.put(params), 0, 2 * self._half)
         return Reading(name, mix, float(losses[: self._half].mean()), losses[self._half :])
 
 

@@ -7,14 +7,18 @@
     merge:5                     the mean of the live weights of the last 5 checkpoints
     merge:1-sqrt:0.1            live weights, weighed as if the rate had decayed over the last 10%
 
-A run is read while it may go on, and never written. Every array is compared with its checksum.
+A run is read while it may go on; nothing that it has written is changed. Every array is compared
+with its checksum.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 
@@ -24,11 +28,13 @@ from anytime_jax.checks import require_positive
 from anytime_jax.checksums import checksums
 from anytime_jax.config import Config, build_saved
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.mixing import DecayedRate, Kept, Mix, Tail, Target, best_mix, merge
+from anytime_jax.mixing import DecayedRate, Kept, LastFraction, Mix, Target, best_mix, merge
 from anytime_jax.model import Params
+from anytime_jax.schedules import DecayShape
 
 FORMS = 'f=35, tail:0.3, mix:{"f25": 0.5, "last@480": 0.5}, merge:5 or merge:1-sqrt:0.1'
 _ENOUGH = 0.005  # kernel error at which no further checkpoint is read
+_LARGEST = 1e4  # weight of a tree in a mix
 _SUM = 1e-6  # how far from 1 the weights of a mix may sum
 
 
@@ -88,7 +94,8 @@ def open_saved(run_dir: Path, step: str = "latest") -> Saved:
       InputError: if it is no run, or has no such checkpoint; the message lists those there are.
       RunError: if the checkpoint's description of itself is damaged.
     """
-    if identity.read_about(run_dir, "give another run") is None:
+    about = identity.read_about(run_dir, "give another run")
+    if about is None:
         raise InputError(
             f"{run_dir} is no run (it has no {identity.FILE}): give a run's directory; "
             "python -m anytime_jax.runs lists them"
@@ -96,18 +103,13 @@ def open_saved(run_dir: Path, step: str = "latest") -> Saved:
     steps = integrity.saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    metas = {s: integrity.read_meta(run_dir / integrity.DIRECTORY / str(s)) for s in steps[-1:]}
-    at = _find_step(step, steps, build_saved(metas[steps[-1]]["config"]), run_dir)
+    at = _find_step(step, steps, build_saved(about["config"]), run_dir)
     kept: list[Kept] = []
-    for s in (s for s in steps if s <= at):
-        try:
-            metas[s] = integrity.read_meta(run_dir / integrity.DIRECTORY / str(s))
-        except RunError:
-            if s == at:
-                raise
-            continue  # `runs --verify` names it; the others will do
-        kept += _kept(metas[s])
-    meta = metas[at]
+    for s in (s for s in steps if s < at):
+        with contextlib.suppress(RunError):  # `runs --verify` names it; the others will do
+            kept += _kept(integrity.read_meta(run_dir / integrity.DIRECTORY / str(s)))
+    meta = integrity.read_meta(run_dir / integrity.DIRECTORY / str(at))
+    kept += _kept(meta)
     config = build_saved(meta["config"])
     return Saved(
         run_dir, at, meta["tokens"], config, meta["vocabulary"], meta["fingerprint"], tuple(kept)
@@ -131,7 +133,7 @@ def find(saved: Saved, spec: str, limits: Limits) -> Mix:
     kind, _, rest = spec.partition("=" if spec.startswith("f=") else ":")
     readers: dict[str, Callable[[Saved, str, Limits], Mix]] = {
         "f": _window,
-        "tail": _tail,
+        "tail": _last_fraction,
         "mix": _sum,
         "merge": _merge,
     }
@@ -204,27 +206,29 @@ def _kept(meta: integrity.Meta) -> list[Kept]:
 
 
 def _window(saved: Saved, given: str, limits: Limits) -> Mix:
-    rule = GrowingWindow(_number(given))
+    rule = GrowingWindow(_number("f", given))
     if rule.label in saved.here:
         return Mix((saved.here[rule.label],), (1.0,))
     mix = _mixed(saved, rule, limits)
     if mix.error > limits.error:
         raise InputError(
-            f"weights f={given} would have a kernel error of {mix.error:.1%}, more than "
-            f"{limits.error:.1%}: {_advise(saved, rule.f, limits)}, or allow more with "
+            f"weights f={given} would have a kernel error of {mix.error:.2%}, more than "
+            f"{limits.error:.2%}: {_advise(saved, rule.f, limits)}, or allow more with "
             "--max-error"
         )
     return mix
 
 
-def _tail(saved: Saved, given: str, limits: Limits) -> Mix:
-    mix = _mixed(saved, Tail(_number(given)), limits)
+def _last_fraction(saved: Saved, given: str, limits: Limits) -> Mix:
+    target = LastFraction(_number("fraction", given))
+    if (begins := target.before(saved.step)) == saved.step - 1:
+        raise ValueError("that is a single iterate, which is last")
+    mix = _mixed(saved, target, limits)
     if mix.error > limits.error:
-        begins = saved.step - round(float(given) * saved.step)
         count = len({part.step for part in mix.parts})
         raise InputError(
-            f"weights tail:{given} would have a kernel error of {mix.error:.1%}, more than "
-            f"{limits.error:.1%}, from the averages of {count} checkpoint{'s' * (count > 1)}: it "
+            f"weights tail:{given} would have a kernel error of {mix.error:.2%}, more than "
+            f"{limits.error:.2%}, from the averages of {count} checkpoint{'s' * (count > 1)}: it "
             f"takes one near step {begins:,}, where the tail begins "
             "(config.checkpoint.keep_every), and --checkpoints=2 or more; or allow more with "
             "--max-error"
@@ -233,7 +237,8 @@ def _tail(saved: Saved, given: str, limits: Limits) -> Mix:
 
 
 def _mixed(saved: Saved, target: Target, limits: Limits) -> Mix:
-    return best_mix(saved.kept, target, saved.step, limits.checkpoints, _ENOUGH)
+    enough = min(_ENOUGH, limits.error)
+    return best_mix(saved.kept, target, saved.step, limits.checkpoints, enough)
 
 
 def _advise(saved: Saved, f: float, limits: Limits) -> str:
@@ -245,7 +250,8 @@ def _advise(saved: Saved, f: float, limits: Limits) -> str:
     kept = [x.rule.f for x in saved.here.values() if isinstance(x.rule, GrowingWindow)]
     if not kept:
         return f"step {saved.step:,} keeps no growing window: choose another step"
-    if min(kept) <= f <= max(kept):
+    between = [math.sqrt(low * high) for low, high in itertools.pairwise(kept)]
+    if min(kept) <= f <= max(kept) or not all(map(is_fine, between)):
         return f"choose one nearer to those kept ({', '.join(map('{:g}'.format, kept))})"
     low, high = (_edge(is_fine, start, end) for start, end in ((min(kept), 0.1), (max(kept), 1e4)))
     return f"choose f from {low:.3g} to {high:.3g}, which are within that"
@@ -263,15 +269,17 @@ def _sum(saved: Saved, given: str, limits: Limits) -> Mix:
     del limits
     try:
         parsed = json.loads(given)
-        named = {str(name): float(weight) for name, weight in dict(parsed).items()}
-    except (ValueError, TypeError) as error:
+        given_weights = {str(name): float(weight) for name, weight in dict(parsed).items()}
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError('give JSON, such as mix:{"f25": 0.5, "last@480": 0.5}') from error
-    total = sum(named.values())
-    if not named or not abs(total - 1) < _SUM:
+    total = sum(given_weights.values())
+    if not given_weights or not abs(total - 1) < _SUM:
         raise ValueError(f"the weights sum to {total:.6g}; they must sum to 1")
+    if (largest := max(map(abs, given_weights.values()))) > _LARGEST:
+        raise ValueError(f"a weight of {largest:.6g} leaves no digits: give at most {_LARGEST:g}")
     by_name = {x.name: x for x in saved.kept}
-    parts: list[Kept] = []
-    for name in named:
+    shares: dict[Kept, float] = {}
+    for name, weight in given_weights.items():
         full = name if "@" in name else f"{name}@{saved.step}"
         if full not in by_name:
             steps = sorted({x.step for x in saved.kept})[-8:]
@@ -279,8 +287,8 @@ def _sum(saved: Saved, given: str, limits: Limits) -> Mix:
                 f"{name!r} is not kept; there are {', '.join(saved.here)}, with @STEP for one of "
                 f"{', '.join(map(str, steps))}"
             )
-        parts.append(by_name[full])
-    return Mix(tuple(parts), tuple(named.values()))
+        shares[by_name[full]] = shares.get(by_name[full], 0.0) + weight
+    return Mix(tuple(shares), tuple(shares.values()))
 
 
 def _merge(saved: Saved, given: str, limits: Limits) -> Mix:
@@ -288,13 +296,15 @@ def _merge(saved: Saved, given: str, limits: Limits) -> Mix:
     live = [x for x in saved.kept if x.rule is None]
     if given.isdecimal():
         count = int(given)
+        if len(live) < 2:
+            raise ValueError("the run keeps one checkpoint up to there: merging takes two")
         if not 2 <= count <= len(live):
             raise ValueError(f"give from 2 to {len(live)} checkpoints, as many as there are")
         return Mix(tuple(live[-count:]), (1 / count,) * count)
     shape, _, fraction = given.rpartition(":")
-    if shape not in ("linear", "1-sqrt", "cosine"):
+    if shape not in get_args(DecayShape):
         raise ValueError("give a number of checkpoints, or a decay such as linear:0.1, 1-sqrt:0.1")
-    target = DecayedRate(_number(fraction), shape)
+    target = DecayedRate(_number("fraction", fraction), cast(DecayShape, shape))
     first = saved.step - round(target.fraction * saved.step)
     inside = [x for x in live if x.step >= first]
     if len(inside) < 2:
@@ -305,18 +315,23 @@ def _merge(saved: Saved, given: str, limits: Limits) -> Mix:
     return merge(inside, target, saved.step)
 
 
-def _number(given: str) -> float:
+def _number(name: str, given: str) -> float:
     try:
         value = float(given)
     except ValueError as error:
         raise ValueError(f"{given!r} is no number") from error
-    require_positive("it", value)
+    require_positive(name, value)
     return value
 
 
 def _read_one(saved: Saved, part: Kept) -> dict[str, np.ndarray]:
     """The arrays of one kept tree by name."""
     path = saved.checkpoint(part.step)
+    if not path.exists():
+        raise RunError(
+            f"the run has deleted the checkpoint of step {part.step:,} meanwhile: choose a step "
+            "that it keeps for ever, such as a multiple"
+        )
     meta = integrity.read_meta(path)
     item, prefix = ("params", "") if part.rule is None else ("averages", f"{part.label}/")
     names = [name for name in meta["checksums"][item] if name.startswith(prefix)]

@@ -600,6 +600,19 @@ def test_a_link_and_a_dot_stand_for_what_they_name(tmp_path, monkeypatch):
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link", "model"]
 
 
+def test_what_appears_meanwhile_is_not_replaced(tmp_path):
+    def create():
+        with directory.creating(tmp_path / "model", overwrite=False) as part:
+            (part / "file").touch()
+            (tmp_path / "model").mkdir()
+            (tmp_path / "model" / "theirs").touch()
+
+    with pytest.raises(InputError, match="is there: choose another"):
+        create()
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "theirs").is_file()
+
+
 def test_names_as_transformers_writes_them_are_read(tmp_path):
     """`OLMoForCausalLM.save_pretrained` puts the package's model under `model.`."""
     held = {f"model.{name}": tensor for name, tensor in tensors("olmo").items()}

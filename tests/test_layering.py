@@ -84,7 +84,10 @@ DOORS = {"command_line", "compilation", "config_file"}
 
 # Rooms that may import these and no others, whatever their rank.
 ONLY = {
-    "theory/": {"errors", "checks", "schedules", "averaging", "settings", "atomic"} | DOORS,
+    "theory/": {
+        *("errors", "checks", "schedules", "averaging", "mixing", "settings", "atomic"),
+        *DOORS,
+    },
     "study/": {
         *("errors", "checks", "units", "clock", "settings", "atomic"),
         *("records", "identity", "command_line"),

@@ -7,7 +7,7 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
-from anytime_jax.mixing import DecayedRate, Kept, Mix, Tail, best_mix, merge
+from anytime_jax.mixing import DecayedRate, Kept, LastFraction, Mix, best_mix, merge
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 T = 4000
@@ -64,7 +64,7 @@ def test_every_f_between_those_kept_is_near():
 
 
 def test_the_error_is_that_of_the_kernels():
-    for target in (GrowingWindow(35.0), GrowingWindow(3.0), Tail(0.3)):
+    for target in (GrowingWindow(35.0), GrowingWindow(3.0), LastFraction(0.3)):
         mix = best_mix(kept(T // 2, T), target, T, 2)
         wanted = target.weights(T)
         error = np.linalg.norm(mix.weights(T) - wanted) / np.linalg.norm(wanted)
@@ -85,9 +85,9 @@ def test_no_other_mix_is_nearer():
 
 
 def test_a_tail_takes_several_checkpoints():
-    assert 0.25 < best_mix(kept(T), Tail(0.3), T, 1).error < 0.30
+    assert 0.25 < best_mix(kept(T), LastFraction(0.3), T, 1).error < 0.30
     many = kept(*range(T // 20, T + 1, T // 20))
-    assert best_mix(many, Tail(0.3), T, 10).error < 0.05
+    assert best_mix(many, LastFraction(0.3), T, 10).error < 0.05
 
 
 def test_a_mix_of_trees_is_the_average_at_another_f():
@@ -128,7 +128,7 @@ def test_a_decayed_rate_is_a_sum_of_iterates(shape):
 
 def test_a_linear_decay_is_a_tail():
     np.testing.assert_allclose(
-        DecayedRate(0.1, "linear").weights(500), Tail(0.1).weights(500), atol=1e-12
+        DecayedRate(0.1, "linear").weights(500), LastFraction(0.1).weights(500), atol=1e-12
     )
 
 
@@ -144,7 +144,7 @@ def test_a_merge_takes_iterates_on_the_lines_between_checkpoints():
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.5, math.nan, "0.3", True])
 def test_a_fraction_is_checked(fraction):
     with pytest.raises(ValueError, match=r"fraction = .* is not allowed"):
-        Tail(fraction)
+        LastFraction(fraction)
     with pytest.raises(ValueError, match=r"fraction = .* is not allowed"):
         DecayedRate(fraction, "linear")
 
@@ -152,3 +152,15 @@ def test_a_fraction_is_checked(fraction):
 def test_a_shape_is_checked():
     with pytest.raises(ValueError, match="shape = 'steep' is not allowed"):
         DecayedRate(0.1, "steep")
+
+
+@pytest.mark.parametrize("every", [2, 10])
+@pytest.mark.parametrize("steps", [(T // 2, T), (T,)])
+def test_averages_that_move_seldom_mix_as_well(every, steps):
+    """Their kernels weigh one iterate in several: as good as the iterates around it."""
+    target, plain = GrowingWindow(35.0), best_mix(kept(*steps), GrowingWindow(35.0), T, 2)
+    mix = best_mix(kept(*steps, every=every), target, T, 2)
+    assert mix.error == pytest.approx(plain.error, rel=0.1, abs=2e-3)
+    np.testing.assert_allclose(mix.coefficients, plain.coefficients, atol=0.1)
+    ages = T - np.arange(T + 1)
+    assert mix.weights(T) @ ages == pytest.approx(target.weights(T) @ ages, rel=0.05)

@@ -59,7 +59,7 @@ def test_losses_are_those_of_training(run, capsys):
     assert status == 0
     (last,) = [row for row in read_records(run) if row.step == 40]
     for label in ("last", "f6.25", "f12.5", "f25", "f50", "f100"):
-        said = re.search(rf"^ {re.escape(label)} +([0-9.]+) +([0-9.]+)", out, re.MULTILINE)
+        said = re.search(rf"^{re.escape(label)} +([0-9.]+) +([0-9.]+)", out, re.MULTILINE)
         loss = last.values[f"eval/{label}/loss"]
         assert float(said[1]) == pytest.approx(loss, abs=6e-5)
         assert float(said[2]) == pytest.approx(math.exp(loss), rel=2e-4)
@@ -136,6 +136,24 @@ def test_data_of_another_vocabulary_are_refused(run, dataset, tmp_path, monkeypa
     assert "was made with another vocabulary" in line
 
 
+def test_data_that_changed_since_are_refused(run, dataset, tmp_path, monkeypatch, capsys):
+    import dataclasses
+
+    from anytime_jax import saved_run
+
+    other = dataclasses.replace(dataset, fingerprint="0" * 64)
+    monkeypatch.setattr(saved_run, "load_dataset", lambda path, hint: other)
+    line = refused(capsys, evaluate.main, f"--run={run}")
+    assert "is not the one that" in line
+    assert door(capsys, evaluate.main, f"--run={run}", "--data=x", "--weights", "last")[0] == 0
+
+
+def test_a_picture_that_cannot_be_written_is_told_first(run, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    line = refused(capsys, readout.main, f"--run={run}", f"--output={tmp_path / 'file'}")
+    assert "cannot be written" in line
+
+
 def test_windows_longer_than_those_of_training_are_refused(run, dataset):
     import dataclasses
 
@@ -180,6 +198,7 @@ def test_text_is_what_the_decoder_says(run, capsys):
         ("--tokens=0", "--tokens=0: give a number from 1"),
         ("--weights=f26", "'f26' are not kept"),
         ("--vocabulary=nowhere", "vocabulary nowhere"),
+        ("--prompt=\udcff", "--prompt is not text in UTF-8"),
         ("--step=7", "no checkpoint of step 7"),
     ],
 )

@@ -99,6 +99,32 @@ def test_merges_are_of_live_weights(run):
     assert mix.coefficients[0] > mix.coefficients[-1] > 0
 
 
+def test_a_tree_named_twice_counts_twice(run):
+    mix = weights.find(weights.open_saved(run), 'mix:{"f25": 0.75, "f25@40": 0.25}', ANY)
+    assert ([x.name for x in mix.parts], mix.coefficients) == (["f25@40"], (1.0,))
+
+
+def test_a_small_bound_reads_more_checkpoints(run):
+    saved = weights.open_saved(run)
+    loose = weights.find(saved, "f=35", Limits(error=0.05, checkpoints=1)).error
+    found = weights.find(saved, "f=35", Limits(error=loose / 2, checkpoints=4))
+    assert found.error <= loose / 2
+    assert len({x.step for x in found.parts}) > 1
+
+
+def test_a_run_of_one_checkpoint_has_nothing_to_merge(run, folder):
+    lone = shutil.copytree(run, folder / "lone")
+    for path in (lone / "checkpoints").iterdir():
+        if path.name != "40":
+            shutil.rmtree(path)
+    with pytest.raises(InputError, match="keeps one checkpoint up to there: merging takes two"):
+        weights.find(weights.open_saved(lone), "merge:2", ANY)
+    saved = weights.open_saved(lone)
+    shutil.rmtree(lone)
+    with pytest.raises(RunError, match="deleted the checkpoint of step 40 meanwhile"):
+        weights.read(saved, Mix((saved.here["f25"],), (1.0,)))
+
+
 def test_points_and_steps_name_checkpoints(run):
     assert weights.open_saved(run, "2x").step == weights.open_saved(run, "20").step == 20
 
@@ -117,9 +143,9 @@ def test_an_average_added_late_is_known_to_be(run, dataset, folder):
         ("f30", r"weights 'f30' are not kept at step 40 .* there are last, f6.25, .*; also f=35"),
         ("f=", "are not kept"),
         ("f=x", "'x' is no number"),
-        ("f=0", r"it = 0.0 is not allowed"),
+        ("f=0", "f = 0.0 is not allowed"),
         ("f=nan", "is not allowed"),
-        ("f=1", r"kernel error of [0-9.]+%, more than 5.0%: choose f from .* to .*--max-error"),
+        ("f=1", r"kernel error of [0-9.]+%, more than 5.00%: choose f from .* to .*--max-error"),
         (
             "tail:0.3",
             r"kernel error of .* from the averages of 1 checkpoint: it takes one near step 28,",
@@ -129,6 +155,10 @@ def test_an_average_added_late_is_known_to_be(run, dataset, folder):
         ("mix:[1]", "give JSON"),
         ('mix:{"f25": 0.5}', "the weights sum to 0.5; they must sum to 1"),
         ('mix:{"f25": NaN}', "the weights sum to nan"),
+        ('mix:{"f25": 1e5, "last": -99999}', "a weight of 100000 leaves no digits"),
+        (f'mix:{{"f25": {10**400}}}', "give JSON"),
+        ("mix:" + "[" * 100_000, "give JSON"),
+        ("tail:1e-9", "that is a single iterate, which is last"),
         ('mix:{"f26": 1}', r"'f26' is not kept; there are last, .* with @STEP for one of .*40"),
         ('mix:{"f25@7": 1}', "'f25@7' is not kept"),
         ("merge:1", "give from 2 to"),

@@ -78,6 +78,7 @@ def creating(directory: Path, overwrite: bool) -> Iterator[Path]:
         ) from error
     try:
         yield part
+        check_free(directory, overwrite)  # still
         if directory.exists():
             directory.rename(old)
         part.rename(directory)
@@ -92,8 +93,13 @@ def creating(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 def check_free(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if something is there that may not be overwritten."""
-    if not directory.exists() and not directory.is_symlink():
-        return
+    try:
+        if not directory.exists() and not directory.is_symlink():
+            return
+    except OSError as error:
+        raise InputError(
+            f"--output={str(directory)[:100]} cannot be made ({error.strerror}): choose another"
+        ) from error
     if not overwrite:
         raise InputError(f"--output={directory} is there: choose another, or --overwrite")
     if not (directory / ABOUT).is_file():

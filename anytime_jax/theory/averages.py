@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
+from anytime_jax import mixing
 from anytime_jax.averaging import LIVE, Rule, label_rules
-from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.checks import require_count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +60,8 @@ class Tail:
 
 
 @dataclasses.dataclass(frozen=True)
-class LastFraction:
-    """The mean of the last fraction of all iterates, at every checkpoint.
-
-    Attributes:
-      fraction: part of the updates so far that is averaged, above 0 and up to 1; at least one.
-    """
-
-    fraction: float
-
-    def __post_init__(self) -> None:
-        """Checks the fraction."""
-        ok = is_number(self.fraction) and 0 < self.fraction <= 1
-        require(ok, "fraction", self.fraction, "a number above 0 and up to 1")
+class LastFraction(mixing.LastFraction):
+    """The mean of the last fraction of all iterates, at every checkpoint."""
 
     @property
     def label(self) -> str:
@@ -80,7 +70,7 @@ class LastFraction:
 
     def windows(self, checkpoints: Sequence[int]) -> dict[int, int]:
         """Returns the number of updates before the mean, by checkpoint."""
-        return {t: t - max(1, round(self.fraction * t)) for t in checkpoints}
+        return {t: self.before(t) for t in checkpoints}
 
 
 Average = Rule | Tail | LastFraction | float
