@@ -5,6 +5,7 @@ numbers below are the same with XLA's optimisation and with that of tests/confte
 and 0.11. A change that lowers one writes the new number down; one that raises it says what for.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -13,10 +14,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import tiny
+from loop import start
+from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import flops, model, sharding
+from anytime_jax import flops, metrics, model, preflight, sharding
 from anytime_jax.step import make_program
 
 # No two kinds of array of this model have as many elements as its logits, 4 x 32 x 520.
@@ -66,6 +70,13 @@ PARAMETER_FLOPS = 33.0
 AVERAGE_ARRAYS = 3.0
 # Arrays of the size of a batch's logits that a train step makes. A loss in blocks lowers it.
 LOGITS = 4
+# Programs of a run from start to stop, with a save and an evaluation: `init`, the train and the
+# evaluation step, the checksums.
+PROGRAMS = 4
+# Of its second start: a conversion of JAX's own. What is restored lies where `init` puts it, or the
+# train step would be compiled again.
+RESUMED = 1
+UPDATES = 8  # of that run: none of them a landmark of the tiny run
 
 # By default each architecture, each loop, and averages; the rest of the table is slow.
 DEFAULT = (("olmo", "scan", ()), ("olmo", "scan", MANY), ("olmo2", "unroll", ()))
@@ -225,3 +236,70 @@ def test_a_step_calls_nobody(architecture, loop, averages):
     text = step.as_text()
     assert not re.findall(r" (infeed|outfeed|send|recv)\(", text)
     assert not re.findall(r'custom_call_target="[^"]*callback[^"]*"', text)
+
+
+class Landing:
+    """A metric of an update that tells when the loop reads it."""
+
+    def __init__(self, value, landed):
+        self._value, self._landed = value, landed
+
+    def __array__(self, *unused, **options):
+        self._landed()
+        return np.asarray(self._value)
+
+
+class Watched:
+    """The tiny program, with a watch on what surrounds its train step.
+
+    Attributes:
+      compiled: programs compiled inside each update.
+      late: how many updates later the loop read the metrics of each update, by its number.
+    """
+
+    def __init__(self, count, guard=None):
+        """Counts compilations with `count`; from update 1 to 8, a guard enters and leaves."""
+        self._count, self._guard = count, guard
+        self.compiled, self.late = [], {}
+
+    def make(self, config, mesh):
+        program = tiny.program(config, mesh)
+
+        def train_step(state, tokens, moves=True):
+            before = self._count()
+            state, values = program.train_step(state, tokens, moves)
+            self.compiled.append(self._count() - before)
+            number = len(self.compiled)
+            if self._guard is not None and number == 1:
+                self._guard.enter_context(jax.transfer_guard("disallow"))
+            if self._guard is not None and number == UPDATES:
+                self._guard.close()
+
+            def landed():
+                self.late[number] = len(self.compiled) - number
+
+            return state, {name: Landing(value, landed) for name, value in values.items()}
+
+        return dataclasses.replace(program, train_step=train_step)
+
+
+def test_a_run_compiles_at_its_start_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
+    """What goes to the device is put there; what comes back is asked for when it is ready."""
+    monkeypatch.setattr(tiny, "_programs", {})  # other tests have compiled theirs
+    quiet = {"checkpoint__every": "100 steps", "eval__every": "100 steps"}
+    with compilations() as count, contextlib.ExitStack() as guard:
+        first = Watched(count, guard)
+        monkeypatch.setattr(preflight, "make_program", first.make)
+        start(tmp_path, dataset, stop=f"{UPDATES} steps", **quiet)
+        assert 3 <= count() <= PROGRAMS  # another test may have made the checksums
+    assert first.compiled == [1] + [0] * (UPDATES - 1)
+    # The first is waited for, since it compiles; those under way at the end, before the save.
+    ready = dict.fromkeys(range(2, UPDATES - metrics.AHEAD + 1), metrics.AHEAD)
+    ending = {UPDATES - late: late for late in range(metrics.AHEAD)}
+    assert first.late == {1: 0, **ready, **ending}
+    with compilations() as count:
+        second = Watched(count)
+        monkeypatch.setattr(preflight, "make_program", second.make)
+        start(tmp_path, dataset, stop="2x")
+        assert count() <= RESUMED
+    assert second.compiled == [0] * (20 - UPDATES)
