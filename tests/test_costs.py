@@ -286,11 +286,11 @@ class Watched:
 def test_a_run_compiles_at_its_start_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
     """What goes to the device is put there; what comes back is asked for when it is ready."""
     monkeypatch.setattr(tiny, "_programs", {})  # other tests have compiled theirs
-    quiet = {"checkpoint__every": "100 steps", "eval__every": "100 steps"}
+    changes = {"averages": (6.25,), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
     with compilations() as count, contextlib.ExitStack() as guard:
         first = Watched(count, guard)
         monkeypatch.setattr(preflight, "make_program", first.make)
-        start(tmp_path, dataset, stop=f"{UPDATES} steps", **quiet)
+        start(tmp_path, dataset, stop=f"{UPDATES} steps", **changes)
         assert 3 <= count() <= PROGRAMS  # another test may have made the checksums
     assert first.compiled == [1] + [0] * (UPDATES - 1)
     # The first is waited for, since it compiles; those under way at the end, before the save.
@@ -300,6 +300,6 @@ def test_a_run_compiles_at_its_start_and_never_waits(dataset, tmp_path, monkeypa
     with compilations() as count:
         second = Watched(count)
         monkeypatch.setattr(preflight, "make_program", second.make)
-        start(tmp_path, dataset, stop="2x")
+        start(tmp_path, dataset, stop="12 steps", **changes)
         assert count() <= RESUMED
-    assert second.compiled == [0] * (20 - UPDATES)
+    assert second.compiled == [0] * (12 - UPDATES)
