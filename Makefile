@@ -5,7 +5,7 @@ PYTHON312 ?= python3.12
 VENV ?= .venv
 VENV312 ?= .venv312
 BIN := $(VENV)/bin
-SOURCES := anytime_jax configs tests
+SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU the quickstart's step takes two thirds of the time.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
