@@ -1,0 +1,172 @@
+"""The benchmarks run on a tiny model, and count what they say they count."""
+
+import json
+import math
+import os
+import sys
+
+import pytest
+import tiny
+
+from anytime_jax.errors import InputError, RunError
+from benchmarks import ceiling, measure, peers, train_step
+
+# Stands in for an interpreter with torch: answers with the losses it is told, a second an update.
+_FAKE = """#!{python}
+import json, sys
+import numpy as np
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["do"] == "start":
+        names = np.load(asked["arrays"]).files
+        answer = {{"names": names, "compiled": asked["compiled"], "averages": asked["averages"]}}
+    else:
+        answer = {{"seconds": 1.0 * asked["count"], "losses": {losses}}}
+    {last}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture(name="model")
+def model_file(tmp_path):
+    """A configuration file with a tiny model."""
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import tiny\nget_config = lambda: tiny.settings('run', 'data', model__layers=1)\n"
+    )
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch):
+    monkeypatch.setattr(ceiling, "_LARGE", {"cpu": 32})
+    monkeypatch.setattr(ceiling, "_COPIED", {"cpu": 4096})
+
+
+def fake(folder, losses, last=""):
+    path = folder / "python"
+    path.write_text(_FAKE.format(python=sys.executable, losses=losses, last=last))
+    path.chmod(0o755)
+    return f"--torch-python={path}"
+
+
+def record(path):
+    return json.loads(path.read_text())
+
+
+def test_blocks_take_turns_and_the_first_round_is_not_kept():
+    clock = iter(range(100))
+    order = []
+
+    def block(name):
+        order.append(name)
+        return float(next(clock))
+
+    seconds = measure.in_turn({"a": lambda: block("a"), "b": lambda: block("b")}, rounds=3)
+    assert order == ["a", "b"] * 4
+    assert seconds == {"a": [2.0, 4.0, 6.0], "b": [3.0, 5.0, 7.0]}
+    assert measure.medians(seconds) == {"a": 4.0, "b": 5.0}
+
+
+def test_ceiling(model, tmp_path, capsys):
+    output = tmp_path / "new" / "ceiling.json"
+    arguments = ["--model", model, "--steps=1", "--rounds=2", "--output", str(output)]
+    assert ceiling.main(arguments) == 0
+    # 8 sequences of 8 tokens; width 16, MLP 32, 304 rows
+    name, made = "mlp_in 64 x 16 x 32", record(output)
+    assert name in capsys.readouterr().out
+    assert made["rates"][name] == pytest.approx(2 * 64 * 16 * 32 / made["medians"][name])
+    copy = "copy of 4.1 kB"
+    assert made["rates"][copy] == pytest.approx(2 * 4096 / made["medians"][copy])
+    assert all(len(times) == 2 for times in made["seconds"].values())
+    assert str(tmp_path) not in output.read_text()  # whose machine it was is nobody's business
+
+
+def test_train_step(model, tmp_path):
+    output = tmp_path / "train_step.json"
+    arguments = ["--model", model, "--steps=1", "--rounds=1", "--output", str(output)]
+    assert train_step.main(arguments) == 0
+    made = record(output)
+    with_averages, without = "tiny, batch 8 in 1, 2 averages", "tiny, batch 8 in 1, 0 averages"
+    assert set(made["temporary_bytes"]) == {with_averages, without}
+    assert made["tokens_per_update"][without] == 64
+    cost = made["medians"][with_averages] / made["medians"][without] - 1
+    assert made["averages_cost"] == {with_averages: pytest.approx(cost)}
+
+
+def test_peers(model, tmp_path):
+    ours = peers.Ours(measure.load_config(model))
+    losses = [float(ours.update()) for _ in range(6)]
+    assert len(set(losses)) == 6  # the batches and the weights change
+    output = tmp_path / "peers.json"
+    arguments = [fake(tmp_path, losses), "--model", model, "--steps=2", "--rounds=2"]
+    assert peers.main([*arguments, "--kinds", "eager", "--output", str(output)]) == 0
+    made = record(output)
+    assert made["seconds"]["PyTorch, eager"] == [1.0, 1.0]
+    assert made["ratios"]["PyTorch, eager"] == pytest.approx(1 / made["medians"]["anytime_jax"])
+    about = made["peers"]["PyTorch, eager"]
+    assert about["averages"] == [6.25, 25.0]
+    assert about["compiled"] is False
+    assert {"tokens", "transformer.wte.weight", "transformer.blocks.0.att_proj.weight"} <= set(
+        about["names"]
+    )
+
+
+class Fixed:
+    """Either side of a comparison, with losses that are known."""
+
+    def __init__(self, losses):
+        self.losses = losses
+        self.left = iter(losses)
+
+    def update(self):
+        return next(self.left)
+
+    def ask(self, do, count):
+        assert (do, count) == ("steps", 6)
+        return {"losses": self.losses}
+
+
+@pytest.mark.parametrize(
+    ("index", "off", "fits"),
+    [(0, 9e-5, True), (0, -2e-4, False), (5, 9e-4, True), (5, 2e-3, False), (0, math.nan, False)],
+)
+def test_no_ratio_of_what_differs(index, off, fits):
+    ours = [5.0 - i for i in range(6)]
+    theirs = [loss + off * (i == index) for i, loss in enumerate(ours)]
+    if fits:
+        found = peers.compare_losses(Fixed(ours), {"other": Fixed(theirs)})
+        assert found == {"anytime_jax": ours, "other": theirs}
+        return
+    with pytest.raises(RunError, match=f"other has the loss .* after {index} updates"):
+        peers.compare_losses(Fixed(ours), {"other": Fixed(theirs)})
+
+
+def test_a_worker_that_ends_is_noticed(tmp_path):
+    ours = Fixed([])
+    ours.arrays = {}
+    settings = {"arrays": str(tmp_path / "arrays.npz"), "averages": []}
+    python = fake(tmp_path, [], "sys.exit(3)").partition("=")[2]
+    with (
+        pytest.raises(RunError, match="the PyTorch worker ended with status 3"),
+        peers.start_peers(python, ours, settings, ["eager"]),
+    ):
+        pass
+
+
+def test_a_run_that_the_peer_cannot_repeat(model, tmp_path, capsys):
+    config = tiny.config("run", model__architecture="olmo2")
+    with pytest.raises(InputError, match=r"it must have model\.architecture olmo"):
+        peers.peer_settings(config, "arrays.npz", 1)
+    for command, more in ((ceiling, ()), (train_step, ()), (peers, ("--torch-python=python",))):
+        assert command.main([*more, "--model", str(tmp_path / "none.py")]) == 2
+        assert "is neither quickstart, 150m, 300m nor a" in capsys.readouterr().err
+
+
+@pytest.mark.oracle
+def test_torch_computes_the_same(model):
+    python = os.environ.get("ANYTIME_JAX_OLMO_PYTHON")
+    if not python:
+        pytest.skip("ANYTIME_JAX_OLMO_PYTHON names no interpreter (tests/oracles/README.md)")
+    arguments = ["--model", model, "--steps=1", "--rounds=1", "--kinds", "eager"]
+    assert peers.main([f"--torch-python={python}", *arguments]) == 0
