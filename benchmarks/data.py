@@ -37,10 +37,10 @@ _ROUNDS = 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     given = _parser().parse_args(argv)
-    return answer(lambda: _measure(given), debug=False)
+    return answer(lambda: _measure(given, record.command("data", argv)), debug=False)
 
 
-def _measure(given: argparse.Namespace) -> int:
+def _measure(given: argparse.Namespace, command: str) -> int:
     if (given.documents is None) != (given.vocabulary is None):
         raise InputError("--documents and --vocabulary go together: give both, or neither")
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
@@ -49,7 +49,7 @@ def _measure(given: argparse.Namespace) -> int:
         rows, info = _prepare(source, vocabulary, given.length, Path(scratch) / "data")
         rows += _read(info, given.batches, given.seconds)
     record.show("Tokens per second", rows)
-    print(record.save("data", record.this_command(), rows, given.output))
+    print(record.save("data", command, rows, given.output))
     return 0
 
 

@@ -58,10 +58,10 @@ def show(title: str, rows: Sequence[Row]) -> None:
     open_console().print(table)
 
 
-def this_command() -> str:
-    """The line that started this process."""
-    name = Path(sys.argv[0]).stem
-    return shlex.join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]])
+def command(name: str, argv: Sequence[str] | None) -> str:
+    """The line that starts a benchmark; with the arguments of this process where `argv` is None."""
+    given = sys.argv[1:] if argv is None else argv
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *given])
 
 
 def middle(values: Iterable[float]) -> float:

@@ -1,0 +1,120 @@
+"""How long a save blocks the loop, beside a copy of the state to host memory and the disk.
+
+    python -m benchmarks.checkpoint --width=512 --layers=8
+
+The state is the quickstart's with another width and depth, filled with noise: zeros would be
+compressed away. On a CPU `jax.device_get` copies nothing, so a copy of the arrays is timed as well.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytime_jax import compilation, config, sharding, step
+from anytime_jax.checkpoint import Checkpoints
+from anytime_jax.checksums import examine
+from anytime_jax.command_line import Parser, answer
+from anytime_jax.retention import retention
+from anytime_jax.step import TrainState
+from benchmarks import record
+from configs import quickstart
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    given = _parser().parse_args(argv)
+    return answer(lambda: _measure(given, record.command("checkpoint", argv)), debug=False)
+
+
+def _measure(given: argparse.Namespace, command: str) -> int:
+    compilation.set_up()
+    settings = _settings(given.width, given.layers)
+    program = step.make_program(settings, sharding.make_mesh(settings.mesh))
+    state = jax.block_until_ready(_noisy(program.init()))
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
+        checkpoints = Checkpoints(scratch, retention(settings))
+        for number in range(1, given.rounds + 2):  # the first one compiles, and is left out
+            at = state._replace(step=jnp.full_like(state.step, number))
+            for what, seconds in _save(checkpoints, at):
+                found.setdefault(what, []).append(seconds)
+        checkpoints.close()
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    rows = [_row(what, seconds, total) for what, seconds in found.items()]
+    record.show(f"Saving {total / 1e6:,.0f} MB of arrays", rows)
+    print(record.save("checkpoint", command, rows, given.output))
+    return 0
+
+
+def _settings(width: int, layers: int) -> config.Config:
+    given = quickstart.get_config()
+    given.model.update(width=width, mlp_width=4 * width, layers=layers, layer_loop="scan")
+    return config.build(given.to_dict())
+
+
+def _noisy(state: TrainState) -> TrainState:
+    """The state with noise in every array of more than one number."""
+    noise = np.random.default_rng(0)
+
+    def fill(leaf: jax.Array) -> jax.Array:
+        if leaf.ndim == 0:
+            return leaf
+        values = noise.standard_normal(leaf.shape, np.float32).astype(leaf.dtype)
+        return jax.device_put(values, leaf.sharding)
+
+    return jax.tree.map(fill, state)
+
+
+def _save(checkpoints: Checkpoints, state: TrainState) -> Iterator[tuple[str, float]]:
+    """Saves a state: the seconds of each thing in turn."""
+    yield "jax.device_get", _time(lambda: jax.device_get(state))
+    yield (
+        "copy in host memory",
+        _time(lambda: jax.tree.map(lambda x: np.array(x, copy=True), state)),
+    )
+    yield "checksums alone", _time(lambda: examine(state))
+    began = time.perf_counter()
+    checkpoints.save(state, {})
+    yield "save returns", time.perf_counter() - began
+    checkpoints.wait()
+    yield "on disk", time.perf_counter() - began
+
+
+def _time(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _row(what: str, seconds: Sequence[float], total: int) -> record.Row:
+    first, *later = seconds
+    return {
+        "what": what,
+        "seconds": record.middle(later),
+        "fastest": record.rounded(min(later)),
+        "first_time": record.rounded(first),
+        "MB_per_s": record.rounded(total / 1e6 / record.middle(later)),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m benchmarks.checkpoint", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--width", type=int, default=512, help="of the model (default 512)")
+    add("--layers", type=int, default=8, help="of the model (default 8)")
+    add("--rounds", type=int, default=5, help="saves, after a first one (default 5)")
+    add("--scratch", type=Path, help="directory on the disk to save to")
+    add("--output", type=Path, default=record.RESULTS, help="directory of the JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
