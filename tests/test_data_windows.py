@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from anytime_jax.data import shards
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.windows import DataExhausted, Windows, load_dataset, stream
@@ -70,6 +71,14 @@ def test_row_i_is_sample_n_plus_i_whatever_the_batch(info):
         pieces = [windows.batch(n + k, size) for k in range(0, 48, size)]
         np.testing.assert_array_equal(np.concatenate(pieces), whole)
     np.testing.assert_array_equal(windows.batch(n, 48), whole)  # what came between left no trace
+
+
+def test_windows_read_together_are_those_read_one_by_one(info, stored, monkeypatch):
+    given = [7, 3, 3, len(stored) - 1, 0]
+    for least in (1, len(given) + 1):
+        monkeypatch.setattr(shards, "_BATCHED_WINDOWS", least)
+        read = shards.Shards(info, info.shards["train"]).read(given)
+        np.testing.assert_array_equal(read, stored[given])
 
 
 def test_hosts_read_their_rows_of_the_same_batch(info):
