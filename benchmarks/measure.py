@@ -31,7 +31,12 @@ from anytime_jax.errors import InputError
 MODELS = {"quickstart": "quickstart", "150m": "150m_inv_sqrt", "300m": "300m_inv_sqrt"}
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("anytime_jax", "jax", "jaxlib", "flax", "optax", "numpy")
-_VARIABLES = ("GLIBC_TUNABLES", "XLA_FLAGS", "JAX_PLATFORMS")  # of the environment: they count
+_VARIABLES = (
+    "GLIBC_TUNABLES",
+    "OMP_NUM_THREADS",
+    "XLA_FLAGS",
+    "JAX_PLATFORMS",
+)  # of the environment: they count
 
 
 def load_source(name: str, **changes: Any) -> dict[str, Any]:
