@@ -1,9 +1,9 @@
-"""What the doors share in how they answer: the parser, the console, one line for what is wrong."""
+"""What the doors share: the parser, the console, how work is done, one line for what is wrong."""
 
 import argparse
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from rich.console import Console
@@ -21,12 +21,43 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; --help lists the options\n")
 
 
+def make_parser(door: str, description: str) -> Parser:
+    """Returns a parser with what every door has: `--debug`, and options by their whole names only.
+
+    Args:
+      door: its module, as seen from the package.
+      description: what `--help` begins with.
+    """
+    parser = Parser(f"python -m anytime_jax.{door}", description=description, allow_abbrev=False)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
 def open_console(width: int = 120, quiet: bool = False) -> Console:
     """Returns where a door prints; `width` holds where there is no terminal to ask."""
     console = Console(highlight=False, soft_wrap=True, quiet=quiet)
     if not console.is_terminal:
         console.width = width
     return console
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    work: Callable[[argparse.Namespace], int],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parses a command line, does the work of its door and returns the exit status.
+
+    Args:
+      parser: from `make_parser`, with the door's own options.
+      work: what to do with the arguments; returns the status where nothing is raised.
+      argv: the arguments; those of the process if None.
+
+    Returns:
+      what `answer` makes of the work; arguments that the parser refuses leave with 2 before it.
+    """
+    arguments = parser.parse_args(argv)
+    return answer(lambda: work(arguments), arguments.debug)
 
 
 def answer(work: Callable[[], int], debug: bool) -> int:

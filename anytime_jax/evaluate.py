@@ -12,45 +12,31 @@ import math
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
-from anytime_jax import compilation, saved_run, weights
-from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax import command_line, compilation, saved_run, weights
 from anytime_jax.scoring import mean_and_error
 from anytime_jax.units import human
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    return answer(lambda: _evaluate(arguments, open_console()), arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _evaluate, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.evaluate",
-        description="Loss and perplexity of any weights of a run.",
-        allow_abbrev=False,
-    )
+    parser = command_line.make_parser("evaluate", "Loss and perplexity of any weights of a run.")
     saved_run.add_options(parser, many=True)
     saved_run.add_data_options(parser)
     return parser
 
 
-def _evaluate(arguments: argparse.Namespace, console: Console) -> int:
+def _evaluate(arguments: argparse.Namespace) -> int:
     compilation.set_up()
     allowed = saved_run.limits(arguments)
     saved = weights.open_saved(arguments.run, arguments.step)
     names = arguments.weights or list(saved.here)
     mixes = {name: weights.find(saved, name, allowed) for name in names}
     scorer, count = saved_run.open_scorer(saved, arguments)
+    console = command_line.open_console()
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens), on "
         f"{human(count * scorer.length)} tokens of {arguments.split}",

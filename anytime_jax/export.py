@@ -18,10 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from anytime_jax import __version__, saved_run, weights
-from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax import __version__, command_line, saved_run, weights
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
@@ -37,23 +34,13 @@ _PROMPT = "def mean(xs):\n    return sum(xs) / len(xs)  # any weights, at any f:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    return answer(lambda: _export(arguments, open_console()), arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _export, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.export",
-        description="Write weights of a run for other software to load.",
-        allow_abbrev=False,
+    parser = command_line.make_parser(
+        "export", "Write weights of a run for other software to load."
     )
     saved_run.add_options(parser)
     add = parser.add_argument
@@ -72,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _export(arguments: argparse.Namespace, console: Console) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     allowed = saved_run.limits(arguments)
     directory.check_free(arguments.output, arguments.overwrite)
     if arguments.verify and shutil.which(arguments.verify_python) is None:
@@ -85,6 +72,7 @@ def _export(arguments: argparse.Namespace, console: Console) -> int:
     form.check(shape)
     file, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     mix, params = saved_run.load(saved, arguments.weights, allowed)
+    console = command_line.open_console()
     console.print(
         f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} "
         f"({human(saved.tokens)} tokens)",

@@ -15,39 +15,18 @@ from pathlib import Path
 
 import jax
 
-from anytime_jax import compilation, saved_run, weights
-from anytime_jax.command_line import Parser, answer
+from anytime_jax import command_line, compilation, saved_run, weights
 from anytime_jax.errors import InputError
 from anytime_jax.sampling import Sampling, stream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-
-    def work() -> int:
-        try:
-            return _generate(arguments)
-        except BrokenPipeError:  # the reader has seen enough: what is left goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-
-    return answer(work, arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _work, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.generate",
-        description="Text from any weights of a run, as it is made.",
-        allow_abbrev=False,
-    )
+    parser = command_line.make_parser("generate", "Text from any weights of a run, as it is made.")
     saved_run.add_options(parser)
     add = parser.add_argument
     add("--prompt", default="", help="what the text begins with (default: nothing)")
@@ -60,7 +39,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _generate(arguments: argparse.Namespace) -> int:
+def _work(arguments: argparse.Namespace) -> int:
+    try:
+        _generate(arguments)
+    except BrokenPipeError:  # the reader has seen enough: what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> None:
     compilation.set_up()
     allowed = saved_run.limits(arguments)
     try:
@@ -96,7 +83,6 @@ def _generate(arguments: argparse.Namespace) -> int:
     for token in made:
         print(text.add(token), end="", flush=True)
     print(text.end(), flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anytime_jax.command_line import Parser
+from anytime_jax import command_line
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.claim import Share
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
@@ -42,14 +42,7 @@ _VERIFY_OPTIONS = ("verify", "output", "workers", "debug")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
+    """Runs the command line and returns its exit status."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     work = _verify if arguments.verify else _prepare
@@ -134,10 +127,8 @@ def _check_verify(parser: argparse.ArgumentParser, arguments: argparse.Namespace
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.prepare",
-        description="Turn text into a dataset of token windows, resumable and reproducible.",
-        allow_abbrev=False,
+    parser = command_line.make_parser(
+        "prepare", "Turn text into a dataset of token windows, resumable and reproducible."
     )
     add = parser.add_argument
     add("--source", choices=("builtin", "json", "folder", "tfds"))
@@ -164,7 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, help="processes (default: one per core where they pay off)")
     add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
     add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
-    add("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 

@@ -15,11 +15,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from anytime_jax import compilation, saved_run, weights
-from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax import command_line, compilation, saved_run, weights
 from anytime_jax.errors import InputError
 from anytime_jax.search import Reading, Search, grid_of
 from anytime_jax.study import style
@@ -29,23 +27,13 @@ _POINTS = 13  # windows on the grid
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    return answer(lambda: _search(arguments, open_console()), arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _search, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.readout",
-        description="The best way to read a run out, found without training.",
-        allow_abbrev=False,
+    parser = command_line.make_parser(
+        "readout", "The best way to read a run out, found without training."
     )
     saved_run.add_run_options(parser)
     saved_run.add_data_options(parser)
@@ -58,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _search(arguments: argparse.Namespace, console: Console) -> int:
+def _search(arguments: argparse.Namespace) -> int:
     compilation.set_up()
     allowed = saved_run.limits(arguments)
     saved = weights.open_saved(arguments.run, arguments.step)
@@ -79,6 +67,7 @@ def _search(arguments: argparse.Namespace, console: Console) -> int:
     except OSError as error:
         raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
     search = Search(saved, scorer, count // 2, allowed)
+    console = command_line.open_console()
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens): chosen on "
         f"{human(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "

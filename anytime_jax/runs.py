@@ -17,9 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anytime_jax import identity, integrity
+from anytime_jax import command_line, identity, integrity
 from anytime_jax.atomic import replacing
-from anytime_jax.command_line import Parser, answer, open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.integrity import Found, Meta
 from anytime_jax.records import read_records
@@ -30,31 +29,12 @@ NOTE = "verified.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    console = open_console()
-
-    def work() -> int:
-        runs = [run for folder in arguments.folders for run in _find_runs(folder)]
-        damaged = sum(_show(run, arguments.verify, console) for run in runs)
-        return 1 if damaged else 0
-
-    return answer(work, arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _list, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.runs",
-        description="List runs and their checkpoints, and verify them.",
-        allow_abbrev=False,
-    )
+    parser = command_line.make_parser("runs", "List runs and their checkpoints, and verify them.")
     add = parser.add_argument
     add(
         "folders",
@@ -69,8 +49,14 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read every array of every checkpoint and compare its checksum",
     )
-    add("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    console = command_line.open_console()
+    runs = [run for folder in arguments.folders for run in _find_runs(folder)]
+    damaged = sum(_show(run, arguments.verify, console) for run in runs)
+    return 1 if damaged else 0
 
 
 def _find_runs(folder: Path) -> list[Path]:

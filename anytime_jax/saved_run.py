@@ -49,7 +49,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULT.checkpoints,
         help=f"most checkpoints to mix from (default {_DEFAULT.checkpoints})",
     )
-    add("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:

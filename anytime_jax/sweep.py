@@ -27,8 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anytime_jax import flops, identity, slurm
-from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax import command_line, flops, identity, slurm
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.jobs import Job, check
@@ -43,37 +42,13 @@ _POLL_SECONDS = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    console = open_console(width=140)
-
-    def work() -> int:
-        study = plan.load(arguments.study, to_run=True)
-        jobs = _choose(study, arguments.only)
-        if arguments.slurm:
-            console.print(slurm.write(study, arguments.study, jobs, arguments.slurm), markup=False)
-            return 0
-        if arguments.run:
-            shares = share_machine(arguments.jobs)
-            return _Sweep(study, arguments.study, jobs, shares, console).run()
-        console.print(_table(study, jobs, _speed(arguments, jobs), arguments))
-        return 0
-
-    return answer(work, arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _work, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.sweep",
-        description="List a study's runs and their cost, or make what is missing.",
-        allow_abbrev=False,
+    parser = command_line.make_parser(
+        "sweep", "List a study's runs and their cost, or make what is missing."
     )
     add = parser.add_argument
     add("--study", required=True, metavar="FILE", help="a file of configs/studies/")
@@ -86,8 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="H100", help="for the hours of --list (default: H100)")
     add("--mfu", type=float, default=_MFU, help=f"its utilisation (default: {_MFU})")
     add("--tokens_per_s", type=float, help="a measured speed, in place of --device and --mfu")
-    add("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    console = command_line.open_console(width=140)
+    study = plan.load(arguments.study, to_run=True)
+    jobs = _choose(study, arguments.only)
+    if arguments.slurm:
+        console.print(slurm.write(study, arguments.study, jobs, arguments.slurm), markup=False)
+        return 0
+    if arguments.run:
+        shares = share_machine(arguments.jobs)
+        return _Sweep(study, arguments.study, jobs, shares, console).run()
+    console.print(_table(study, jobs, _speed(arguments, jobs), arguments))
+    return 0
 
 
 def _choose(study: Study, pattern: str) -> list[Job]:

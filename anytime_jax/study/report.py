@@ -23,8 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from anytime_jax import identity, records
-from anytime_jax.command_line import Parser, answer, open_console
+from anytime_jax import command_line, identity, records
 from anytime_jax.errors import InputError
 from anytime_jax.study import exhibits, live, page, plan, published
 from anytime_jax.study.results import Results
@@ -35,33 +34,13 @@ _RUNS = "runs"  # in a packed report: the records of every run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-      argv: the arguments; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
-    arguments = _parser().parse_args(argv)
-    console = open_console()
-
-    def work() -> int:
-        with contextlib.suppress(KeyboardInterrupt):  # how one leaves --watch
-            if arguments.run is not None:
-                live.show(arguments.run, console, arguments.watch)
-            else:
-                _report(arguments, console)
-        return 0
-
-    return answer(work, arguments.debug)
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _work, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m anytime_jax.study.report",
-        description="Draw the figures and tables of a study, or look at one run.",
-        allow_abbrev=False,
+    parser = command_line.make_parser(
+        "study.report", "Draw the figures and tables of a study, or look at one run."
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", metavar="FILE", help="a study's file, or its directory")
@@ -76,8 +55,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--pack", action="store_true", help="copy the plan and the records to --out as well")
     add("--watch", type=float, metavar="SECONDS", help="look at --run again and again")
-    add("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    console = command_line.open_console()
+    with contextlib.suppress(KeyboardInterrupt):  # how one leaves --watch
+        if arguments.run is not None:
+            live.show(arguments.run, console, arguments.watch)
+        else:
+            _report(arguments, console)
+    return 0
 
 
 def _report(arguments: argparse.Namespace, console: Console) -> None:
