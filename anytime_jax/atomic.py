@@ -1,9 +1,10 @@
-"""Files that are complete or absent, whatever kills the process that writes them."""
+"""Files that are complete or absent, whatever kills their writer, and a place to put them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,14 @@ def replacing(path: str | os.PathLike[str], work: Path | None = None) -> Iterato
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a directory, if it is not there, and tries whether files can be written into it.
+
+    Raises:
+      OSError: if it cannot be made, or nothing can be written.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path):
+        pass

@@ -8,7 +8,6 @@ gained is told on the other half. Exit status: 0 fine, 1 broken, 2 bad input.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich import box
 from rich.table import Table
 
 from anytime_jax import command_line, compilation, saved_run, weights
+from anytime_jax.atomic import make_folder
 from anytime_jax.errors import InputError
 from anytime_jax.search import Reading, Search, grid_of
 from anytime_jax.study import style
@@ -61,9 +61,7 @@ def _search(arguments: argparse.Namespace) -> int:
         raise InputError(f"--tokens={arguments.tokens}: give two windows at least, one to choose")
     out = arguments.output or saved.run_dir
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f".readout.{os.getpid()}").touch()
-        (out / f".readout.{os.getpid()}").unlink()
+        make_folder(out)
     except OSError as error:
         raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
     search = Search(saved, scorer, count // 2, allowed)

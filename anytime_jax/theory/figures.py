@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import make_folder, replacing
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import (
     is_number,
@@ -169,14 +168,13 @@ def require_folder(name: str, path: Path) -> Path:
     """Returns a directory that is there now; raises if something else is there."""
     require_directory(name, str(path))
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return path
+        make_folder(path)
     except OSError as error:
         raise ValueError(
             f"{name} = {shown(str(path))} cannot be written to ({error.strerror}): choose another "
             "directory"
         ) from error
+    return path
 
 
 def _settings(config: FigureConfig) -> list[tuple[str, float]]:
