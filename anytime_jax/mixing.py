@@ -142,11 +142,6 @@ class Mix:
     coefficients: tuple[float, ...]
     error: float = 0.0
 
-    def weights(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate up to `t`, float64[t + 1]."""
-        pairs = zip(self.coefficients, self.parts, strict=True)
-        return sum((x * part.weights(t) for x, part in pairs), np.zeros(t + 1))
-
 
 def best_mix(kept: Sequence[Kept], target: Target, t: int, most: int, enough: float = 0.0) -> Mix:
     """Returns the mix of averages whose kernel is nearest to another kernel.
