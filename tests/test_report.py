@@ -134,6 +134,7 @@ def test_bad_input(reported, tmp_path, capsys):
     )
     (tmp_path / "file").touch()
     assert "cannot be made" in error(capsys, study, f"--out={tmp_path / 'file'}")
+    assert "written into" in error(capsys, study, "--out=/proc")
     assert "is no study (it has no study.json)" in error(capsys, f"--study={tmp_path}")
     assert "there is no such file" in error(capsys, f"--study={tmp_path / 'nothing.py'}")
     assert "is no run (it has no run.json)" in error(capsys, f"--run={tmp_path}")

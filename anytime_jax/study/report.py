@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 
 from anytime_jax import command_line, identity, records
+from anytime_jax.atomic import make_folder
 from anytime_jax.errors import InputError
 from anytime_jax.study import exhibits, live, page, plan, published
 from anytime_jax.study.results import Results
@@ -86,10 +87,10 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.pack and {out.resolve(), (out / _RUNS).resolve()} & {*inside, root.resolve()}:
         raise InputError(f"--pack: {out} is the study's own directory: give another --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     except OSError as error:
         raise InputError(
-            f"--out={out} cannot be made ({error.strerror}): choose another"
+            f"--out={out} cannot be made or written into ({error.strerror}): choose another"
         ) from error
     for remark in remarks:
         console.print(remark, markup=False)
