@@ -215,11 +215,13 @@ def _report(
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
         display.console.print(curves.table(clock, doublings or rows[-1:]))
-    picture = curves.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
+    from anytime_jax.study import picture  # half a second: not before the first update
+
+    drawn = picture.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
     why = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {where}: {why}, after {duration(seconds)}")
     for what, path in (
-        ("curves", picture),
+        ("curves", drawn),
         ("records", run_dir / "records"),
         ("TensorBoard", run_dir / "tensorboard" if settings.log.tensorboard else None),
         ("checkpoints", run_dir / "checkpoints"),

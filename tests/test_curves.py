@@ -4,7 +4,7 @@ import matplotlib.image
 import pytest
 
 from anytime_jax.records import RecordWriter, Row
-from anytime_jax.study import curves
+from anytime_jax.study import curves, picture
 
 
 def write_run(run, evaluations, labels=("last", "f25")):
@@ -29,12 +29,12 @@ def write_run(run, evaluations, labels=("last", "f25")):
 )
 def test_a_picture_is_drawn(tmp_path, evaluations, labels):
     write_run(tmp_path, evaluations, labels)
-    path = curves.draw(tmp_path, "a run_with $odd^ name")
+    path = picture.draw(tmp_path, "a run_with $odd^ name")
     assert path == tmp_path / "curves.png"
-    picture = matplotlib.image.imread(path)
-    assert picture.shape[0] > 400
-    assert picture.shape[1] > 1000
-    assert picture[..., :3].std() > 0.02  # not a blank page
+    image = matplotlib.image.imread(path)
+    assert image.shape[0] > 400
+    assert image.shape[1] > 1000
+    assert image[..., :3].std() > 0.02  # not a blank page
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curves.png", "records"]
 
 
@@ -43,7 +43,7 @@ def test_a_label_that_came_later_is_drawn_from_there(tmp_path):
     writer = RecordWriter(tmp_path, 40, {})
     writer.write(80, 80_000, {"eval/last/loss": 0.1, "eval/f50/loss": 0.05})
     writer.close()
-    assert curves.draw(tmp_path, "run") is not None
+    assert picture.draw(tmp_path, "run") is not None
 
 
 @pytest.mark.parametrize("evaluations", [(), None])
@@ -51,7 +51,7 @@ def test_without_an_evaluation_there_is_no_picture(tmp_path, evaluations):
     if evaluations is not None:
         write_run(tmp_path, evaluations)
     before = sorted(tmp_path.iterdir())
-    assert curves.draw(tmp_path, "run") is None
+    assert picture.draw(tmp_path, "run") is None
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -26,6 +26,9 @@ HEAVY = {
 }
 # What the extra `export` brings, and nothing else.
 EXPORT = {"safetensors", "tokenizers"}
+# What a start of training does not need before its first update: the picture at its end, TFDS for
+# preparing, and what is asked for in the configuration.
+LATER = {"matplotlib", "tensorboardX", "tensorflow_datasets", "wandb"} | EXPORT
 
 
 def loaded_by(*modules, without=()):
@@ -67,6 +70,13 @@ def test_schedules_and_averages_need_only_jax_and_optax():
 def test_the_lowest_rooms_load_nothing_heavy(modules):
     packages, _ = loaded_by(*modules)
     assert not packages & (HEAVY | {"jax", "optax"})
+
+
+def test_a_start_of_training_loads_nothing_that_its_first_update_can_do_without():
+    """Half a second each, of the few that a start may take; they come where they are used."""
+    packages, ours = loaded_by("anytime_jax.main")
+    assert {"anytime_jax.train", "anytime_jax.data.shards"} <= ours
+    assert not packages & LATER
 
 
 def test_training_and_preparing_do_without_the_extra():

@@ -9,7 +9,7 @@ from anytime_jax import identity
 from anytime_jax.clock import Clock, read_clock
 from anytime_jax.errors import InputError
 from anytime_jax.records import Row, read_records
-from anytime_jax.study import curves
+from anytime_jax.study import curves, picture
 from anytime_jax.study.curves import LIVE
 from anytime_jax.units import duration, human
 
@@ -92,5 +92,5 @@ def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Con
         f"  a stop now would give {losses[best]:.4f} nats with {best}, as evaluated at {at}"
         + ("" if row.step == last.step else "; what was trained since then comes on top")
     )
-    picture = curves.draw(run_dir, f"{name}: validation loss, live weights and averages")
-    console.print(f"  curves: {picture}", markup=False)
+    path = picture.draw(run_dir, f"{name}: validation loss, live weights and averages")
+    console.print(f"  curves: {path}", markup=False)
