@@ -1,7 +1,7 @@
 """What the machine itself can do: matrix products and copies.
 
     python -m benchmarks.ceiling
-    python -m benchmarks.ceiling --model=150m --output
+    python -m benchmarks.ceiling --model=150m
 
 Products have operands of float32 on a CPU; elsewhere, where the model has them so, of bfloat16 with
 a float32 sum. They come in the model's own shapes, of one microbatch, and in one large one. A copy
@@ -23,7 +23,7 @@ from anytime_jax.command_line import answer
 from anytime_jax.compilation import set_up
 from anytime_jax.config import Config
 from anytime_jax.units import size
-from benchmarks import measure
+from benchmarks import measure, record
 
 _LARGE = {"cpu": 2048}  # sides of the large product: enough to fill the device
 _LARGE_ELSEWHERE = 8192
@@ -96,13 +96,18 @@ def _copy(count: int) -> Limit:
     return Limit(work, moved=2 * count)
 
 
-def _rate(limit: Limit, rate: float) -> str:
-    return f"{rate / 1e9:,.4g} GFLOP/s" if limit.flops else f"{size(rate)}/s"
+def _row(name: str, limit: Limit, times: Sequence[float], median: float) -> record.Row:
+    return {
+        "what": name,
+        **measure.in_ms(times),
+        "GFLOP_per_s": record.rounded(limit.flops / median / 1e9) if limit.flops else None,
+        "GB_per_s": record.rounded(limit.moved / median / 1e9) if limit.moved else None,
+    }
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("ceiling", str(__doc__), steps=5, rounds=7)
-    parser.add_argument("--model", default="quickstart", help="whose shapes; or a file")
+    parser = measure.make_parser("ceiling", __doc__, steps=5, rounds=7)
+    parser.add_argument("--model", default="quickstart", help=f"whose shapes: {measure.MODEL_HELP}")
     options = parser.parse_args(argv)
 
     def work() -> int:
@@ -114,17 +119,9 @@ def main(argv: Sequence[str]) -> int:
         seconds = measure.in_turn(blocks, options.rounds)
         middle = measure.medians(seconds)
         rates = {n: (limit.flops or limit.moved) / middle[n] for n, limit in limits.items()}
-        rows = [
-            {
-                "what": name,
-                "median": f"{middle[name] * 1e3:.3g} ms",
-                "least to most": measure.spread(seconds[name]),
-                "rate": _rate(limit, rates[name]),
-            }
-            for name, limit in limits.items()
-        ]
-        measured = {"seconds": seconds, "medians": middle, "rates": rates}
-        measure.report(parser, argv, options.output, rows, measured)
+        rows = [_row(n, limit, seconds[n], middle[n]) for n, limit in limits.items()]
+        details = {"seconds": seconds, "medians": middle, "rates": rates}
+        record.leave("ceiling", argv, "What the machine can do", rows, options.output, details)
         return 0
 
     return answer(work, debug=False)

@@ -6,11 +6,11 @@ The state is the quickstart's with another width and depth, filled with noise: z
 compressed away. On a CPU `jax.device_get` copies nothing, so a copy of the arrays is timed as well.
 """
 
-import argparse
+import functools
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax import compilation, config, sharding, step
+from anytime_jax import sharding, step
 from anytime_jax.checkpoint import Checkpoints
 from anytime_jax.checksums import examine
-from anytime_jax.command_line import Parser, answer
+from anytime_jax.command_line import answer
+from anytime_jax.compilation import set_up
 from anytime_jax.retention import retention
 from anytime_jax.step import TrainState
-from benchmarks import record
-from configs import quickstart
+from benchmarks import measure, record
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    given = _parser().parse_args(argv)
-    return answer(lambda: _measure(given, record.command("checkpoint", argv)), debug=False)
+def main(argv: Sequence[str]) -> int:
+    parser = measure.make_parser("checkpoint", __doc__, rounds=5)
+    parser.add_argument("--width", type=int, default=512, help="of the model (default 512)")
+    parser.add_argument("--layers", type=int, default=8, help="of the model (default 8)")
+    parser.add_argument("--scratch", type=Path, help="directory on the disk to save to")
+    options = parser.parse_args(argv)
+    return answer(functools.partial(_measure, argv, options), debug=False)
 
 
-def _measure(given: argparse.Namespace, command: str) -> int:
-    compilation.set_up()
-    settings = _settings(given.width, given.layers)
+def _measure(argv: Sequence[str], given: Any) -> int:
+    shape = {"width": given.width, "mlp_width": 4 * given.width, "layers": given.layers}
+    settings = measure.load_config("quickstart", model={**shape, "layer_loop": "scan"})
     program = step.make_program(settings, sharding.make_mesh(settings.mesh))
     state = jax.block_until_ready(_noisy(program.init()))
     found: dict[str, list[float]] = {}
@@ -49,15 +52,9 @@ def _measure(given: argparse.Namespace, command: str) -> int:
         checkpoints.close()
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     rows = [_row(what, seconds, total) for what, seconds in found.items()]
-    record.show(f"Saving {total / 1e6:,.0f} MB of arrays", rows)
-    print(record.save("checkpoint", command, rows, given.output))
+    title, details = f"Saving {total / 1e6:,.0f} MB of arrays", {"bytes": total, "seconds": found}
+    record.leave("checkpoint", argv, title, rows, given.output, details)
     return 0
-
-
-def _settings(width: int, layers: int) -> config.Config:
-    given = quickstart.get_config()
-    given.model.update(width=width, mlp_width=4 * width, layers=layers, layer_loop="scan")
-    return config.build(given.to_dict())
 
 
 def _noisy(state: TrainState) -> TrainState:
@@ -75,23 +72,17 @@ def _noisy(state: TrainState) -> TrainState:
 
 def _save(checkpoints: Checkpoints, state: TrainState) -> Iterator[tuple[str, float]]:
     """Saves a state: the seconds of each thing in turn."""
-    yield "jax.device_get", _time(lambda: jax.device_get(state))
+    yield "jax.device_get", measure.repeat(lambda: jax.device_get(state))
     yield (
         "copy in host memory",
-        _time(lambda: jax.tree.map(lambda x: np.array(x, copy=True), state)),
+        measure.repeat(lambda: jax.tree.map(lambda x: np.array(x, copy=True), state)),
     )
-    yield "checksums alone", _time(lambda: examine(state))
+    yield "checksums alone", measure.repeat(lambda: examine(state))
     began = time.perf_counter()
     checkpoints.save(state, {})
     yield "save returns", time.perf_counter() - began
     checkpoints.wait()
     yield "on disk", time.perf_counter() - began
-
-
-def _time(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def _row(what: str, seconds: Sequence[float], total: int) -> record.Row:
@@ -105,16 +96,6 @@ def _row(what: str, seconds: Sequence[float], total: int) -> record.Row:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.checkpoint", description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("--width", type=int, default=512, help="of the model (default 512)")
-    add("--layers", type=int, default=8, help="of the model (default 8)")
-    add("--rounds", type=int, default=5, help="saves, after a first one (default 5)")
-    add("--scratch", type=Path, help="directory on the disk to save to")
-    add("--output", type=Path, default=record.RESULTS, help="directory of the JSON")
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    set_up()
+    sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,7 @@
 Targets: preparation at 1M tokens per second of a core, reading at 10M tokens/s in one process.
 """
 
-import argparse
+import functools
 import gzip
 import itertools
 import sys
@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from anytime_jax.command_line import Parser, answer
+from anytime_jax.command_line import answer
 from anytime_jax.data.builtin import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
@@ -25,7 +26,7 @@ from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.windows import Windows, stream
 from anytime_jax.data.workers import Progress
 from anytime_jax.errors import InputError
-from benchmarks import record
+from benchmarks import measure, record
 
 READING_TARGET = 10e6  # tokens/s
 PREPARATION_TARGET = 1e6  # tokens per second of CPU
@@ -34,13 +35,22 @@ _SHARE = 0.01  # of the documents, for validation
 _ROUNDS = 3
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    given = _parser().parse_args(argv)
-    return answer(lambda: _measure(given, record.command("data", argv)), debug=False)
+def main(argv: Sequence[str]) -> int:
+    parser = measure.make_parser("data", __doc__)
+    add = parser.add_argument
+    add("--documents", type=Path, help="one JSON document with a `text` a line, repeated")
+    add("--vocabulary", type=Path, help="a SentencePiece model, or a tokenizer.json")
+    add("--train-vocabulary", type=int, default=32_000, help="or the size of one to train")
+    add("--megabytes", type=float, default=60.0, help="of text (default 60)")
+    add("--length", type=int, default=1024, help="tokens of a window (default 1024)")
+    add("--batches", type=int, nargs="+", default=[8, 64, 256], help="windows of a batch")
+    add("--seconds", type=float, default=2.0, help="of one round of reading (default 2)")
+    add("--scratch", type=Path, help="directory for what is prepared and deleted again")
+    options = parser.parse_args(argv)
+    return answer(functools.partial(_measure, argv, options), debug=False)
 
 
-def _measure(given: argparse.Namespace, command: str) -> int:
+def _measure(argv: Sequence[str], given: Any) -> int:
     if (given.documents is None) != (given.vocabulary is None):
         raise InputError("--documents and --vocabulary go together: give both, or neither")
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
@@ -48,12 +58,11 @@ def _measure(given: argparse.Namespace, command: str) -> int:
         vocabulary = given.vocabulary or given.train_vocabulary
         rows, info = _prepare(source, vocabulary, given.length, Path(scratch) / "data")
         rows += _read(info, given.batches, given.seconds)
-    record.show("Tokens per second", rows)
-    print(record.save("data", command, rows, given.output))
+    record.leave("data", argv, "Tokens per second", rows, given.output)
     return 0
 
 
-def _source(given: argparse.Namespace, scratch: Path) -> Source:
+def _source(given: Any, scratch: Path) -> Source:
     """The text: documents repeated to the size asked for, or what is on this machine."""
     if given.documents is None:
         return BuiltinSource(given.megabytes)
@@ -104,13 +113,16 @@ def _read(info: DatasetInfo, batches: Sequence[int], seconds: float) -> list[rec
     }
     rows = []
     for (way, begin), size in itertools.product(ways.items(), batches):
-        best = max(_drain(begin(size), info.length, seconds) for _ in range(_ROUNDS))
-        rows.append(_row(f"reading: {way}, {size} windows", *best[1:], READING_TARGET))
+        rounds = [_drain(begin(size), info.length, seconds) for _ in range(_ROUNDS)]
+        _, tokens, cpu, wall = max(rounds)
+        rows.append(_row(f"reading: {way}, {size} windows", tokens, cpu, wall, READING_TARGET))
     return rows
 
 
-def _drain(batches: Iterator[np.ndarray], length: int, seconds: float) -> tuple[float, ...]:
-    """Reads for a while: tokens per second, and of what they are the quotient."""
+def _drain(
+    batches: Iterator[np.ndarray], length: int, seconds: float
+) -> tuple[float, float, float, float]:
+    """Reads for a while: tokens per second; tokens, seconds of CPU, seconds."""
     next(batches)
     cpu, wall, tokens = time.process_time(), time.perf_counter(), 0
     while (passed := time.perf_counter() - wall) < seconds or not tokens:
@@ -126,20 +138,5 @@ def _row(what: str, tokens: float, cpu: float, wall: float, target: float) -> re
     return {"what": what, **rate, "target": target, "met": "yes" if held >= target else "no"}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.data", description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("--documents", type=Path, help="one JSON document with a `text` a line, repeated")
-    add("--vocabulary", type=Path, help="a SentencePiece model, or a tokenizer.json")
-    add("--train-vocabulary", type=int, default=32_000, help="or the size of one to train")
-    add("--megabytes", type=float, default=60.0, help="of text (default 60)")
-    add("--length", type=int, default=1024, help="tokens of a window (default 1024)")
-    add("--batches", type=int, nargs="+", default=[8, 64, 256], help="windows of a batch")
-    add("--seconds", type=float, default=2.0, help="of one round of reading (default 2)")
-    add("--scratch", type=Path, help="directory for what is prepared and deleted again")
-    add("--output", type=Path, default=record.RESULTS, help="directory of the JSON")
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,64 +1,70 @@
-"""What the benchmarks share: the models, timing in turn, the record as JSON, the table.
+"""What the benchmarks share in how they measure: the models, tokens, timing in turn, the parser.
 
 A machine's speed drifts while one watches. What is compared is therefore timed in turn, A B A B,
 and the median is taken of each; every timing goes into the record, and how busy the machine was.
 """
 
 import argparse
-import datetime
-import importlib.metadata
-import json
-import os
-import platform
 import runpy
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from anytime_jax import config as config_lib
-from anytime_jax.atomic import replacing
-from anytime_jax.command_line import Parser, open_console
+from anytime_jax.command_line import Parser
 from anytime_jax.config import Config
+from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError
+from benchmarks import record
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = {"quickstart": "quickstart", "150m": "150m_inv_sqrt", "300m": "300m_inv_sqrt"}
-_ROOT = Path(__file__).resolve().parents[1]
-_PACKAGES = ("anytime_jax", "jax", "jaxlib", "flax", "optax", "numpy")
-_VARIABLES = (
-    "GLIBC_TUNABLES",
-    "OMP_NUM_THREADS",
-    "XLA_FLAGS",
-    "JAX_PLATFORMS",
-)  # of the environment: they count
+MODEL_HELP = "quickstart, 150m, 300m or a configuration file"
+
+Name = TypeVar("Name", bound=Hashable)
 
 
-def load_source(name: str, **changes: Any) -> dict[str, Any]:
-    """Returns the settings of a model, as plain nested data.
+def find_file(name: str) -> Path:
+    """Returns the configuration file of a model.
 
     Args:
       name: a key of `MODELS`, or the path of a configuration file.
-      **changes: settings to exchange.
 
     Raises:
       InputError: if there is no such file.
     """
-    path = _ROOT / "configs" / f"{MODELS[name]}.py" if name in MODELS else Path(name)
+    path = REPOSITORY / "configs" / f"{MODELS[name]}.py" if name in MODELS else Path(name)
     if not path.is_file():
         known = ", ".join(MODELS)
         raise InputError(f"the model {name!r} is neither {known} nor a configuration file")
-    return {**runpy.run_path(str(path))["get_config"]().to_dict(), **changes}
+    return path.absolute()
 
 
 def load_config(name: str, **changes: Any) -> Config:
-    """Returns the checked configuration of a model; see `load_source`."""
-    return config_lib.build(load_source(name, **changes))
+    """Returns the checked configuration of a model.
+
+    Args:
+      name: as in `find_file`.
+      **changes: settings to exchange; of a section, a dictionary of those that change.
+    """
+    source = runpy.run_path(str(find_file(name)))["get_config"]().to_dict()
+    for key, value in changes.items():
+        source[key] = {**source[key], **value} if isinstance(value, dict) else value
+    return config_lib.build(source)
+
+
+def fit(info: DatasetInfo) -> dict[str, int]:
+    """Returns the settings of a model that come from the dataset it is given."""
+    return {
+        "length": info.length,
+        "vocab_size": info.vocab_size,
+        "embedding_rows": info.vocab_size,
+    }
 
 
 def random_tokens(config: Config, batches: int = 1) -> np.ndarray:
@@ -67,7 +73,7 @@ def random_tokens(config: Config, batches: int = 1) -> np.ndarray:
     return np.random.default_rng(0).integers(0, config.model.vocab_size, shape, np.int32)
 
 
-def repeat(work: Callable[[], Any], count: int) -> float:
+def repeat(work: Callable[[], Any], count: int = 1) -> float:
     """Returns the seconds a call of `work` takes, out of `count` calls in a row.
 
     Two calls at most are under way at once, so that nothing but the device is waited for and the
@@ -87,14 +93,14 @@ def repeat(work: Callable[[], Any], count: int) -> float:
     return (time.perf_counter() - began) / count
 
 
-def in_turn(blocks: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turn(blocks: Mapping[Name, Callable[[], float]], rounds: int) -> dict[Name, list[float]]:
     """Returns the seconds that each block gives, every block once a round.
 
     Args:
       blocks: each times itself and returns seconds; the first round, which compiles, is not kept.
       rounds: that are kept.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in blocks}
+    seconds: dict[Name, list[float]] = {name: [] for name in blocks}
     for i in range(rounds + 1):
         for name, block in blocks.items():
             spent = block()
@@ -103,106 +109,43 @@ def in_turn(blocks: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
     return seconds
 
 
-def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def medians(seconds: Mapping[Name, Sequence[float]]) -> dict[Name, float]:
     """Returns the median of each block."""
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def spread(times: Sequence[float]) -> str:
-    """Returns the least and the most of some seconds, for a table: `84.1 to 91.0 ms`."""
-    return f"{min(times) * 1e3:.3g} to {max(times) * 1e3:.3g} ms"
+def in_ms(times: Sequence[float]) -> dict[str, float]:
+    """Returns the columns of a table that say what some seconds were."""
+    found = {"median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
+    return {name: record.rounded(1e3 * value) for name, value in found.items()}
 
 
-def make_parser(name: str, about: str, steps: int, rounds: int) -> Parser:
-    """Returns a parser with the options of every benchmark.
+def make_parser(
+    name: str, about: str | None, *, steps: int | None = None, rounds: int | None = None
+) -> Parser:
+    """Returns a parser with the options that benchmarks share.
 
     Args:
       name: of the benchmark.
       about: what `--help` prints.
-      steps: calls in a block, if not given.
-      rounds: of blocks in turn, if not given.
+      steps: calls in a block, if not given; without it, there is no such option.
+      rounds: of blocks in turn, if not given; without it, there is no such option.
     """
     parser = Parser(f"python -m benchmarks.{name}", description=about)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--steps", type=_count, default=steps, help="calls in a block")
-    parser.add_argument("--rounds", type=_count, default=rounds, help="rounds of blocks in turn")
-    today = datetime.date.today().isoformat()
+    if steps:
+        help_text = f"calls in a block (default {steps})"
+        parser.add_argument("--steps", type=_count, default=steps, help=help_text)
+    if rounds:
+        help_text = f"of each kind, in turns, after a first one (default {rounds})"
+        parser.add_argument("--rounds", type=_count, default=rounds, help=help_text)
     parser.add_argument(
         "--output",
-        nargs="?",
-        const=str(_ROOT / "benchmarks" / "results" / f"{today}-{name}.json"),
-        help="write the record here; without a value, to benchmarks/results/DATE-NAME.json",
+        type=Path,
+        metavar="FILE",
+        help="write the record here, not to benchmarks/results/DATE-NAME.json",
     )
     return parser
-
-
-def report(
-    parser: Parser,
-    argv: Sequence[str],
-    output: str | None,
-    rows: Sequence[Mapping[str, str]],
-    measured: Mapping[str, Any],
-) -> None:
-    """Prints the table and, where asked for, writes the record.
-
-    Args:
-      parser: of the benchmark.
-      argv: its command line, without the program.
-      output: file for the record; None for none.
-      rows: of the table, each with the same columns.
-      measured: what goes into the record besides what every record has.
-    """
-    table = Table(box=box.SIMPLE)
-    for column in rows[0]:
-        table.add_column(column, no_wrap=True, justify="left" if column == "what" else "right")
-    for row in rows:
-        table.add_row(*row.values())
-    console = open_console(width=150)
-    console.print(table)
-    if output is None:
-        return
-    record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([parser.prog, *map(_without_folders, argv)]),
-        "machine": _machine(),
-        "versions": {name: importlib.metadata.version(name) for name in _installed()},
-        **measured,
-    }
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output) as path:
-        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    console.print(f"written: {output}")
-
-
-def _machine() -> dict[str, Any]:
-    """What the times depend on; not whose machine it is."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = names[0].partition(":")[2].strip() if names else cpu
-    return {
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "devices": [device.device_kind for device in jax.devices()],
-        "platform": jax.default_backend(),
-        "system": platform.system(),
-        "load": os.getloadavg()[0],  # processes that wanted a core, over the last minute
-        "python": platform.python_version(),
-        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-    }
-
-
-def _installed() -> list[str]:
-    """The packages that have a version: ours has none where it runs from its folder."""
-    known = {item.metadata["Name"].replace("-", "_") for item in importlib.metadata.distributions()}
-    return [name for name in _PACKAGES if name in known]
-
-
-def _without_folders(given: str) -> str:
-    """An argument, with the name alone of a file that lies elsewhere."""
-    option, equals, value = given.rpartition("=")
-    return f"{option}{equals}{Path(value).name}" if value.startswith("/") else given
 
 
 def _count(given: str) -> int:

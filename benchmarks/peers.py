@@ -8,7 +8,8 @@ scaled_dot_product_attention, foreach averages; once with torch.compile and once
 process of its own (`torch_peer.py`) that waits while another works; blocks of updates take turns.
 
 Before anything is timed the losses are compared: from the same weights to 1e-4, after five updates
-to 1e-3. Where they differ, there is no ratio.
+to 1e-3 (products of bfloat16 are rounded elsewhere in each, and get ten times that). Where they
+differ, there is no ratio.
 """
 
 import contextlib
@@ -33,9 +34,11 @@ from anytime_jax.config import Config
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.format import to_tensors
 from anytime_jax.formats.olmo import OLMO
-from benchmarks import measure
+from benchmarks import measure, record
 
 CHECKED = 5  # updates before the losses are compared a second time
+# How far the losses may be apart from the same weights, and after those updates.
+APART = {"float32": (1e-4, 1e-3), "bfloat16": (1e-3, 1e-2)}
 _BATCHES = 8
 _WORKER = Path(__file__).with_name("torch_peer.py")
 _SHAPE = (
@@ -69,10 +72,15 @@ class Ours:
 
 
 class Peer:
-    """A worker process and what it said of itself."""
+    """A worker process and what it said of itself.
+
+    Attributes:
+      about: versions, device, whether it is compiled.
+      peak: bytes of the device that it has held at most; None on a CPU.
+    """
 
     def __init__(self, process: Any, settings: Mapping[str, Any]) -> None:
-        self._process = process
+        self._process, self.peak = process, None
         self.about = self.ask(do="start", **settings)
 
     def ask(self, **question: Any) -> dict[str, Any]:
@@ -94,7 +102,9 @@ class Peer:
 
     def seconds(self, count: int) -> float:
         """Makes updates and returns the seconds of one."""
-        return self.ask(do="steps", count=count)["seconds"] / count
+        said = self.ask(do="steps", count=count)
+        self.peak = said.get("peak_bytes")
+        return said["seconds"] / count
 
 
 def peer_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def start_peers(
 ) -> Iterator[dict[str, Peer]]:
     """Gives the workers by name; they end with the block."""
     np.savez(settings["arrays"], allow_pickle=False, **ours.arrays)
-    hidden = ("PYTHONPATH", "PYTHONHOME")  # those of this interpreter
+    hidden = () if python == sys.executable else ("PYTHONPATH", "PYTHONHOME")  # not for others
     surroundings = {name: value for name, value in os.environ.items() if name not in hidden}
     with contextlib.ExitStack() as stack:
         peers = {}
@@ -151,8 +161,15 @@ def start_peers(
         yield peers
 
 
-def compare_losses(ours: Ours, peers: Mapping[str, Peer]) -> dict[str, list[float]]:
+def compare_losses(
+    ours: Ours, peers: Mapping[str, Peer], dtype: str = "float32"
+) -> dict[str, list[float]]:
     """Returns the first losses of everyone.
+
+    Args:
+      ours: has made no update yet.
+      peers: by name; nor have they.
+      dtype: of the operands of products.
 
     Raises:
       RunError: if a peer's are not ours.
@@ -160,7 +177,7 @@ def compare_losses(ours: Ours, peers: Mapping[str, Peer]) -> dict[str, list[floa
     losses = {"anytime_jax": [float(ours.update()) for _ in range(CHECKED + 1)]}
     for name, peer in peers.items():
         losses[name] = peer.ask(do="steps", count=CHECKED + 1)["losses"]
-        for i, most in ((0, 1e-4), (CHECKED, 1e-3)):
+        for i, most in zip((0, CHECKED), APART[dtype], strict=True):
             mine, other = losses["anytime_jax"][i], losses[name][i]
             if not abs(mine - other) <= most:
                 raise RunError(
@@ -171,9 +188,9 @@ def compare_losses(ours: Ours, peers: Mapping[str, Peer]) -> dict[str, list[floa
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("peers", str(__doc__), steps=8, rounds=9)
+    parser = measure.make_parser("peers", __doc__, steps=8, rounds=9)
     parser.add_argument("--torch-python", required=True, help="an interpreter that has torch")
-    parser.add_argument("--model", default="quickstart", help="quickstart, 150m, 300m or a file")
+    parser.add_argument("--model", default="quickstart", help=measure.MODEL_HELP)
     parser.add_argument("--batch", type=int, help="sequences; the configuration's if not given")
     parser.add_argument("--microbatches", type=int, help="the configuration's if not given")
     kinds = ("compiled", "eager")
@@ -188,10 +205,17 @@ def main(argv: Sequence[str]) -> int:
             settings = peer_settings(config, f"{folder}/arrays.npz", updates)
             ours = Ours(config)
             with start_peers(options.torch_python, ours, settings, options.kinds) as peers:
-                losses = compare_losses(ours, peers)
+                losses = compare_losses(ours, peers, config.model.dtype)
                 seconds = _time(ours, peers, options)
-                about = {name: peer.about for name, peer in peers.items()}
-        _report(parser, argv, options.output, config, seconds, {"peers": about, "losses": losses})
+                details = {
+                    "peers": {name: peer.about for name, peer in peers.items()},
+                    "peak_bytes": {name: peer.peak for name, peer in peers.items()},
+                    "losses": losses,
+                }
+        details["peak_bytes"]["anytime_jax"] = _peak()
+        rows, more = _summary(config, seconds, details)
+        title = "The same training in PyTorch"
+        record.leave("peers", argv, title, rows, options.output, {**details, **more})
         return 0
 
     return answer(work, debug=False)
@@ -204,31 +228,32 @@ def _time(ours: Ours, peers: Mapping[str, Peer], options: Any) -> dict[str, list
     return measure.in_turn(blocks, options.rounds)
 
 
-def _report(
-    parser: Any,
-    argv: Sequence[str],
-    output: str | None,
-    config: Config,
-    seconds: dict[str, list[float]],
-    measured: dict[str, Any],
-) -> None:
+def _peak() -> int | None:
+    """Bytes of the device that this process has held at most; None on a CPU."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def _summary(
+    config: Config, seconds: dict[str, list[float]], details: Mapping[str, Any]
+) -> tuple[list[record.Row], dict[str, Any]]:
+    """The rows of the table, and what the record has of the times."""
     middle = measure.medians(seconds)
     ratios = {name: time / middle["anytime_jax"] for name, time in middle.items()}
     tokens = config.batch_size * config.model.length
-    rows = [
-        {
+    rows = []
+    for name, times in seconds.items():
+        losses, peak = details["losses"][name], details["peak_bytes"][name]
+        row = {
             "what": name,
-            "median": f"{middle[name] * 1e3:.4g} ms",
-            "least to most": measure.spread(seconds[name]),
-            "tokens/s": f"{tokens / middle[name]:,.0f}",
-            "time / ours": f"{ratios[name]:.2f}",
-            "first loss": f"{measured['losses'][name][0]:.6f}",
-            f"after {CHECKED}": f"{measured['losses'][name][CHECKED]:.6f}",
+            **measure.in_ms(times),
+            "tokens_per_s": record.rounded(tokens / middle[name]),
+            "times_ours": record.rounded(ratios[name]),
+            "first_loss": f"{losses[0]:.6f}",
+            f"after_{CHECKED}": f"{losses[CHECKED]:.6f}",
+            "peak_MB": None if peak is None else record.rounded(peak / 1e6),
         }
-        for name in seconds
-    ]
-    record = {**measured, "ratios": ratios, "medians": middle, "seconds": seconds}
-    measure.report(parser, argv, output, rows, record)
+        rows.append(row)
+    return rows, {"ratios": ratios, "medians": middle, "seconds": seconds}
 
 
 if __name__ == "__main__":

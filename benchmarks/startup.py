@@ -8,7 +8,7 @@ Seconds of CPU stand beside those of the clock where the system tells them (Linu
 that others use, the clock says as much of them as of us.
 """
 
-import argparse
+import functools
 import math
 import os
 import subprocess
@@ -17,26 +17,27 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from anytime_jax.command_line import Parser, answer
+from anytime_jax.command_line import answer
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.errors import RunError
-from benchmarks import record
+from benchmarks import measure, record
 
 TARGETS = {"cold": 15.0, "cached": 5.0}  # seconds
 _PROGRAM = (sys.executable, "-m", "anytime_jax.main")
-_REPOSITORY = Path(__file__).resolve().parents[1]
 # What a line of the run begins with when a part of the start is over.
 _PARTS = {"imports, data": "run ", "checks": "from ", "compiling, first update": "step 1 "}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    given = _parser().parse_args(argv)
-    return answer(lambda: _measure(given, record.command("startup", argv)), debug=False)
+def main(argv: Sequence[str]) -> int:
+    parser = measure.make_parser("startup", __doc__, rounds=5)
+    parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
+    options = parser.parse_args(argv)
+    return answer(functools.partial(_measure, argv, options), debug=False)
 
 
-def _measure(given: argparse.Namespace, command: str) -> int:
+def _measure(argv: Sequence[str], given: Any) -> int:
     flags = _flags(given.data)
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in TARGETS}
     with tempfile.TemporaryDirectory() as scratch:
@@ -46,8 +47,8 @@ def _measure(given: argparse.Namespace, command: str) -> int:
                 run_dir = Path(scratch) / f"{kind}-{i}"
                 found[kind].append(_start([*flags, f"--config.run_dir={run_dir}"], caches))
     rows = [_row(kind, starts) for kind, starts in found.items()]
-    record.show("Seconds from the command line to the first update, medians", rows)
-    print(record.save("startup", command, rows, given.output))
+    title = "Seconds from the command line to the first update, medians"
+    record.leave("startup", argv, title, rows, given.output, {"starts": found})
     return 0
 
 
@@ -56,9 +57,7 @@ def _flags(data: Path) -> list[str]:
     info = load_dataset(data)
     settings = {
         "data.path": info.path.absolute(),
-        "model.length": info.length,
-        "model.vocab_size": info.vocab_size,
-        "model.embedding_rows": info.vocab_size,
+        **{f"model.{name}": value for name, value in measure.fit(info).items()},
         "stop": "1 steps",
         "log.every": "1 steps",
         "eval.tokens": info.length,
@@ -75,7 +74,7 @@ def _start(flags: Sequence[str], caches: Path) -> dict[str, float]:
     said: list[str] = []
     with subprocess.Popen(
         command,
-        cwd=_REPOSITORY,
+        cwd=measure.REPOSITORY,
         env=_environment(caches),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -115,14 +114,5 @@ def _row(kind: str, starts: Sequence[Mapping[str, float]]) -> record.Row:
     return {"start": kind, **middles, "range": spread, "target": TARGETS[kind], "met": met}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.startup", description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="a prepared dataset")
-    add("--rounds", type=int, default=5, help="starts of each kind, in turns (default 5)")
-    add("--output", type=Path, default=record.RESULTS, help="directory of the JSON")
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

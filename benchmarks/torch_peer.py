@@ -160,7 +160,9 @@ class Run:
         losses = [self.update() for _ in range(count)]
         self.wait()
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "losses": [float(loss) for loss in losses]}
+        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
+        losses = [float(loss) for loss in losses]
+        return {"seconds": seconds, "losses": losses, "peak_bytes": peak}
 
     def wait(self):
         """Waits for what the device still has to do."""

@@ -1,7 +1,7 @@
 """How fast an update is: tokens/s, model FLOP/s, the share of what the machine can do, memory.
 
     python -m benchmarks.train_step
-    python -m benchmarks.train_step --model 150m 300m --microbatches 4 8 --output
+    python -m benchmarks.train_step --model 150m 300m --microbatches 4 8
 
 It is the update of a run (`step.make_program`) on random tokens, with the configuration's averages
 and without. Every variant and the products of `benchmarks.ceiling` take their turn in one process.
@@ -11,6 +11,7 @@ Model FLOPs are those of `mfu` (`flops.flops_per_token`).
 import dataclasses
 import functools
 import itertools
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +23,7 @@ from anytime_jax.command_line import answer
 from anytime_jax.compilation import set_up
 from anytime_jax.config import Config
 from anytime_jax.flops import flops_per_token
-from anytime_jax.units import human, size
-from benchmarks import measure
+from benchmarks import measure, record
 from benchmarks.ceiling import make_limits, rate_of_products
 
 
@@ -34,11 +34,13 @@ class Update:
     Attributes:
       config: the run.
       work: makes one update; returns its loss.
-      temporary: bytes of each device that it takes beside the state, by the compiler's account.
+      held: bytes of each device for the state and a batch, by the compiler's account.
+      temporary: bytes that the update takes beside them, by the same account.
     """
 
     config: Config
     work: Callable[[], jax.Array]
+    held: int
     temporary: int
 
     @property
@@ -60,35 +62,41 @@ def make_update(config: Config) -> Update:
         kept[0], metrics = compiled(kept[0], batch)
         return metrics["loss"]
 
-    return Update(config, work, compiled.memory_analysis().temp_size_in_bytes)
+    memory = compiled.memory_analysis()
+    return Update(config, work, memory.argument_size_in_bytes, memory.temp_size_in_bytes)
 
 
 def make_updates(options: Any) -> dict[str, Update]:
     """Returns an update for each combination of what the command line asks for, by its name."""
     made = {}
     asked = (options.model, options.batch or [None], options.microbatches or [None])
-    for model, batch, parts in itertools.product(*asked):
-        changes = {"batch_size": batch, "microbatches": parts}
+    for model, batch, parts, path in itertools.product(*asked, options.attention or [None]):
+        changes: dict[str, Any] = {"batch_size": batch, "microbatches": parts}
         changes = {name: value for name, value in changes.items() if value}
+        changes |= {"model": {"attention": path}} if path else {}
         for averages in options.averages:
             without: dict[str, Any] = {"averages": ()} if averages == "off" else {}
             config = measure.load_config(model, **changes, **without)
             name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
+            name += f", {path} attention" if path else ""
             made[f"{name}, {len(config.averages)} averages"] = make_update(config)
     return made
 
 
-def _row(name: str, update: Update, times: Sequence[float], median: float, ceiling: float) -> Any:
-    tokens = update.tokens / median
+def _row(
+    name: str, update: Update, times: Sequence[float], ceiling: float, cost: float | None
+) -> record.Row:
+    tokens = update.tokens / statistics.median(times)
     rate = tokens * flops_per_token(update.config.model)
     return {
         "what": name,
-        "median": f"{median * 1e3:.4g} ms",
-        "least to most": measure.spread(times),
-        "tokens/s": human(tokens),
-        "model GFLOP/s": f"{rate / 1e9:,.4g}",
-        "of ceiling": f"{rate / ceiling:.1%}",
-        "temporary": size(update.temporary),
+        **measure.in_ms(times),
+        "tokens_per_s": record.rounded(tokens),
+        "GFLOP_per_s": record.rounded(rate / 1e9),
+        "of_ceiling": record.rounded(rate / ceiling),
+        "averages_cost": None if cost is None else record.rounded(cost),
+        "held_MB": record.rounded(update.held / 1e6),
+        "temporary_MB": record.rounded(update.temporary / 1e6),
     }
 
 
@@ -104,17 +112,13 @@ def costs_of_averages(middle: dict[str, float]) -> dict[str, float]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("train_step", str(__doc__), steps=8, rounds=7)
-    parser.add_argument(
-        "--model", nargs="+", default=["quickstart"], help="quickstart, 150m, 300m, files"
-    )
-    parser.add_argument(
-        "--batch", nargs="+", type=int, help="sequences; the configuration's if not given"
-    )
-    parser.add_argument(
-        "--microbatches", nargs="+", type=int, help="the configuration's if not given"
-    )
-    parser.add_argument("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
+    parser = measure.make_parser("train_step", __doc__, steps=8, rounds=7)
+    add, own = parser.add_argument, "the configuration's if not given"
+    add("--model", nargs="+", default=["quickstart"], help=measure.MODEL_HELP)
+    add("--batch", nargs="+", type=int, help=f"sequences; {own}")
+    add("--microbatches", nargs="+", type=int, help=own)
+    add("--attention", nargs="+", choices=("plain", "xla", "cudnn"), help=own)
+    add("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
     options = parser.parse_args(argv)
 
     def work() -> int:
@@ -128,15 +132,15 @@ def main(argv: Sequence[str]) -> int:
         }
         seconds = measure.in_turn(blocks, options.rounds)
         middle, ceiling = measure.medians(seconds), rate_of_products(limits, seconds)
-        rows = [
-            _row(name, made, seconds[name], middle[name], ceiling) for name, made in updates.items()
-        ]
         costs = costs_of_averages({name: middle[name] for name in updates})
-        for row in rows:
-            row["averages cost"] = f"{costs[row['what']]:+.1%}" if row["what"] in costs else "-"
-        measured = {
+        rows = [
+            _row(name, made, seconds[name], ceiling, costs.get(name))
+            for name, made in updates.items()
+        ]
+        details = {
             "ceiling_flops_per_s": ceiling,
             "averages_cost": costs,
+            "held_bytes": {name: made.held for name, made in updates.items()},
             "temporary_bytes": {name: made.temporary for name, made in updates.items()},
             "model_flops_per_update": {
                 name: made.tokens * flops_per_token(made.config.model)
@@ -146,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
             "medians": middle,
             "seconds": seconds,
         }
-        measure.report(parser, argv, options.output, rows, measured)
+        record.leave("train_step", argv, "One update", rows, options.output, details)
         return 0
 
     return answer(work, debug=False)

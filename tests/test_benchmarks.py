@@ -8,6 +8,7 @@ import sys
 import pytest
 import tiny
 
+from anytime_jax import sharding, step
 from anytime_jax.errors import InputError, RunError
 from benchmarks import ceiling, measure, peers, train_step
 
@@ -39,6 +40,8 @@ def model_file(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
+    mesh = tiny.mesh()
+    monkeypatch.setattr(sharding, "make_mesh", lambda config: mesh)
     monkeypatch.setattr(ceiling, "_LARGE", {"cpu": 32})
     monkeypatch.setattr(ceiling, "_COPIED", {"cpu": 4096})
 
@@ -75,33 +78,45 @@ def test_ceiling(model, tmp_path, capsys):
     # 8 sequences of 8 tokens; width 16, MLP 32, 304 rows
     name, made = "mlp_in 64 x 16 x 32", record(output)
     assert name in capsys.readouterr().out
-    assert made["rates"][name] == pytest.approx(2 * 64 * 16 * 32 / made["medians"][name])
+    rates, middle = made["details"]["rates"], made["details"]["medians"]
+    assert rates[name] == pytest.approx(2 * 64 * 16 * 32 / middle[name])
     copy = "copy of 4.1 kB"
-    assert made["rates"][copy] == pytest.approx(2 * 4096 / made["medians"][copy])
-    assert all(len(times) == 2 for times in made["seconds"].values())
+    assert rates[copy] == pytest.approx(2 * 4096 / middle[copy])
+    assert all(len(times) == 2 for times in made["details"]["seconds"].values())
     assert str(tmp_path) not in output.read_text()  # whose machine it was is nobody's business
 
 
 def test_train_step(model, tmp_path):
     output = tmp_path / "train_step.json"
-    arguments = ["--model", model, "--steps=1", "--rounds=1", "--output", str(output)]
-    assert train_step.main(arguments) == 0
+    arguments = ["--model", model, "--steps=1", "--rounds=1", "--averages=off", "--batch=4"]
+    assert train_step.main([*arguments, "--attention=plain", "--output", str(output)]) == 0
     made = record(output)
-    with_averages, without = "tiny, batch 8 in 1, 2 averages", "tiny, batch 8 in 1, 0 averages"
-    assert set(made["temporary_bytes"]) == {with_averages, without}
-    assert made["tokens_per_update"][without] == 64
-    cost = made["medians"][with_averages] / made["medians"][without] - 1
-    assert made["averages_cost"] == {with_averages: pytest.approx(cost)}
+    name = "tiny, batch 4 in 1, plain attention, 0 averages"
+    (row,) = made["rows"]
+    assert row["what"] == name
+    assert made["details"]["tokens_per_update"] == {name: 32}
+    flops, seconds = made["details"]["model_flops_per_update"][name], row["median_ms"] / 1e3
+    assert row["tokens_per_s"] == pytest.approx(32 / seconds, rel=1e-2)
+    ceiling = made["details"]["ceiling_flops_per_s"]
+    assert row["of_ceiling"] == pytest.approx(flops / seconds / ceiling, rel=1e-2)
 
 
-def test_peers(model, tmp_path):
-    ours = peers.Ours(measure.load_config(model))
+def test_the_cost_of_averages():
+    seconds = {"a, 0 averages": 2.0, "a, 5 averages": 2.5, "b, 5 averages": 9.0}
+    assert train_step.costs_of_averages(seconds) == {"a, 5 averages": 0.25}
+
+
+def test_peers(model, tmp_path, monkeypatch):
+    config = measure.load_config(model)
+    program = step.make_program(config, sharding.make_mesh(config.mesh))
+    monkeypatch.setattr(step, "make_program", lambda config, mesh: program)  # compiled once
+    ours = peers.Ours(config)
     losses = [float(ours.update()) for _ in range(6)]
     assert len(set(losses)) == 6  # the batches and the weights change
     output = tmp_path / "peers.json"
     arguments = [fake(tmp_path, losses), "--model", model, "--steps=2", "--rounds=2"]
     assert peers.main([*arguments, "--kinds", "eager", "--output", str(output)]) == 0
-    made = record(output)
+    made = record(output)["details"]
     assert made["seconds"]["PyTorch, eager"] == [1.0, 1.0]
     assert made["ratios"]["PyTorch, eager"] == pytest.approx(1 / made["medians"]["anytime_jax"])
     about = made["peers"]["PyTorch, eager"]
