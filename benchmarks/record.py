@@ -107,7 +107,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
         number = any(isinstance(row[column], int | float) for row in rows)
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(text(value) for value in row.values()))
     open_console(width=150).print(table)
 
 
@@ -146,7 +146,8 @@ def describe_machine() -> dict[str, Any]:
     return machine
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Returns a number or a text as a table has it; None is a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):

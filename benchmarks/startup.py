@@ -57,6 +57,7 @@ def _flags(data: Path) -> list[str]:
     info = load_dataset(data)
     settings = {
         "data.path": info.path.absolute(),
+        "data.builtin_megabytes": 0.0,  # they are prepared, in whatever size
         **{f"model.{name}": value for name, value in measure.fit(info).items()},
         "stop": "1 steps",
         "log.every": "1 steps",
