@@ -90,7 +90,7 @@ PARTS = {
         module="benchmarks.peers",
         full="--torch-python=TORCH --model=150m --batch=256 --microbatches=16 --steps=2 --rounds=2",
         smoke=f"--torch-python=TORCH --kinds eager {_TINY}",
-        columns=("tokens_per_s", "times_ours", "first_loss", "after_5", "peak_MB"),
+        columns=("how", "tokens_per_s", "times_ours", "first_loss", "after_5", "peak_MB"),
     ),
     "attention": Part(
         seconds=40,
@@ -142,6 +142,7 @@ PARTS = {
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
 }
+_BARE = ("value", "met", "how")  # columns whose values speak for themselves
 _LOOKING = 10  # seconds of asking what machine it is: all parts and this make less than 540
 
 
@@ -166,7 +167,7 @@ def main(argv: Sequence[str]) -> int:
     parser = measure.make_parser("gpu", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
-    add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
+    add("--smoke", action="store_true", help="tiny sizes, on a CPU too; no record in results/")
     add("--torch-python", help="an interpreter with torch; this one on a GPU, if not given")
     options = parser.parse_args(argv)
     return answer(lambda: _measure(argv, options), debug=False)
@@ -178,8 +179,8 @@ def _measure(argv: Sequence[str], given: Any) -> int:
     if machine["platform"] != "gpu" and not given.smoke:
         raise InputError(f"JAX sees no GPU here, only a {machine['platform']}: try --smoke")
     torch = given.torch_python or ("" if given.smoke else sys.executable)
-    name = "gpu-smoke" if given.smoke else "gpu"
-    output = given.output or record.default_path(name)
+    aside = Path(tempfile.gettempdir()) / "gpu-smoke.json"  # no record worth keeping
+    output = given.output or (aside if given.smoke else record.default_path("gpu"))
     rows: list[record.Row] = []
     details: dict[str, Any] = {}
     for name, outcome in run_parts(choose(given.parts), given.smoke, torch, deadline):
@@ -306,7 +307,7 @@ def make_rows(name: str, part: Part, outcome: Outcome) -> list[record.Row]:
     for row in outcome.found["rows"]:
         key, first = next(iter(row.items()))
         what = str(first) if key == "what" else f"{first} {key}"
-        row = {**row, "met": {"yes": "as it should", "no": "NOT as it should"}.get(row.get("met"))}
+        row = {**row, "met": {"yes": "target met", "no": "target missed"}.get(row.get("met"))}
         told = {column: row[column] for column in part.columns if row.get(column) is not None}
         measured = ", ".join(_phrase(column, value) for column, value in told.items())
         rows.append({"part": name, "what": what, "measured": measured})
@@ -315,7 +316,7 @@ def make_rows(name: str, part: Part, outcome: Outcome) -> list[record.Row]:
 
 def _phrase(column: str, value: Any) -> str:
     name = column.replace("_per_", "/").replace("_", " ")
-    return record.text(value) + ("" if column in ("value", "met") else f" {name}")
+    return record.text(value) + ("" if column in _BARE else f" {name}")
 
 
 if __name__ == "__main__":

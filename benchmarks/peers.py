@@ -250,6 +250,7 @@ def _summary(
             "times_ours": record.rounded(ratios[name]),
             "first_loss": f"{losses[0]:.6f}",
             f"after_{CHECKED}": f"{losses[CHECKED]:.6f}",
+            "how": details["peers"].get(name, {}).get("how"),
             "peak_MB": None if peak is None else record.rounded(peak / 1e6),
         }
         rows.append(row)

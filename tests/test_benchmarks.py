@@ -21,6 +21,7 @@ for line in sys.stdin:
     if asked["do"] == "start":
         names = np.load(asked["arrays"]).files
         answer = {{"names": names, "compiled": asked["compiled"], "averages": asked["averages"]}}
+        answer["how"] = "eager"
     else:
         answer = {{"seconds": 1.0 * asked["count"], "losses": {losses}}}
     {last}
@@ -116,6 +117,7 @@ def test_peers(model, tmp_path, monkeypatch):
     output = tmp_path / "peers.json"
     arguments = [fake(tmp_path, losses), "--model", model, "--steps=2", "--rounds=2"]
     assert peers.main([*arguments, "--kinds", "eager", "--output", str(output)]) == 0
+    assert [row["how"] for row in record(output)["rows"]] == [None, "eager"]
     made = record(output)["details"]
     assert made["seconds"]["PyTorch, eager"] == [1.0, 1.0]
     assert made["ratios"]["PyTorch, eager"] == pytest.approx(1 / made["medians"]["anytime_jax"])

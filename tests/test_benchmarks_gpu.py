@@ -70,7 +70,7 @@ def test_rows_of_a_record():
     found = {"rows": [{"what": "x", "tokens_per_s": 12_345.6, "gain": None, "met": "no", "y": 1}]}
     given = gpu.Part(1, "x", "", "", columns=("tokens_per_s", "gain", "met"))
     (row,) = gpu.make_rows("a", given, gpu.Outcome(1.0, found=found))
-    assert row == {"part": "a", "what": "x", "measured": "12,346 tokens/s, NOT as it should"}
+    assert row == {"part": "a", "what": "x", "measured": "12,346 tokens/s, target missed"}
 
 
 def run_of(losses):
