@@ -152,13 +152,15 @@ class Outcome:
 
     Attributes:
       seconds: that it took.
-      failure: why it has no result; "" where it has one.
+      failure: what went wrong; "" where nothing did.
+      left_out: why it was not run; "" where it was.
       words: what it said last, if it failed.
       found: its record; empty for a command without one.
     """
 
     seconds: float
     failure: str = ""
+    left_out: str = ""
     words: str = ""
     found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -187,7 +189,7 @@ def _measure(argv: Sequence[str], given: Any) -> int:
         rows += make_rows(name, PARTS[name], outcome)
         details[name] = dataclasses.asdict(outcome)
         record.save("gpu", argv, rows, output, details, machine)
-        said = outcome.failure or "done"
+        said = outcome.failure or outcome.left_out or "done"
         print(f"{name}: {said}, after {duration(outcome.seconds)}", flush=True)
     record.show(f"{machine['devices']}", rows)
     print(f"written: {output}")
@@ -227,7 +229,7 @@ def run_parts(
             later = sum(PARTS[other].seconds for other in names[i + 1 :])
             given = part.smoke if smoke else part.full
             if "TORCH" in given and not torch:
-                yield name, Outcome(0.0, "left out: it needs --torch-python")
+                yield name, Outcome(0.0, left_out="left out: it needs --torch-python")
                 continue
             places = {"TORCH": torch, "DATA": f"{scratch}/data", "SCRATCH": scratch}
             arguments = [_fill(word, places) for word in given.split()]
@@ -254,11 +256,11 @@ def run_part(part: Part, arguments: Sequence[str], output: Path, limit: float) -
         done = _finish([*command, f"--output={output}"] if part.columns else command, limit)
     except subprocess.TimeoutExpired as late:
         words = record.without_folders(str(late.stderr)[-_ALL_WORDS:])
-        return Outcome(time.monotonic() - began, f"ended: it took over {limit:.0f} s", words)
+        return Outcome(time.monotonic() - began, f"ended: it took over {limit:.0f} s", words=words)
     seconds = time.monotonic() - began
     if done.returncode:
         words = record.without_folders(done.stderr[-_ALL_WORDS:])
-        return Outcome(seconds, f"failed: {_last_words(done.stderr)}", words)
+        return Outcome(seconds, f"failed: {_last_words(done.stderr)}", words=words)
     return Outcome(seconds, found=json.loads(output.read_text()) if part.columns else {})
 
 
@@ -290,16 +292,16 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _last_words(text: str) -> str:
-    """The last line that names an error; JAX says more below it."""
+    """The last two lines that name errors: a worker's comes first, and JAX says more below."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
     named = [line for line in lines if re.match(r"error:|[\w.]*(Error|Exception)\b", line)]
-    return record.without_folders((named or lines)[-1])[:_LONGEST]
+    return record.without_folders("; ".join(named[-2:]) or lines[-1])[:_LONGEST]
 
 
 def make_rows(name: str, part: Part, outcome: Outcome) -> list[record.Row]:
     """Returns what the table says of a part."""
-    if outcome.failure:
-        return [{"part": name, "what": "-", "measured": outcome.failure}]
+    if said := outcome.failure or outcome.left_out:
+        return [{"part": name, "what": "-", "measured": said}]
     if not outcome.found:
         took = f"{record.rounded(outcome.seconds)} s"
         return [{"part": name, "what": "the whole command", "measured": took}]
