@@ -9,30 +9,40 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anytime_jax.product import Dtype, product
 
-Attention = Literal["auto", "plain", "xla", "cudnn"]
+Attention = Literal["auto", "plain", "blocks", "xla", "cudnn"]
+
+# Of queries. Two compute 3 of 4 quarters of the scores; four compute 10 of 16 squares and take half
+# as long again to compile, and are no faster on a CPU.
+_BLOCKS = 2
+BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores
 
 
-def rotary_angles(
-    length: int, head_size: int, theta: float, start: int | jax.Array = 0
-) -> jax.Array:
-    """Returns the rotary angle of each position from `start` and channel, float32 of shape LxK.
+def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
+    """Returns the cosine and the sine of the rotary angles, float32 of shape 2 x L x K/2.
 
-    Channel i of the first half and its partner in the second turn by `position * theta^(-2i/K)`.
+    Channel i of the first half of a head and its partner in the second turn by
+    `position * theta^(-2i/K)`. A constant of the program: left to the compiler, they are computed
+    for every element that they turn.
     """
-    frequency = theta ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
-    angles = (start + jnp.arange(length, dtype=jnp.float32))[:, None] * frequency
-    return jnp.concatenate([angles, angles], axis=-1)
+    frequency = theta ** (-np.arange(0, head_size, 2) / head_size)
+    angles = np.arange(length)[:, None] * frequency
+    return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
 
 
-def rotate(x_BxLxHxK: jax.Array, angles_LxK: jax.Array) -> jax.Array:
-    """Returns queries or keys turned by their position, in float32 (half rotation)."""
-    x1, x2 = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([-x2, x1], axis=-1)
-    angles_LxHxK = angles_LxK[:, None, :]
-    return x_BxLxHxK * jnp.cos(angles_LxHxK) + turned * jnp.sin(angles_LxHxK)
+def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Array:
+    """Returns queries or keys turned by their position, in float32 (half rotation).
+
+    Args:
+      x_BxLxHxK: queries or keys.
+      table_2xLxK: the rows of `rotary_table` at their positions.
+    """
+    first, second = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
+    cos, sin = table_2xLxK[:, :, None, :]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def causal_attention(
@@ -45,8 +55,11 @@ def causal_attention(
       k_BxLxHxK: keys.
       v_BxLxHxK: values.
       dtype: type of the operands of the two products; the softmax is float32.
-      path: "plain", the oracle, or an implementation of `jax.nn.dot_product_attention`.
+      path: "plain", the oracle; "blocks"; or an implementation of
+        `jax.nn.dot_product_attention`.
     """
+    if path == "blocks":
+        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, dtype)
     if path in ("xla", "cudnn"):
         q, k, v = (y.astype(dtype) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
         out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
@@ -54,6 +67,34 @@ def causal_attention(
     length = q_BxLxHxK.shape[1]
     causal_LxM = jnp.tril(jnp.ones((length, length), bool))
     return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, dtype)
+
+
+def _attend_in_blocks(
+    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype
+) -> jax.Array:
+    """Causal attention, a block of queries at a time to the keys up to the block's end.
+
+    The weights are divided by their sum after the product with the values, where there are fewer
+    numbers to divide.
+    """
+    length = q_BxLxHxK.shape[1]
+    # Heads before positions, once: products of matrices want it so.
+    q_BxHxLxK, k_BxHxLxK, v_BxHxLxK = (
+        y.transpose(0, 2, 1, 3) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+    )
+    size, outs = -(-length // _BLOCKS), []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        k_BxHxMxK, v_BxHxMxK = k_BxHxLxK[:, :, :end], v_BxHxLxK[:, :, :end]
+        causal_LxM = jnp.arange(end) <= jnp.arange(start, end)[:, None]
+        scores_BxHxLxM = product("bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype)
+        scores_BxHxLxM *= 1 / math.sqrt(q_BxHxLxK.shape[-1])
+        scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+        top_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
+        weights_BxHxLxM = jnp.exp(scores_BxHxLxM - top_BxHxLx1)
+        out_BxHxLxK = product("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
+        outs.append(out_BxHxLxK / weights_BxHxLxM.sum(axis=-1, keepdims=True))
+    return jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3)
 
 
 def cached_attention(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import AbstractMesh
 
-from anytime_jax import model, sharding
+from anytime_jax import attention, loss, model, sharding
 from anytime_jax.config import Config
 
 _FLOAT32 = 4
@@ -83,7 +83,7 @@ def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
 def estimate_activations(config: Config, shape: Mapping[str, int], platform: str) -> int:
     """Returns about how many bytes of each device the forward and backward pass of a part take.
 
-        tokens * (N * kept + max(head, block)) + gathered
+        tokens * N * kept + max(tokens * stream + logits, tokens * block) + gathered
 
     with `tokens = L * batch_size / microbatches / batch shards`. `block` is what JAX saves of a
     block, in bytes per token, where nothing is recomputed, and `kept` is that or, with remat,
@@ -94,9 +94,10 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
         full      4 D
 
     and olmo2 has 8 F more in the first line, 4 F more in the second, for its gate. `qkv`, the
-    operands of attention, is 8 D + o D on the plain path, 3o D with "xla", and 4o D with
-    "cudnn", its output included; only cudnn does without the probabilities, the term in H L. `head`
-    is the logits and their gradient with the stream around them: 8 V / tensor + (12 + o) D.
+    operands of attention, is 8 D + o D on the plain path and in blocks, 3o D with "xla", and 4o D
+    with "cudnn", its output included; only cudnn does without the probabilities, the term in H L,
+    of which blocks have three quarters. `stream` is (12 + o) D, and `logits` those of the rows that
+    the loss has at once, with their gradient: 8 V / tensor a token.
     `gathered`, where the parameters are split over `fsdp`, is the embedding, the head and one block
     as they are put together for use, and their gradients.
 
@@ -107,10 +108,13 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
     """
     cfg, tensor = config.model, shape["tensor"]
     shards = math.prod(shape.values()) // tensor
-    tokens = cfg.length * math.ceil(config.batch_size / config.microbatches / shards)
+    rows = math.ceil(config.batch_size / config.microbatches / shards)
+    tokens = rows * cfg.length
     operand = 2 if cfg.dtype == "bfloat16" and platform != "cpu" else _FLOAT32
     D, V = cfg.width, cfg.embedding_rows
-    head = 2 * _FLOAT32 * V / tensor + (3 * _FLOAT32 + operand) * D
+    at_once = loss.rows_at_once(rows, cfg.length, V, platform)
+    logits = 2 * _FLOAT32 * at_once * cfg.length * V / tensor
+    head = tokens * (3 * _FLOAT32 + operand) * D + logits
     block = _block(cfg, tensor, operand, platform)
     kept = block if cfg.remat == "none" else _recomputed(cfg, tensor)
     gathered = 0
@@ -118,17 +122,17 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
         whole = _weights(cfg, {**shape, "fsdp": 1})
         outside = whole.pop("embedding") + whole.pop("head")
         gathered = 2 * (outside + sum(whole.values()) // cfg.layers)
-    return round(tokens * (cfg.layers * kept + max(head, block))) + gathered
+    return round(tokens * cfg.layers * kept + max(head, tokens * block)) + gathered
 
 
 def _block(cfg: model.ModelConfig, tensor: int, operand: int, platform: str) -> float:
     """Bytes a token of what the backward pass of a block uses."""
     D, F, path = cfg.width, cfg.mlp_width, model.resolve_attention(cfg, platform)
-    attention = {"plain": 2 * _FLOAT32 + operand, "xla": 3 * operand, "cudnn": 4 * operand}
-    split = (6 * _FLOAT32 + operand + attention[path]) * D
+    operands = {"xla": 3 * operand, "cudnn": 4 * operand}.get(path, 2 * _FLOAT32 + operand)
+    split = (6 * _FLOAT32 + operand + operands) * D
     split += ((5 if cfg.architecture == "olmo2" else 3) * _FLOAT32 + operand) * F
-    if path != "cudnn":
-        split += (_FLOAT32 + operand) * cfg.heads * cfg.length
+    kept = {"cudnn": 0.0, "blocks": attention.BLOCKS_SHARE}.get(path, 1.0)
+    split += kept * (_FLOAT32 + operand) * cfg.heads * cfg.length
     return (6 * _FLOAT32 + 2 * operand) * D + split / tensor
 
 

@@ -15,7 +15,6 @@ Source: the paper's "Architecture and Dataset", and the OLMo code it is based on
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast, get_args
 
 import jax
@@ -26,11 +25,12 @@ from anytime_jax.attention import (
     Attention,
     cached_attention,
     causal_attention,
-    rotary_angles,
+    rotary_table,
     rotate,
 )
 from anytime_jax.checks import require, require_choice, require_count, require_positive
 from anytime_jax.product import Dtype, product
+from anytime_jax.sharding import ANYWHERE, Constraint
 
 Architecture = Literal["olmo", "olmo2"]
 LayerLoop = Literal["scan", "unroll"]
@@ -39,8 +39,6 @@ Remat = Literal["none", "products", "full"]
 Params = dict[str, Any]
 # Keys and values of the tokens so far: {"keys", "values"}, each NxBxMxHxK.
 Cache = dict[str, jax.Array]
-# Says where an array lies on the devices, given what each of its axes is.
-Constraint = Callable[[jax.Array, Sequence[str | None]], jax.Array]
 
 _STREAM = ("batch", None, None)  # the axes of the residual stream
 
@@ -74,8 +72,9 @@ class ModelConfig:
       rope_theta: base of the rotary position embedding.
       norm_epsilon: added to the variance in every norm.
       dtype: type of the operands of matrix products; everything else is float32.
-      attention: "plain" (einsum and softmax), "xla" or "cudnn" (`jax.nn.dot_product_attention`),
-        or "auto", the fastest known for the device.
+      attention: "plain" (einsum and softmax), "blocks" (the same, without most of what is masked),
+        "xla" or "cudnn" (`jax.nn.dot_product_attention`), or "auto", the fastest known for the
+        device.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block.
       remat: what the backward pass recomputes: nothing, all but matrix products, or all.
     """
@@ -122,11 +121,6 @@ class ModelConfig:
         return self.width // self.heads
 
 
-def _anywhere(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
-    del axes
-    return x
-
-
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns freshly initialised float32 parameters, the same on any layout of devices."""
     return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
@@ -136,7 +130,7 @@ def apply(
     config: ModelConfig,
     params: Params,
     tokens_BxL: jax.Array,
-    constrain: Constraint = _anywhere,
+    constrain: Constraint = ANYWHERE,
 ) -> jax.Array:
     """Returns the next-token logits.
 
@@ -144,13 +138,30 @@ def apply(
       config: shape and arithmetic.
       params: as `init_params` makes them.
       tokens_BxL: integer token ids, of any length up to what memory holds.
-      constrain: says where arrays lie on the devices (`sharding.constraint`).
+      constrain: says where arrays lie on the devices.
 
     Returns:
       float32 logits_BxLxV.
     """
-    logits_BxLxV, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
-    return cast(jax.Array, logits_BxLxV)
+    return _logits(config, params, hidden(config, params, tokens_BxL, constrain))
+
+
+def hidden(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: Constraint = ANYWHERE,
+) -> jax.Array:
+    """Returns what the head is multiplied with: the residual stream after the final norm.
+
+    For a loss that is to make the logits itself, a block at a time. The arguments are those of
+    `apply`.
+
+    Returns:
+      float32 hidden_BxLxD.
+    """
+    hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
+    return cast(jax.Array, hidden_BxLxD)
 
 
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
@@ -188,7 +199,12 @@ def decode(
       tokens in it.
     """
     found = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
-    return cast(tuple[jax.Array, Cache], found)
+    hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], found)
+    return _logits(config, params, hidden_BxLxD), cache
+
+
+def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
+    return product("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
 
 
 @functools.lru_cache
@@ -213,8 +229,8 @@ def resolve_attention(config: ModelConfig, platform: str | None = None) -> Atten
     """Returns the attention path to use: the one asked for, or the fastest known for the platform.
 
     The platform is JAX's own unless it is given. On CPU the gradient of
-    `jax.nn.dot_product_attention` is slower than that of the plain einsum; cuDNN's flash attention
-    needs 16-bit operands and heads of at most 128, in eights.
+    `jax.nn.dot_product_attention` takes twice the time of the plain einsum, blocks take half of it;
+    cuDNN's flash attention needs 16-bit operands and heads of at most 128, in eights.
     """
     if config.attention != "auto":
         return config.attention
@@ -222,20 +238,20 @@ def resolve_attention(config: ModelConfig, platform: str | None = None) -> Atten
     flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
     if platform == "gpu" and flash:
         return "cudnn"
-    return "plain" if platform == "cpu" else "xla"
+    return "blocks" if platform == "cpu" else "xla"
 
 
 class Decoder(nn.Module):
-    """Embedding, N blocks, final norm, head."""
+    """Embedding, N blocks, final norm; and the head, whose product is the caller's."""
 
     config: ModelConfig
-    constrain: Constraint = _anywhere
+    constrain: Constraint = ANYWHERE
 
     @nn.compact
     def __call__(
         self, tokens_BxL: jax.Array, cache: Cache | None = None, position: int | jax.Array = 0
     ) -> tuple[jax.Array, Cache | None]:
-        """Returns float32 logits_BxLxV, and the cache with these tokens if one is given."""
+        """Returns float32 hidden_BxLxD, and the cache with these tokens if one is given."""
         cfg = self.config
         sigma = _embedding_sigma(cfg)
         shape = (cfg.embedding_rows, cfg.width)
@@ -244,9 +260,8 @@ class Decoder(nn.Module):
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _STREAM)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
-        x_BxLxD = _norm(cfg, "final_norm")(x_BxLxD)
-        head_DxV = self.param("head", _truncated_normal(sigma), shape[::-1])
-        return product("bld,dv->blv", x_BxLxD, head_DxV, cfg.dtype), cache
+        self.param("head", _truncated_normal(sigma), shape[::-1])
+        return _norm(cfg, "final_norm")(x_BxLxD), cache
 
     def _blocks(self, position: int | jax.Array) -> Any:
         cfg = self.config
@@ -299,15 +314,18 @@ class Block(nn.Module):
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
         qkv_BxLxCxD = product("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
-        q_BxLxD, k_BxLxD, v_BxLxD = (qkv_BxLxCxD[:, :, i] for i in range(3))
+        # Split, not indexed: the gradient of a split is one array, not a sum of padded ones.
+        q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
         q_BxLxD = _norm(cfg, "q_norm")(q_BxLxD)
         k_BxLxD = _norm(cfg, "k_norm")(k_BxLxD)
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
-        rotation_LxK = rotary_angles(L, cfg.head_size, cfg.rope_theta, self.position)
-        q_BxLxHxK, k_BxLxHxK = (rotate(y, rotation_LxK) for y in (q_BxLxHxK, k_BxLxHxK))
+        places = L if cache is None else cache["keys"].shape[1]
+        table_2xMxK = rotary_table(places, cfg.head_size, cfg.rope_theta)
+        table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
+        q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
         if cache is None:
             out_BxLxHxK = causal_attention(*heads, cfg.dtype, resolve_attention(cfg))
@@ -324,11 +342,21 @@ class Block(nn.Module):
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
         h_BxLxCxF = product("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
         if gated:
-            h_BxLxF = nn.silu(h_BxLxCxF[:, :, 0]) * h_BxLxCxF[:, :, 1]
+            gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
+            h_BxLxF *= nn.silu(gate_BxLxF)
         else:
-            h_BxLxF = nn.gelu(h_BxLxCxF[:, :, 0], approximate=False)
+            h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
         return product("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    """The exact GELU, by the error function.
+
+    JAX's own takes the complement, for digits of results near 0 that no sum keeps, and XLA computes
+    that by two formulas, everywhere.
+    """
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 def _norm(config: ModelConfig, name: str) -> nn.Module:

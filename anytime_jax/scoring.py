@@ -43,7 +43,7 @@ class Scorer:
         )
         self._batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
         rows, whole = sharding.batch_sharding(self.mesh), sharding.replicated(self.mesh)
-        constrain = sharding.constraint(self.mesh)
+        constrain = sharding.Constraint(self.mesh)
 
         def mean_losses(params: Params, tokens_BxT: jax.Array) -> jax.Array:
             return step.batch_losses(config, constrain, params, tokens_BxT).mean(axis=1)

@@ -9,7 +9,7 @@ beyond the rounding of sums taken in another order.
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -150,18 +150,35 @@ def batch_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH[0])  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def constraint(mesh: Mesh) -> Callable[[jax.Array, Sequence[str | None]], jax.Array]:
-    """Returns a function that says inside a program where an array lies (`model.apply`).
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """Says inside a program where an array lies.
 
-    It takes the array and what each of its axes is: "batch", a name of `RULE`, or None for an axis
-    that is not split.
+    Attributes:
+      mesh: the device mesh; None for wherever the compiler puts things.
     """
 
-    def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
-        spec = [BATCH[0] if name == "batch" else RULE.get(name or "") for name in axes]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    mesh: Mesh | None = None
 
-    return constrain
+    def __call__(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+        """Returns the array, placed.
+
+        Args:
+          x: an array.
+          axes: what each axis is: "batch", a name of `RULE`, or None for one that is not split.
+        """
+        if self.mesh is None:
+            return x
+        spec = [BATCH[0] if name == "batch" else RULE.get(name or "") for name in axes]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+    @property
+    def batch_shards(self) -> int:
+        """Parts into which a batch is split."""
+        return 1 if self.mesh is None else batch_shards(self.mesh)
+
+
+ANYWHERE = Constraint()
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 from anytime_jax import averaging, model, sharding
 from anytime_jax.config import Config
 from anytime_jax.guard import find_guard
-from anytime_jax.loss import token_losses
+from anytime_jax.loss import head_losses, mean_loss
 from anytime_jax.optimizer import make_optimizer
+from anytime_jax.product import Dtype
 
 Metrics = dict[str, jax.Array]
 
@@ -93,7 +94,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     else:
         fetched = None
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-    constrain = sharding.constraint(mesh)
+    constrain = sharding.Constraint(mesh)
     return Program(
         init=jax.jit(init, out_shardings=placement),
         state_placement=placement,
@@ -115,18 +116,16 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 def _train_step(
     config: Config,
     optimizer: optax.GradientTransformationExtraArgs,
-    constrain: model.Constraint,
+    constrain: sharding.Constraint,
     fetched: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
     moves: bool = True,
 ) -> tuple[TrainState, Metrics]:
-    def mean_loss(params: model.Params, tokens_BxT: jax.Array) -> jax.Array:
-        return batch_losses(config.model, constrain, params, tokens_BxT).mean()
-
     # A batch that has grown is computed in more parts of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
-    loss, grads = _accumulate(jax.value_and_grad(mean_loss), state.params, tokens_BxT, microbatches)
+    value_and_grad = jax.value_and_grad(functools.partial(batch_loss, config.model, constrain))
+    loss, grads = _accumulate(value_and_grad, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
     held = state.opt_state
     if moves and fetched is not None:  # they come to the device; the placement takes them back
@@ -175,7 +174,7 @@ def _accumulate(
 
 def _eval_step(
     config: model.ModelConfig,
-    constrain: model.Constraint,
+    constrain: sharding.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
@@ -186,11 +185,31 @@ def _eval_step(
 
 def batch_losses(
     config: model.ModelConfig,
-    constrain: model.Constraint,
+    constrain: sharding.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
     """Returns the loss in nats of every token of a batch of windows, float32 of shape BxL."""
+    return head_losses(*_before_loss(config, constrain, params, tokens_BxT))
+
+
+def batch_loss(
+    config: model.ModelConfig,
+    constrain: sharding.Constraint,
+    params: model.Params,
+    tokens_BxT: jax.Array,
+) -> jax.Array:
+    """Returns the mean of `batch_losses`, made for its gradient."""
+    return mean_loss(*_before_loss(config, constrain, params, tokens_BxT))
+
+
+def _before_loss(
+    config: model.ModelConfig,
+    constrain: sharding.Constraint,
+    params: model.Params,
+    tokens_BxT: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.Constraint]:
+    """What a loss is made from: hidden_BxLxD, head_DxV, targets_BxL, and how."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
-    logits_BxLxV = model.apply(config, params, tokens_BxT[:, :-1], constrain)
-    return token_losses(logits_BxLxV, tokens_BxT[:, 1:])
+    hidden_BxLxD = model.hidden(config, params, tokens_BxT[:, :-1], constrain)
+    return hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain

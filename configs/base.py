@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
     config.model.rope_theta = 10_000.0
     config.model.norm_epsilon = 1e-5
     config.model.dtype = "bfloat16"  # of the operands of matrix products; or "float32"
-    config.model.attention = "auto"  # or "plain", "xla", "cudnn"
+    config.model.attention = "auto"  # or "plain", "blocks", "xla", "cudnn"
     config.model.layer_loop = "scan"  # or "unroll": slower to compile, faster to run
     config.model.remat = "none"  # what the backward pass recomputes; or "products", "full"
 

@@ -26,9 +26,9 @@ HEAVY = {
 }
 # What the extra `export` brings, and nothing else.
 EXPORT = {"safetensors", "tokenizers"}
-# What a start of training does not need before its first update: the picture at its end, TFDS for
-# preparing, and what is asked for in the configuration.
-LATER = {"matplotlib", "tensorboardX", "tensorflow_datasets", "wandb"} | EXPORT
+# What a start of training does not need before its first update: the picture at its end, and
+# what is asked for in the configuration.
+LATER = {"matplotlib", "tensorboardX", "wandb"} | EXPORT
 
 
 def loaded_by(*modules, without=()):

@@ -21,7 +21,6 @@ RANKS = {
     "guard": 2,
     "settings": 2,
     "atomic": 2,
-    "loss": 2,
     "sharding": 2,
     "hosts": 2,
     "model": 4,
@@ -29,6 +28,7 @@ RANKS = {
     "mixing": 3,
     "product": 2,
     "attention": 3,
+    "loss": 3,
     # Floor 1: configuration.
     "sections": 9,
     "config": 10,

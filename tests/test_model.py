@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from anytime_jax import model
-from anytime_jax.attention import rotary_angles, rotate
+from anytime_jax.attention import causal_attention, rotary_table, rotate
 from anytime_jax.loss import token_losses
 from anytime_jax.model import ModelConfig
 from anytime_jax.product import product
@@ -134,11 +134,15 @@ def slow(*values):
     ("architecture", "layer_loop", "attention", "remat"),
     [
         ("olmo", "scan", "plain", "none"),
-        ("olmo", "unroll", "plain", "products"),
+        ("olmo", "unroll", "blocks", "none"),
+        ("olmo2", "scan", "blocks", "products"),
         ("olmo", "scan", "xla", "full"),
         ("olmo2", "scan", "plain", "none"),
         ("olmo2", "unroll", "xla", "full"),
         slow("olmo", "scan", "plain", "products"),
+        slow("olmo", "scan", "blocks", "full"),
+        slow("olmo", "unroll", "plain", "products"),
+        slow("olmo2", "unroll", "blocks", "none"),
         slow("olmo", "scan", "plain", "full"),
         slow("olmo", "scan", "xla", "none"),
         slow("olmo", "scan", "xla", "products"),
@@ -231,7 +235,7 @@ def test_rematerialisation_is_as_asked():
         for remat in ("none", "products", "full")
     }
     # The MLP's erf runs in the forward pass, and again in the backward pass unless it was saved.
-    assert [text.count(" erfc ") for text in texts.values()] == [1, 2, 2]
+    assert [text.count(" erf ") for text in texts.values()] == [1, 2, 2]
     # So do the two products of attention, which have batch axes; the others only with "full".
     none, products, full = (text.count(" dot_general[") for text in texts.values())
     assert none == 3 * 7
@@ -239,7 +243,7 @@ def test_rematerialisation_is_as_asked():
     assert full >= none + 5
 
 
-@pytest.mark.parametrize("attention", ["plain", "xla", "cudnn"])
+@pytest.mark.parametrize("attention", ["plain", "blocks", "xla", "cudnn"])
 def test_the_attention_asked_for_is_used(attention, monkeypatch):
     used = []
 
@@ -253,7 +257,27 @@ def test_the_attention_asked_for_is_used(attention, monkeypatch):
     config = dataclasses.replace(OLMO, attention=attention, dtype="bfloat16")
     _, params, _ = oracle("olmo")
     jax.eval_shape(lambda p: model.apply(config, p, jnp.zeros((1, 4), jnp.int32)), params)
-    assert set(used) == ({attention} if attention != "plain" else set())
+    assert set(used) == {attention} - {"plain", "blocks"}
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 16])
+def test_attention_in_blocks_is_attention(length):
+    """Whatever the blocks make of the length; with scores so large that a maximum is needed."""
+    rng = np.random.default_rng(length)
+    heads = (rng.normal(size=(3, 2, length, 4, 8)) * [[[[[30]]]], [[[[1]]]], [[[[1]]]]]).astype(
+        "f4"
+    )
+    sensitivity = rng.normal(size=heads.shape[1:])
+
+    def both(path):
+        def weighed(heads):
+            return (causal_attention(*heads, "float32", path) * sensitivity).sum()
+
+        return jax.jit(jax.value_and_grad(weighed))(heads)
+
+    (plain, plain_grad), (blocks, blocks_grad) = both("plain"), both("blocks")
+    assert float(blocks) == pytest.approx(float(plain), rel=1e-6)
+    np.testing.assert_allclose(blocks_grad, plain_grad, rtol=1e-5, atol=2e-5)
 
 
 def test_automatic_attention(monkeypatch):
@@ -261,7 +285,7 @@ def test_automatic_attention(monkeypatch):
     half = dataclasses.replace(single, dtype="bfloat16")
     assert model.resolve_attention(dataclasses.replace(half, attention="xla")) == "xla"
     for platform, of_single, of_half in (
-        ("cpu", "plain", "plain"),
+        ("cpu", "blocks", "blocks"),
         ("gpu", "xla", "cudnn"),
         ("tpu", "xla", "xla"),
     ):
@@ -406,17 +430,6 @@ def test_initial_loss():
     assert math.log(32_128) + 0.9866**2 / 2 == pytest.approx(10.86, abs=0.01)
 
 
-def test_token_losses():
-    logits = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
-    targets = np.array([[0, 6, 3], [2, 2, 5]])
-    p = np.exp(logits.astype(np.float64))
-    p /= p.sum(-1, keepdims=True)
-    expected = -np.log(np.take_along_axis(p, targets[..., None], -1)[..., 0])
-    found = token_losses(jnp.asarray(logits), jnp.asarray(targets))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 # Order.
 
 
@@ -453,7 +466,7 @@ def test_rotation_is_a_turn_in_each_plane():
     frequency = theta ** (-2 * np.arange(K // 2) / K)
     turn = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
     turned = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * turn
-    found = rotate(jnp.asarray(x), rotary_angles(L, K, theta))
+    found = rotate(jnp.asarray(x), rotary_table(L, K, theta))
     expected = np.concatenate([turned.real, turned.imag], axis=-1)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
@@ -462,7 +475,7 @@ def test_rotated_products_depend_on_the_distance_only():
     K, L = 8, 64
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(np.tile(rng.normal(size=(1, 1, 1, K)), (1, L, 1, 1))) for _ in range(2))
-    angles = rotary_angles(L, K, 100.0)
+    angles = rotary_table(L, K, 100.0)
     q, k = (np.asarray(rotate(y, angles))[0, :, 0] for y in (q, k))
     products = q @ k.T
     for distance in (-40, -1, 0, 1, 17):
@@ -488,7 +501,7 @@ INVALID = [
     ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
     ({"architecture": "gpt"}, "architecture = 'gpt' is not allowed: .* one of olmo, olmo2"),
     ({"dtype": "float16"}, "dtype = 'float16'"),
-    ({"attention": "flash"}, "attention = 'flash' .* auto, plain, xla, cudnn"),
+    ({"attention": "flash"}, "attention = 'flash' .* auto, plain, blocks, xla, cudnn"),
     ({"layer_loop": "loop"}, "layer_loop = 'loop'"),
     ({"remat": "some"}, "remat = 'some'"),
     ({"heads": 3}, "heads = 3 .* splits width = 32 into heads of an even size"),

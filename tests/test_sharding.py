@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from anytime_jax import averaging, model, sharding
-from anytime_jax.loss import token_losses
 from anytime_jax.model import ModelConfig
 from anytime_jax.sharding import MeshConfig
+from anytime_jax.step import batch_loss
 
 CONFIG = ModelConfig(
     architecture="olmo",
@@ -59,14 +59,11 @@ def loss_and_gradients(config, mesh):
     shapes = model.param_shapes(config)
     places = sharding.placement(shapes, model.PARAMETER_AXES, mesh)
     rows = sharding.batch_sharding(mesh)
-    constrain = sharding.constraint(mesh)
+    constrain = sharding.Constraint(mesh)
     init = functools.partial(model.init_params, config, jax.random.key(3))
     params = jax.jit(init, out_shardings=places)()
 
-    def loss(params, tokens_BxT):
-        logits = model.apply(config, params, tokens_BxT[:, :-1], constrain)
-        return token_losses(logits, tokens_BxT[:, 1:]).mean()
-
+    loss = functools.partial(batch_loss, config, constrain)
     step = jax.jit(
         jax.value_and_grad(loss),
         in_shardings=(places, rows),
@@ -181,7 +178,7 @@ def test_a_batch_is_split_over_data_and_fsdp():
 
 def test_the_constraint_splits_an_activation_like_the_batch():
     mesh = mesh_of(2, 2, 2)
-    constrain = sharding.constraint(mesh)
+    constrain = sharding.Constraint(mesh)
     out = jax.jit(lambda x: constrain(x + 1, ("batch", None, None)))(jnp.zeros((BATCH, 3, 4)))
     assert out.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
 

@@ -37,7 +37,7 @@ _breakable = {}
 
 def broken_at(monkeypatch, updates, what=math.nan):
     """The loss of some updates, and so their gradient, comes out as NaN or as a multiple."""
-    losses = step_lib.batch_losses
+    loss = step_lib.batch_loss
 
     def make(config, mesh):
         key = (config.guard.skip == "spikes", config.guard.spike, guard.MEMORY)
@@ -51,14 +51,14 @@ def broken_at(monkeypatch, updates, what=math.nan):
 
         return dataclasses.replace(program, train_step=train_step)
 
-    def token_losses(config, constrain, params, tokens):
+    def batch_loss(config, constrain, params, tokens):
         factor = 1.0
         for multiple, token in BAD_TOKENS.items():
             factor = jnp.where((tokens[:, :1] == token).all(), multiple, factor)
-        return losses(config, constrain, params, tokens) * factor
+        return loss(config, constrain, params, tokens) * factor
 
     monkeypatch.setattr(preflight, "make_program", make)
-    monkeypatch.setattr(step_lib, "batch_losses", token_losses)
+    monkeypatch.setattr(step_lib, "batch_loss", batch_loss)
 
 
 def check_last_good(run, step):
