@@ -173,10 +173,14 @@ def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) 
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
 
     class Probe:
-        def __init__(self, config, mesh, dataset, display, program, checkpoints, restored):
+        def __init__(self, config, mesh, dataset, display, program, *unused):
+            self.config, self.mesh, self.dataset, self.program = config, mesh, dataset, program
             self.given = config, mesh, dataset, program
 
-        def run(self, goal, interrupted):
+        def take_state(self):
+            return None
+
+        def asks(self, interrupted):
             answered()
             name = self.given[0].name
             if name == "breaks":
@@ -185,7 +189,8 @@ def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) 
                 raise KeyError(name)
             _trace(*self.given)
             report["valid"] = True
-            return 0, False
+            return train.Outcome(0, "interrupted")
+            yield
 
     def prepare_builtin(path, *, length, vocab_size, megabytes):
         report["prepared"] = True
@@ -197,7 +202,7 @@ def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) 
         return dataset.load_dataset(path, hint)
 
     jax.monitoring.register_event_duration_secs_listener(count)
-    train._Loop = Probe
+    train.Run = Probe
     main.prepare_builtin, main.load_dataset = prepare_builtin, load_dataset
 
 
