@@ -4,8 +4,8 @@ One pass over the windows serves all that is in device memory. A tree that is ke
 comes to the device for a pass of its own, so that no two of them are there together.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +14,14 @@ from jax.sharding import Mesh
 from anytime_jax import averaging, model, sharding
 from anytime_jax.data.windows import Windows
 from anytime_jax.step import TrainState
+
+
+def weight_trees(state: TrainState) -> dict[str, model.Params]:
+    """Returns the live weights and every average by label, in the order of their numbers."""
+    trees = averaging.averages(state.opt_state)
+    # JAX sorts the keys of a dict by letters; people want f6.25 before f100.
+    ordered = sorted(trees, key=averaging.label_order)
+    return {averaging.LIVE: state.params, **{label: trees[label] for label in ordered}}
 
 
 class Evaluator:
@@ -54,19 +62,18 @@ class Evaluator:
           state: what to evaluate.
           interrupted: asked between batches; once true, the evaluation ends and returns None.
         """
-        trees = averaging.averages(state.opt_state)
-        # JAX sorts the keys of a dict by letters; people want f6.25 before f100.
-        ordered = sorted(trees, key=averaging.label_order)
-        labelled = {averaging.LIVE: state.params, **{k: trees[k] for k in ordered}}
-        return self.losses(labelled, interrupted)
+        return self.losses(weight_trees(state), interrupted)
 
     def losses(
         self, trees: Mapping[str, model.Params], interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
-        """Returns the mean token loss in nats of each weight tree; None once `interrupted`."""
+    ) -> dict[str, Any] | None:
+        """Returns the mean token loss in nats of each weight tree; None once `interrupted`.
+
+        Where `eval_step` gives arrays, one loss for each of several runs, so does this.
+        """
         away = [label for label, tree in trees.items() if _is_away(tree)]
         here = {label: tree for label, tree in trees.items() if label not in away}
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
         for part in [here] * bool(here) + [{label: trees[label]} for label in away]:
             losses = self._losses(sharding.fetch(part), interrupted)
             if losses is None:
@@ -76,18 +83,21 @@ class Evaluator:
 
     def _losses(
         self, trees: Mapping[str, model.Params], interrupted: Callable[[], bool]
-    ) -> dict[str, float] | None:
+    ) -> dict[str, Any] | None:
         """What `losses` does, of trees in device memory, in one pass."""
-        sums: list[dict[str, jax.Array | float]] = []
+        sums: list[dict[str, Any]] = []
         for tokens, weights in self._batches():
             if interrupted():
                 return None
             sums.append({k: self._eval_step(tree, tokens, weights) for k, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
-                sums[-2] = {label: float(part) for label, part in sums[-2].items()}
+                sums[-2] = {label: np.asarray(part) for label, part in sums[-2].items()}
         tokens = self._count * self._length
-        return {label: math.fsum(float(part[label]) for part in sums) / tokens for label in trees}
+        return {
+            label: np.sum([part[label] for part in sums], axis=0, dtype=np.float64) / tokens
+            for label in trees
+        }
 
     def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
         size = self._batch_size

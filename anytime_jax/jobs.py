@@ -1,6 +1,7 @@
 """The runs of a study as jobs: their cost, how far they are, and whether they can be made."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 from anytime_jax import branch, config, flops, identity, integrity
@@ -9,7 +10,15 @@ from anytime_jax.errors import InputError
 from anytime_jax.model import count_params
 from anytime_jax.records import is_evaluated
 from anytime_jax.retention import checkpoint_bytes, retention
+from anytime_jax.settings import without
 from anytime_jax.study.plan import Run, Study
+
+# What runs of one shape may differ in: all that a program can take as data.
+_OWN = (
+    *("name", "run_dir", "seed", "initial_weights", "stop", "schedule", "data.seed"),
+    *("branch.from_run", "branch.multiple", "branch.step", "branch.change"),
+    *("optimizer.b1", "optimizer.b2", "optimizer.epsilon"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +61,24 @@ class Job:
         return max(integrity.saved_steps(self.run.run_dir), default=self.start)
 
     @property
+    def shape(self) -> str | None:
+        """What runs that are trained as one program have in common; None if it must be alone."""
+        if self.config.clock.growth or self.config.average_memory != "device":
+            return None
+        phase = self.step % self.config.average_every  # the averages of all move at once
+        return json.dumps([without(self.config.source, _OWN), phase], sort_keys=True)
+
+    @property
     def is_finished(self) -> bool:
         """Whether it is at its stop, and evaluated there."""
         return self.step >= self.goal and is_evaluated(self.run.run_dir, self.goal)
+
+
+def log_file(study: Study, name: str) -> Path:
+    """Returns the file that holds what a run of a study says; its directory is there."""
+    folder = Path(study.root) / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.log"
 
 
 def check(study: Study) -> list[Job]:

@@ -78,19 +78,23 @@ Asks = Generator[Ask, Any, Outcome]
 def read_stream(
     config: Config, dataset: DatasetInfo, samples: int, batch_size: int, rows: slice
 ) -> Iterator[np.ndarray]:
-    """Iterates over the batches of a run from a sample on, read ahead."""
-    return stream(open_windows(config, dataset), samples, batch_size, rows)
+    """Iterates over a run's batches from a sample on, reading ahead.
 
-
-def open_windows(config: Config, dataset: DatasetInfo) -> Windows:
-    """Returns the windows that a run trains on, in its order."""
-    return Windows(
+    Args:
+      config: the run.
+      dataset: prepared token windows.
+      samples: those before the first batch.
+      batch_size: rows of a batch, over all processes.
+      rows: those of this process.
+    """
+    windows = Windows(
         dataset,
         "train",
         length=config.model.length,
         seed=config.data.seed,
         repeat=config.data.repeat,
     )
+    return stream(windows, samples, batch_size, rows)
 
 
 def was_evaluated(run_dir: Path, step: int) -> bool:

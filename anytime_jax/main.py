@@ -17,33 +17,26 @@ if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds, end
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     gc.disable()  # what imports make, stays: to look through it for garbage takes 0.3 s of a start
 
-import contextlib
-import errno
 import itertools
 import math
 import re
 import shlex
-import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from absl import app, flags, logging
-from jax.sharding import Mesh
 
-from anytime_jax import compilation, config, hosts, identity, preflight, sharding, train
-from anytime_jax.checks import shown
+from anytime_jax import compilation, config, hosts, opening, preflight, train
 from anytime_jax.command_line import complain, open_console
 from anytime_jax.config_file import CONFIG, parse
-from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
-from anytime_jax.data.files import refuse_address
-from anytime_jax.data.preparation import prepare_builtin
+from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.progress import Display
 from anytime_jax.records import read_records
 from anytime_jax.study import curves
-from anytime_jax.units import duration, human
+from anytime_jax.units import duration
 
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "Of several processes: HOST:PORT of the first, where it will listen."
@@ -90,113 +83,18 @@ def _run() -> int:
     hosts.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
     display = Display(settings.clock, open_console(quiet=not hosts.is_first()))
     with hosts.together():
-        _check_paths(settings)
-        mesh = _mesh(settings)
-        prepared = _prepare(settings, mesh, display) if hosts.is_first() else None
+        opening.check_paths(settings)
+        mesh = opening.make_mesh(settings)
+        prepared = opening.prepare(settings, mesh, display) if hosts.is_first() else None
     with hosts.together():
-        dataset = prepared or _load(settings)
+        dataset = prepared or opening.load(settings)
         preflight.check_data(settings, dataset)
     began = time.monotonic()
-    with _interruptible() as interrupted:
+    with opening.interruptible() as interrupted:
         outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
     if hosts.is_first():
         _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
-
-
-def _mesh(settings: config.Config) -> Mesh:
-    """The device mesh, which fits the configuration."""
-    with _named("config.mesh"):
-        mesh = sharding.make_mesh(settings.mesh)
-    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    platform = mesh.devices.flat[0].platform
-    there = sharding.has_host_memory(mesh)
-    config.check_layout(settings, mesh.size, shards, tensor, platform, there)
-    with _named("config.mesh"):
-        sharding.local_rows(mesh, settings.batch_size)
-    return mesh
-
-
-def _check_paths(settings: config.Config) -> None:
-    """Checks that nothing else is where directories are wanted."""
-    for name, path in (("run_dir", settings.run_dir), ("data.path", settings.data.path)):
-        with _named(f"config.{name}"):
-            refuse_address(path)
-        try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is a file")
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise InputError(
-                f"config.{name} = {shown(path)} cannot be a directory ({error.strerror}): choose "
-                "another"
-            ) from error
-
-
-def _load(settings: config.Config) -> DatasetInfo:
-    """The prepared dataset."""
-    data = settings.data
-    hint = (
-        "prepare it: python -m anytime_jax.prepare --source=json "
-        "--input='c4/en/c4-train.*.json.gz' "
-        "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
-        f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
-    )
-    if data.builtin_megabytes and not hosts.is_first():
-        hosts.see((Path(data.path) / RECORD_NAME).exists)
-    with _named("config.branch.data" if settings.branch.data else "config.data.path"):
-        return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
-
-
-def _prepare(settings: config.Config, mesh: Mesh, display: Display) -> DatasetInfo | None:
-    """Prepares the built-in corpus where the configuration says so and it is not there yet."""
-    data, model = settings.data, settings.model
-    if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
-        return None
-    _check_without_data(settings, mesh)
-    display.say(f"preparing the built-in corpus at {data.path} (once) ...")
-    began = time.monotonic()
-    with _named("config.data"):
-        dataset = prepare_builtin(
-            data.path,
-            length=model.length,
-            vocab_size=model.vocab_size,
-            megabytes=data.builtin_megabytes,
-        )
-    seconds = duration(time.monotonic() - began)
-    tokens = human(dataset.splits["train"].tokens)
-    display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
-    return dataset
-
-
-def _check_without_data(settings: config.Config, mesh: Mesh) -> None:
-    """Checks what needs no data, before a minute goes into preparing them."""
-    run_dir = Path(settings.run_dir)
-    if not (run_dir / identity.FILE).exists():
-        identity.check(run_dir, {})
-    preflight.checked_program(settings, mesh)
-
-
-@contextlib.contextmanager
-def _named(setting: str) -> Iterator[None]:
-    """Turns a ValueError raised inside into an InputError that names a setting."""
-    try:
-        yield
-    except ValueError as error:
-        named = str(error).startswith("config.")
-        raise InputError(str(error) if named else f"{setting}: {error}") from error
-
-
-def _of_that_size(dataset: DatasetInfo, megabytes: float) -> DatasetInfo:
-    """Refuses a built-in corpus that was prepared in another size than the one asked for."""
-    held = dataset.settings.get("megabytes")
-    if megabytes and held is not None and held != megabytes:
-        raise InputError(
-            f"config.data.builtin_megabytes = {megabytes:g}, but {dataset.path} holds {held:g}: "
-            "ask for that, or give another config.data.path"
-        )
-    return dataset
 
 
 def _report(
@@ -257,29 +155,6 @@ def _say_next(
     else:
         display.say(f"this run has no horizon. To go on to {there}: {_command(given)}")
     display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
-    if not hosts.is_alone():
-        yield hosts.Preempted()
-        return
-    asked: list[int] = []
-
-    def ask(number: int, frame: object) -> None:
-        del frame
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _command(stop: str | None = None, *more: str) -> str:

@@ -1,17 +1,36 @@
 """The optimizer: clip, Adam, weight decay and learning rate under a guard, then the averages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import optax
 
-from anytime_jax import averaging, schedules
+from anytime_jax import averaging
 from anytime_jax.guard import GuardConfig, guarded
 from anytime_jax.sections import OptimizerConfig
 
 
+class Numbers(NamedTuple):
+    """What an `OptimizerConfig` says, for a program that takes some of it as data.
+
+    Attributes:
+      b1: decay of the first moment, a float or a float32 scalar.
+      b2: decay of the second moment, likewise.
+      epsilon: added to the root of the second moment, likewise.
+      weight_decay: decoupled decay of every parameter, a float.
+      clip_norm: largest global norm of the gradient, a float.
+    """
+
+    b1: Any
+    b2: Any
+    epsilon: Any
+    weight_decay: Any
+    clip_norm: Any
+
+
 def make_optimizer(
-    config: OptimizerConfig,
-    schedule: schedules.Schedule,
+    config: OptimizerConfig | Numbers,
+    schedule: Callable[[Any], Any],
     averages: Mapping[str, averaging.Rule],
     guard: GuardConfig,
     average_every: int = 1,

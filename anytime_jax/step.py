@@ -83,8 +83,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
     def init() -> TrainState:
-        params = model.init_params(config.model, jax.random.key(config.seed))
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return first_state(config, optimizer, jax.random.key(config.seed))
 
     placement = sharding.placement(jax.eval_shape(init), model.PARAMETER_AXES, mesh)
     fetched = averaging.averages(placement.opt_state)
@@ -99,22 +98,31 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         init=jax.jit(init, out_shardings=placement),
         state_placement=placement,
         train_step=jax.jit(
-            functools.partial(_train_step, config, optimizer, constrain, fetched),
+            functools.partial(train_step, config, config.schedule, optimizer, constrain, fetched),
             static_argnums=2,  # by position: where places are given, JAX takes no keywords
             in_shardings=(placement, rows),
             out_shardings=(placement, whole),
             donate_argnums=0,
         ),
         eval_step=jax.jit(
-            functools.partial(_eval_step, config.model, constrain),
+            functools.partial(eval_step, config.model, constrain),
             in_shardings=(placement.params, rows, rows),
             out_shardings=whole,
         ),
     )
 
 
-def _train_step(
+def first_state(
+    config: Config, optimizer: optax.GradientTransformationExtraArgs, key: jax.Array
+) -> TrainState:
+    """Returns the state that a run begins with, its random weights made from a key."""
+    params = model.init_params(config.model, key)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def train_step(
     config: Config,
+    schedule: Callable[[jax.Array], jax.Array],
     optimizer: optax.GradientTransformationExtraArgs,
     constrain: sharding.Constraint,
     fetched: Any,
@@ -122,6 +130,18 @@ def _train_step(
     tokens_BxT: jax.Array,
     moves: bool = True,
 ) -> tuple[TrainState, Metrics]:
+    """Makes one update; see `Program.train_step`.
+
+    Args:
+      config: the run.
+      schedule: its learning rate, by the updates done.
+      optimizer: from `make_optimizer`, with the same schedule.
+      constrain: says where arrays lie on the devices.
+      fetched: where averages that are kept in host memory go for the update; None elsewhere.
+      state: what the update changes.
+      tokens_BxT: a batch of windows.
+      moves: whether the averages move.
+    """
     # A batch that has grown is computed in more parts of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
     value_and_grad = jax.value_and_grad(functools.partial(batch_loss, config.model, constrain))
@@ -137,7 +157,7 @@ def _train_step(
     before, after = find_guard(state.opt_state), find_guard(opt_state)
     metrics = {
         "loss": loss,
-        "lr": config.schedule(state.step),
+        "lr": schedule(state.step),
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),
@@ -172,13 +192,14 @@ def _accumulate(
     return jax.tree.map(lambda x: x / microbatches, total)
 
 
-def _eval_step(
+def eval_step(
     config: model.ModelConfig,
     constrain: sharding.Constraint,
     params: model.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
 ) -> jax.Array:
+    """Returns the sum of the token losses of a batch, each row times its weight."""
     losses_BxL = batch_losses(config, constrain, params, tokens_BxT)
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 

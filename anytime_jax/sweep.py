@@ -30,7 +30,7 @@ from rich.table import Table
 from anytime_jax import command_line, flops, identity, slurm
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.jobs import Job, check
+from anytime_jax.jobs import Job, check, log_file
 from anytime_jax.study import plan
 from anytime_jax.study.plan import Study, chain, product, values, zip
 from anytime_jax.units import duration, human, size
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--slurm", metavar="DIR", help="write job arrays for what is missing")
     add("--only", default="*", metavar="PATTERN", help="these runs only, such as 'cosine-*'")
     add("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    add("--fleet", type=int, default=1, metavar="N", help="runs of one shape as one program")
     add("--device", default="H100", help="for the hours of --list (default: H100)")
     add("--mfu", type=float, default=_MFU, help=f"its utilisation (default: {_MFU})")
     add("--tokens_per_s", type=float, help="a measured speed, in place of --device and --mfu")
@@ -72,8 +73,10 @@ def _work(arguments: argparse.Namespace) -> int:
         console.print(slurm.write(study, arguments.study, jobs, arguments.slurm), markup=False)
         return 0
     if arguments.run:
+        if arguments.fleet < 1:
+            raise InputError(f"--fleet={arguments.fleet}: give a number of runs from 1")
         shares = share_machine(arguments.jobs)
-        return _Sweep(study, arguments.study, jobs, shares, console).run()
+        return _Sweep(study, arguments.study, jobs, shares, arguments.fleet, console).run()
     console.print(_table(study, jobs, _speed(arguments, jobs), arguments))
     return 0
 
@@ -181,12 +184,11 @@ def share_machine(jobs: int) -> list[dict[str, str]]:
 
 @dataclasses.dataclass
 class _Under:
-    """A run that is under way."""
+    """A process that makes a run, or several as a fleet."""
 
-    job: Job
+    jobs: list[Job]
     process: subprocess.Popen[bytes]
-    log: Path
-    read_from: int  # where in the log it begins
+    logs: dict[str, tuple[Path, int]]  # of each run: the file, and where in it this begins
     slot: int
     began: float
 
@@ -200,10 +202,11 @@ class _Sweep:
         file: str,
         jobs: Sequence[Job],
         shares: Sequence[dict[str, str]],
+        together: int,
         console: Console,
     ):
         self._study, self._file, self._console = study, file, console
-        self._shares = shares
+        self._shares, self._together = shares, together
         self._waiting = [job for job in jobs if not job.is_finished]
         self._count, self._done = len(jobs), len(jobs) - len(self._waiting)
         self._under_way: list[_Under] = []
@@ -251,45 +254,58 @@ class _Sweep:
         self._console.print(text, markup=False)
 
     def _start_one(self) -> bool:
-        """Starts the first run that can be; False if there is none, or no room."""
+        """Starts the first run that can be, with others of its shape; False if there is no room."""
         taken = {under.slot for under in self._under_way}
         free = [slot for slot in range(len(self._shares)) if slot not in taken]
-        job = next((job for job in self._waiting if self._is_ready(job)), None)
-        if not free or job is None:
+        if not free or not (jobs := self._choose_fleet()):
             return False
-        self._waiting.remove(job)
-        log = Path(self._study.root) / "logs" / f"{job.run.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        names = [job.run.name for job in jobs]
+        logs = {name: log_file(self._study, name) for name in names}
         share = dict(self._shares[free[0]])
         cores = {int(core) for core in share.pop("CORES").split(",")}
         # Large pages make a CPU train faster; elsewhere they change nothing.
         tuned = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **share}
-        with log.open("ab") as file:
-            read_from = file.tell()
+        places = {name: (log, _length(log)) for name, log in logs.items()}
+        with logs[names[0]].open("ab") as file:
             process = subprocess.Popen(
-                command(self._file, job.run.name),
+                command(self._file, *names),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=tuned,
                 start_new_session=True,  # a Ctrl-C is passed on once, by us
             )
-        under = _Under(job, process, log, read_from, free[0], time.monotonic())
+        under = _Under(jobs, process, places, free[0], time.monotonic())
         self._under_way.append(under)
         with contextlib.suppress(OSError):  # it may have ended
             os.sched_setaffinity(process.pid, cores)  # JAX starts its threads later
         if self._asked:  # while it was started
             self._pass_on(self._asked[-1])
-        begun = f"from {job.config.clock.multiple(job.step):.3g}x"
-        self._say(f"begun    {job.run.name}, {begun} to {job.config.clock.multiple(job.goal):.3g}x")
+        for job in jobs:
+            self._waiting.remove(job)
+            begun = f"from {job.config.clock.multiple(job.step):.3g}x"
+            goal = f"{job.config.clock.multiple(job.goal):.3g}x"
+            fellows = f", with {len(jobs) - 1} others" if len(jobs) > 1 else ""
+            self._say(f"begun    {job.run.name}, {begun} to {goal}{fellows}")
         return True
+
+    def _choose_fleet(self) -> list[Job]:
+        """The first run that can be started, and as many of its shape as go together."""
+        first = next((job for job in self._waiting if self._is_ready(job)), None)
+        if first is None:
+            return []
+        if self._together == 1 or first.shape is None:
+            return [first]
+        ready = [job for job in self._waiting if self._is_ready(job)]
+        return [job for job in ready if job.shape == first.shape][: self._together]
 
     def _is_ready(self, job: Job) -> bool:
         """Whether its trunk is there, and nobody holds it or is preparing its data."""
         unfinished = [x.run.name for x in self._waiting]
-        unfinished += [under.job.run.name for under in self._under_way]
+        under_way = [job for under in self._under_way for job in under.jobs]
+        unfinished += [job.run.name for job in under_way]
         data = job.config.data.path
-        shared = any(under.job.config.data.path == data for under in self._under_way)
+        shared = any(other.config.data.path == data for other in under_way)
         prepared = (Path(data) / RECORD_NAME).exists()
         held = identity.is_held(job.run.run_dir)
         return job.run.after not in unfinished and (prepared or not shared) and not held
@@ -304,21 +320,25 @@ class _Sweep:
             if status is None:
                 continue
             self._under_way.remove(under)
-            job, name = under.job, under.job.run.name
-            spent = duration(time.monotonic() - under.began)
-            if job.is_finished:
-                self._finished(job, f"in {spent}")
-            elif identity.is_held(job.run.run_dir):
-                self._waiting.append(job)  # another process was first
-            elif status or not self._asked:
-                how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-                why = f"{_last_line(under)} ({how}; the whole of it: {under.log})"
-                again = status == 2 and why.split(" (")[0] in self._refusals
-                self._refusals.add(why.split(" (")[0])
-                self._failed[name] = why
-                self._say(f"FAILED   {name}, after {spent}: {why}")
-                if again:  # as good as certain to be said by every other run too
-                    self._gave_up = True
+            for job in under.jobs:
+                self._take_note(job, under, status)
+
+    def _take_note(self, job: Job, under: _Under, status: int) -> None:
+        """Takes note of a run whose process has ended with a status."""
+        spent = duration(time.monotonic() - under.began)
+        if job.is_finished:
+            self._finished(job, f"in {spent}")
+        elif identity.is_held(job.run.run_dir):
+            self._waiting.append(job)  # another process was first
+        elif status or not self._asked:
+            how = f"exit status {status}" if status >= 0 else f"signal {-status}"
+            log, _ = under.logs[job.run.name]
+            said = _last_line(under, job)
+            self._failed[job.run.name] = f"{said} ({how}; the whole of it: {log})"
+            self._say(f"FAILED   {job.run.name}, after {spent}: {self._failed[job.run.name]}")
+            if status == 2 and said in self._refusals:
+                self._gave_up = True  # as good as certain to be said by every other run too
+            self._refusals.add(said)
 
     def _finished(self, job: Job, how: str) -> None:
         self._done += 1
@@ -355,14 +375,21 @@ class _Sweep:
                 under.process.send_signal(number)
 
 
-def command(file: str, name: str) -> list[str]:
-    """Returns the command line of one run of a study."""
+def _length(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def command(file: str, name: str, *others: str) -> list[str]:
+    """Returns the command line of a run of a study, or of several as a fleet."""
+    if others:
+        return [sys.executable, "-m", "anytime_jax.train_fleet", f"--study={file}", name, *others]
     return [sys.executable, "-m", "anytime_jax.main", f"--config={file}:{name}"]
 
 
-def _last_line(under: _Under) -> str:
+def _last_line(under: _Under, job: Job) -> str:
     """What a run said last, in this start of it."""
-    said = under.log.read_bytes()[under.read_from :].decode("utf-8", errors="replace")
+    log, begin = under.logs[job.run.name]
+    said = log.read_bytes()[begin:].decode("utf-8", errors="replace") if log.exists() else ""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import tiny  # noqa: F401  (what the configuration files import)
 from forked import leaving
 
-from anytime_jax import main, train
+from anytime_jax import main, opening, train
 from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
@@ -203,7 +203,7 @@ def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) 
 
     jax.monitoring.register_event_duration_secs_listener(count)
     train.Run = Probe
-    main.prepare_builtin, main.load_dataset = prepare_builtin, load_dataset
+    opening.prepare_builtin, opening.load_dataset = prepare_builtin, load_dataset
 
 
 def _trace(config, mesh, data, program) -> None:

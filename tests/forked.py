@@ -223,7 +223,7 @@ def _run(order: dict) -> None:
 
 def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
     """Writes down what the process does, and kills it at the moment asked for."""
-    from anytime_jax import main, preflight
+    from anytime_jax import opening, preflight
     from anytime_jax.checkpoint import Checkpoints
     from anytime_jax.evaluator import Evaluator
 
@@ -265,7 +265,7 @@ def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
         return dataclasses.replace(program, train_step=train_step, eval_step=eval_step)
 
     preflight.make_program = make_program
-    main.prepare_builtin = phase("preparing", main.prepare_builtin)
+    opening.prepare_builtin = phase("preparing", opening.prepare_builtin)
     Checkpoints.save = phase("saving", Checkpoints.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):

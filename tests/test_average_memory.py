@@ -12,7 +12,7 @@ import tiny
 from loop import bits, records, start
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import averaging, checksums, config, evaluator, main, preflight, sharding
+from anytime_jax import averaging, checksums, config, evaluator, opening, preflight, sharding
 from anytime_jax.checkpoint import Checkpoints
 from anytime_jax.clock import Clock
 from anytime_jax.data.windows import Windows
@@ -309,16 +309,16 @@ def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp
 
 def test_a_platform_without_host_memory_is_refused_in_one_line(monkeypatch):
     given = tiny.config("unused", average_memory="host")
-    main._mesh(given)
+    opening.make_mesh(given)
     bare = types.SimpleNamespace(
         addressable_memories=lambda: [types.SimpleNamespace(kind="device")]
     )
     assert not sharding.has_host_memory(types.SimpleNamespace(local_devices=[bare]))
     monkeypatch.setattr(sharding, "has_host_memory", lambda mesh: False)
-    main._mesh(tiny.config("unused"))
+    opening.make_mesh(tiny.config("unused"))
     message = r"^config\.average_memory = 'host' needs devices .* none on this cpu: set 'device'$"
     with pytest.raises(InputError, match=message):
-        main._mesh(given)
+        opening.make_mesh(given)
     with pytest.raises(InputError, match=message):
         config.check_layout(given, 1, 1, 1, "cpu", host_memory=False)
 

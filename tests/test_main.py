@@ -17,7 +17,7 @@ import pytest
 import tiny
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import compilation, main
+from anytime_jax import compilation, main, opening
 from anytime_jax.records import read_records
 
 TESTS = pathlib.Path(__file__).parent
@@ -170,7 +170,7 @@ def test_a_run_directory_that_cannot_be_made_is_bad_input(run_main, dataset, tmp
 def test_the_first_signal_asks_and_a_second_interrupt_kills():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGTERM, signal.SIGINT):
-        with main._interruptible() as asked:
+        with opening.interruptible() as asked:
             assert not asked()
             os.kill(os.getpid(), number)
             assert asked()
