@@ -67,20 +67,24 @@ class GuardState(NamedTuple):
 
 
 def guarded(
-    inner: optax.GradientTransformation, config: GuardConfig
+    inner: optax.GradientTransformationExtraArgs, config: GuardConfig
 ) -> optax.GradientTransformationExtraArgs:
     """Returns a transform that makes no bad update.
 
     A bad update is zero and leaves the inner state as it was, but for its counts: every count stays
     the number of updates done. `update` takes the loss as `value`, and the norm of the gradient as
-    `grad_norm`.
+    `grad_norm`; it hands them on to `inner` together with `bad`, a bool scalar.
+
+    What `inner` keeps beside counts it has to keep through `unless_bad`, and to make its update
+    from what that returns. Were its state taken back from outside, XLA would make the moments
+    twice, once for the update and once to be kept, both from the old ones, which it then copies.
 
     A loss x is a spike if x > mean + spike * spread, with the mean and the spread (the standard
     deviation) of the losses before it, the last 128 or so by weight. A spike enters them as
     the largest loss that is none.
 
     Args:
-      inner: what makes the updates.
+      inner: what makes the updates; told by `bad`, it leaves its state as it was.
       config: what is bad.
     """
 
@@ -101,9 +105,8 @@ def guarded(
         top = spike_threshold(state, config.spike)
         spike = finite & (value > top)
         bad = ~finite | (spike if config.skip == "spikes" else False)
-        made, moved = inner.update(updates, state.inner, params)
+        made, kept = inner.update(updates, state.inner, params, bad=bad, **extra)
         made = jax.tree.map(lambda x: jnp.where(bad, jnp.zeros_like(x), x), made)
-        kept = jax.tree.map(lambda new, old: _unless(bad, new, old), moved, state.inner)
         return made, GuardState(
             *_take_in(state, jnp.where(finite, jnp.minimum(value, top), state.mean), finite),
             spikes=state.spikes + spike,
@@ -113,6 +116,15 @@ def guarded(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def unless_bad(bad: jax.Array, new: Any, old: Any) -> Any:
+    """Returns the new state, or the old one after a bad update; its counts always go on."""
+
+    def one(new: jax.Array, old: jax.Array) -> jax.Array:
+        return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(bad, old, new)
+
+    return jax.tree.map(one, new, old)
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
@@ -137,8 +149,3 @@ def _take_in(
     off = value - state.mean
     variance = (1 - weight) * (state.variance + weight * off**2)
     return state.mean + weight * off, variance, taken
-
-
-def _unless(bad: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """The new value, or the old one after a bad update; counts always go on."""
-    return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(bad, old, new)

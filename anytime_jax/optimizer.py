@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.guard import GuardConfig, guarded
+from anytime_jax.guard import GuardConfig, guarded, unless_bad
 from anytime_jax.sections import OptimizerConfig
 
 
@@ -53,10 +55,30 @@ def make_optimizer(
     decay = optax.add_decayed_weights(config.weight_decay) if config.weight_decay else None
     parts = [
         optax.clip_by_global_norm(config.clip_norm),
-        optax.scale_by_adam(config.b1, config.b2, config.epsilon),
+        _scale_by_adam(config.b1, config.b2, config.epsilon),
         decay,
         optax.scale_by_learning_rate(schedule),
     ]
     adamw = optax.chain(*(part for part in parts if part is not None))
     # The averages come last: they must see the final updates.
     return optax.chain(guarded(adamw, guard), averaging.average_params(averages, average_every))
+
+
+def _scale_by_adam(b1: Any, b2: Any, epsilon: Any) -> optax.GradientTransformationExtraArgs:
+    """Optax's Adam, whose moments stay as they were where `bad`; the update is made from those."""
+    adam = optax.scale_by_adam(b1, b2, epsilon)
+
+    def update(
+        updates: optax.Updates,
+        state: Any,
+        params: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, Any]:
+        del params
+        _, moved = adam.update(updates, state)
+        kept = unless_bad(extra["bad"], moved, state)
+        mean = optax.tree.bias_correction(kept.mu, b1, kept.count)
+        square = optax.tree.bias_correction(kept.nu, b2, kept.count)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), kept
+
+    return optax.GradientTransformationExtraArgs(adam.init, update)

@@ -1,40 +1,53 @@
 """The guard, against the same written in NumPy; and no bad update in weights, moments, averages."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from anytime_jax import averaging
-from anytime_jax.guard import MEMORY, GuardConfig, find_guard, guarded
+from anytime_jax import averaging, schedules
+from anytime_jax.guard import MEMORY, GuardConfig, find_guard
+from anytime_jax.optimizer import make_optimizer
+from anytime_jax.sections import OptimizerConfig
 from anytime_jax.step import TrainState
 
 PARAMS = {"w": jnp.asarray(np.linspace(-1, 1, 12).reshape(3, 4), jnp.float32)}
 
 
+RULES = averaging.label_rules([6.25, 25.0])
+DECAY = 0.1  # it moves weights without any gradient
+
+
 def optimizer(skip="nothing", spike=6.0):
-    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
-    guard = guarded(adam, GuardConfig(skip, spike, 3))
-    return optax.chain(guard, averaging.average_params([6.25, 25.0]))
+    """What a run is trained with, so that whatever it keeps is seen here."""
+    config = OptimizerConfig(0.9, 0.95, 1e-8, DECAY, clip_norm=1.0)
+    guard = GuardConfig(skip, spike, 3)
+    return make_optimizer(config, schedules.constant(1e-2), RULES, guard)
 
 
 def run(losses, gradients=None, **keywords):
     """The states before and after updates with such losses; gradients of ones if none are given."""
     transform = optimizer(**keywords)
-
-    @jax.jit
-    def update(state, loss, grads):
-        made, opt_state = transform.update(
-            grads, state.opt_state, state.params, value=loss, grad_norm=optax.tree.norm(grads)
-        )
-        return TrainState(state.step + 1, optax.apply_updates(state.params, made), opt_state)
-
-    states = [TrainState(jnp.zeros((), jnp.int32), PARAMS, transform.init(PARAMS))]
+    update = jax.jit(functools.partial(updated, transform))
+    states = [begun(transform)]
     for i, loss in enumerate(losses):
         grads = jax.tree.map(jnp.ones_like, PARAMS) if gradients is None else gradients[i]
         states.append(update(states[-1], jnp.float32(loss), grads))
     return states
+
+
+def begun(transform):
+    return TrainState(jnp.zeros((), jnp.int32), PARAMS, transform.init(PARAMS))
+
+
+def updated(transform, state, loss, grads):
+    made, opt_state = transform.update(
+        grads, state.opt_state, state.params, value=loss, grad_norm=optax.tree.norm(grads)
+    )
+    return TrainState(state.step + 1, optax.apply_updates(state.params, made), opt_state)
 
 
 def guards(losses, **keywords):
@@ -53,14 +66,9 @@ def test_a_bad_update_reaches_nothing_but_the_counts(loss, gradient, skip):
     start, good, bad, after = run([2.0, loss, 2.0], gradients, skip=skip)
     assert not np.array_equal(start.params["w"], good.params["w"])
     np.testing.assert_array_equal(good.params["w"], bad.params["w"])
-    before, moved = (find_guard(s.opt_state).inner for s in (good, bad))
-    for (path, x), y in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(moved), strict=True
-    ):
-        count = "count" in jax.tree_util.keystr(path)
-        np.testing.assert_array_equal(x + 1 if count else x, y)
+    assert_only_counts_moved(good, bad)
     # The averages take the same weights in once more, as the formula says.
-    for label, rule in averaging.label_rules([6.25, 25.0]).items():
+    for label, rule in RULES.items():
         thetas = [np.float64(s.params["w"]) for s in (start, good, bad, after)]
         wanted = sum(w * x for w, x in zip(rule.weights(3), thetas, strict=True))
         found = averaging.averages(after.opt_state)[label]["w"]
@@ -71,10 +79,35 @@ def test_a_bad_update_reaches_nothing_but_the_counts(loss, gradient, skip):
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after))
 
 
+def assert_only_counts_moved(before, after):
+    """In what the guard watches over."""
+    before, after = (find_guard(state.opt_state).inner for state in (before, after))
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        count = "count" in jax.tree_util.keystr(path)
+        np.testing.assert_array_equal(x + 1 if count else x, y)
+
+
+def test_a_bad_update_of_one_run_of_several_reaches_no_other():
+    transform = optimizer()
+    update = functools.partial(updated, transform)
+    both = jax.jit(jax.vmap(update, in_axes=(None, 0, None)))
+    good, grads = begun(transform), jax.tree.map(jnp.ones_like, PARAMS)
+    good = update(good, jnp.float32(2.0), grads)
+    made = both(good, jnp.float32([np.nan, 2.0]), grads)
+    bad, alone = (jax.tree.map(lambda x, i=i: x[i], made) for i in range(2))
+    np.testing.assert_array_equal(bad.params["w"], good.params["w"])
+    assert_only_counts_moved(good, bad)
+    wanted = jax.jit(update)(good, jnp.float32(2.0), grads)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), alone, wanted)
+
+
 def test_without_anything_bad_the_guard_changes_no_bit():
     rng = np.random.RandomState(0)
     gradients = [{"w": jnp.asarray(rng.standard_normal((3, 4)), jnp.float32)} for _ in range(20)]
-    plain = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
+    adamw = optax.adamw(1e-2, 0.9, 0.95, weight_decay=DECAY)
+    plain = optax.chain(optax.clip_by_global_norm(1.0), adamw)
     params, state = PARAMS, plain.init(PARAMS)
     for grads in gradients:
         updates, state = jax.jit(plain.update)(grads, state, params)
