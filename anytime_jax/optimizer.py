@@ -54,7 +54,7 @@ def make_optimizer(
     """
     decay = optax.add_decayed_weights(config.weight_decay) if config.weight_decay else None
     parts = [
-        optax.clip_by_global_norm(config.clip_norm),
+        _clip(config.clip_norm),
         _scale_by_adam(config.b1, config.b2, config.epsilon),
         decay,
         optax.scale_by_learning_rate(schedule),
@@ -62,6 +62,26 @@ def make_optimizer(
     adamw = optax.chain(*(part for part in parts if part is not None))
     # The averages come last: they must see the final updates.
     return optax.chain(guarded(adamw, guard), averaging.average_params(averages, average_every))
+
+
+def _clip(largest: float) -> optax.GradientTransformationExtraArgs:
+    """Scales what is longer than `largest` to that length; its norm is given as `grad_norm`.
+
+    One factor for every element is a part of whatever reads the gradient. Optax divides each by the
+    norm, and XLA stores the quotients.
+    """
+
+    def update(
+        updates: optax.Updates,
+        state: Any,
+        params: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, Any]:
+        del params
+        scale = jnp.minimum(1.0, largest / extra["grad_norm"])
+        return jax.tree.map(lambda x: x * scale, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
 def _scale_by_adam(b1: Any, b2: Any, epsilon: Any) -> optax.GradientTransformationExtraArgs:

@@ -21,9 +21,9 @@ RULES = averaging.label_rules([6.25, 25.0])
 DECAY = 0.1  # it moves weights without any gradient
 
 
-def optimizer(skip="nothing", spike=6.0):
+def optimizer(skip="nothing", spike=6.0, clip_norm=1.0):
     """What a run is trained with, so that whatever it keeps is seen here."""
-    config = OptimizerConfig(0.9, 0.95, 1e-8, DECAY, clip_norm=1.0)
+    config = OptimizerConfig(0.9, 0.95, 1e-8, DECAY, clip_norm)
     guard = GuardConfig(skip, spike, 3)
     return make_optimizer(config, schedules.constant(1e-2), RULES, guard)
 
@@ -103,16 +103,22 @@ def test_a_bad_update_of_one_run_of_several_reaches_no_other():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), alone, wanted)
 
 
-def test_without_anything_bad_the_guard_changes_no_bit():
+@pytest.mark.parametrize(("clip_norm", "rtol"), [(10.0, 0.0), (3.0, 3e-7)])
+def test_without_anything_bad_it_is_adamw(clip_norm, rtol):
+    """To the bit, but where some gradients are clipped: Optax's own clip rounds otherwise."""
     rng = np.random.RandomState(0)
     gradients = [{"w": jnp.asarray(rng.standard_normal((3, 4)), jnp.float32)} for _ in range(20)]
     adamw = optax.adamw(1e-2, 0.9, 0.95, weight_decay=DECAY)
-    plain = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    plain = optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
     params, state = PARAMS, plain.init(PARAMS)
     for grads in gradients:
         updates, state = jax.jit(plain.update)(grads, state, params)
         params = optax.apply_updates(params, updates)
-    np.testing.assert_array_equal(run(np.ones(20), gradients)[-1].params["w"], params["w"])
+    found = run(np.ones(20), gradients, clip_norm=clip_norm)[-1].params["w"]
+    np.testing.assert_allclose(found, params["w"], rtol=rtol, atol=0)
+    norms = [float(optax.tree.norm(grads)) for grads in gradients]
+    assert min(norms) < clip_norm
+    assert (max(norms) > clip_norm) == (rtol > 0)
 
 
 def reference(losses, spike, skips):
