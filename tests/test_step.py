@@ -190,3 +190,14 @@ def test_another_seed_gives_other_weights(ran):
     config = tiny.config("unused", seed=1)
     head = tiny.leaves(tiny.program(config, tiny.mesh()).init().params)["['head']"]
     assert not np.array_equal(head, states[0][".params['head']"])
+
+
+@pytest.mark.slow
+def test_the_first_state_has_the_bits_of_full_optimisation(config, monkeypatch):
+    """On a CPU, what runs once is compiled with less of it, unless XLA_FLAGS says something."""
+    monkeypatch.delenv("XLA_FLAGS")
+    init = tiny.program(config, tiny.mesh()).init
+    soon = tiny.leaves(init())
+    chosen = {"xla_backend_optimization_level": 3}
+    for name, leaf in tiny.leaves(init.lower().compile(compiler_options=chosen)()).items():
+        np.testing.assert_array_equal(leaf, soon[name], err_msg=name)
