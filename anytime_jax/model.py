@@ -121,6 +121,7 @@ class ModelConfig:
         return self.width // self.heads
 
 
+@functools.partial(jax.jit, static_argnums=0)  # traced once for all who ask
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns freshly initialised float32 parameters, the same on any layout of devices."""
     return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
