@@ -46,9 +46,10 @@ $(VENV)/.installed: pyproject.toml
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml
+	$(call make_venv,$(PYTHON),$(VENV))
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 $(VENV312)/.installed-dev: pyproject.toml
 	$(call make_venv,$(PYTHON312),$(VENV312))
