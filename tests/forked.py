@@ -44,6 +44,7 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
         "XLA_FLAGS": COMPILED_QUICKLY,
         "PYTHONPATH": f"{REPOSITORY}:{TESTS}",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONUNBUFFERED": "1",
     }
     return os.environ | changes
