@@ -42,14 +42,13 @@ def broken_at(monkeypatch, updates, what=math.nan):
     def make(config, mesh):
         key = (config.guard.skip == "spikes", config.guard.spike, guard.MEMORY)
         if key not in _breakable:  # compiled once for all tests
-            _breakable[key] = step_lib.make_program(config, mesh)
-        program = _breakable[key]
+            _breakable[key] = step_lib.make_program(config, mesh).train_step
 
         def train_step(state, tokens, moves=True):
             bad = int(state.step) + 1 in updates
-            return program.train_step(state, jnp.where(bad, BAD_TOKENS[what], tokens), moves)
+            return _breakable[key](state, jnp.where(bad, BAD_TOKENS[what], tokens), moves)
 
-        return dataclasses.replace(program, train_step=train_step)
+        return dataclasses.replace(tiny.program(config, mesh), train_step=train_step)
 
     def batch_loss(config, constrain, params, tokens):
         factor = 1.0
