@@ -262,7 +262,9 @@ def _make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
         first.optimizer, first.schedule, first.averages, first.guard, first.average_every
     )
     begin = jax.jit(
-        functools.partial(step.first_state, first, optimizer), out_shardings=whole.state_placement
+        functools.partial(step.first_state, first, optimizer),
+        out_shardings=whole.state_placement,
+        compiler_options=step.compiled_soon(mesh),
     )
     return [
         dataclasses.replace(whole, init=functools.partial(begin, jax.random.key(config.seed)))
