@@ -47,6 +47,7 @@ class Program:
 
     Attributes:
       init: makes the first state.
+      abstract_state: its shapes, types and placement, without any array.
       state_placement: where every leaf of the state lives.
       train_step: `(state, tokens_BxT, moves=True) -> (state, metrics)`; the given state is donated.
         `moves`, a Python bool, is whether the averages move: each of the two is a program.
@@ -54,19 +55,10 @@ class Program:
     """
 
     init: Callable[[], TrainState]
+    abstract_state: TrainState
     state_placement: Any
     train_step: Any
     eval_step: Callable[[model.Params, jax.Array, jax.Array], jax.Array]
-
-    @property
-    def abstract_state(self) -> TrainState:
-        """The state's shapes, types and placement, without any array."""
-        shapes = jax.eval_shape(self.init)
-        return jax.tree.map(
-            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-            shapes,
-            self.state_placement,
-        )
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
@@ -86,17 +78,24 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     def init() -> TrainState:
         return first_state(config, optimizer, jax.random.key(config.seed))
 
-    placement = sharding.placement(jax.eval_shape(init), model.PARAMETER_AXES, mesh)
+    shapes = jax.eval_shape(init)
+    placement = sharding.placement(shapes, model.PARAMETER_AXES, mesh)
     fetched = averaging.averages(placement.opt_state)
     if config.average_memory == "host":
         kept = averaging.replace_averages(placement.opt_state, sharding.in_host_memory(fetched))
         placement = placement._replace(opt_state=kept)
     else:
         fetched = None
+    abstract_state = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        placement,
+    )
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     constrain = sharding.Constraint(mesh)
     return Program(
         init=jax.jit(init, out_shardings=placement, compiler_options=compiled_soon(mesh)),
+        abstract_state=abstract_state,
         state_placement=placement,
         train_step=jax.jit(
             functools.partial(train_step, config, config.schedule, optimizer, constrain, fetched),

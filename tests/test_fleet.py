@@ -23,8 +23,12 @@ from anytime_jax.step import make_program
 
 COMMON = {"averages": (6.25,), "eval__every": "4 steps", "checkpoint__every": "6 steps"}
 OWN = {
-    "seed": 5, "data__seed": 3, "schedule__peak": 3e-3,
-    "optimizer__b1": 0.8, "optimizer__b2": 0.9, "optimizer__epsilon": 1e-6,
+    "seed": 5,
+    "data__seed": 3,
+    "schedule__peak": 3e-3,
+    "optimizer__b1": 0.8,
+    "optimizer__b2": 0.9,
+    "optimizer__epsilon": 1e-6,
 }
 # All that a program can take as data differs; and one run leaves before the others.
 RUNS = {
