@@ -7,6 +7,7 @@ is really trained.
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import time
 import pytest
 from tiny import dataset_fixture  # noqa: F401
 
-from anytime_jax import config, sweep
+from anytime_jax import config, sweep, train_fleet
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.integrity import saved_steps
 from anytime_jax.study import plan
@@ -240,6 +241,50 @@ def test_nothing_is_left_running_when_the_sweep_breaks(study, pretend, monkeypat
     assert not (root / "constant-seed=0" / "checkpoints").exists()
 
 
+@pytest.mark.parametrize(
+    ("together", "sizes"), [(1, [1] * 6), (3, [2, 3, 1]), (8, [2, 4])], ids=str
+)
+def test_runs_of_one_shape_share_a_process(study, pretend, monkeypatch, together, sizes):
+    """Trunks first, then their branches, as many together as are asked for."""
+    file, root = study()
+    pretend()
+    alone, begun = sweep.command, []
+
+    def command(file, name, *others):
+        begun.append([name, *others])
+        each = [shlex.join(alone(file, one)) for one in (name, *others)]
+        return ["sh", "-c", " && ".join(each)]
+
+    monkeypatch.setattr(sweep, "command", command)
+    assert run(file, f"--fleet={together}") == 0
+    assert [len(names) for names in begun] == sizes
+    names = [name for group in begun for name in group]
+    assert sorted(names) == sorted(x.name for x in plan.load(file).runs)
+    assert len([x for x in order(root) if x[0] == "end"]) == 6
+
+
+def test_a_run_of_another_shape_stays_out(study, capsys):
+    """A batch that grows, another number of layers: each is a process of its own."""
+    other = """plan.runs("other", given, plan.chain(
+        plan.values("model.layers", 1), plan.values("batch_growth", (("1x", 16),))), {root!r})"""
+    file, _ = study(more=other.replace("{root!r}", "trunks[0].config.run_dir + '_other'"))
+    jobs = {job.run.name: job.shape for job in sweep.check(plan.load(file))}
+    trunks = {shape for name, shape in jobs.items() if name.startswith("constant")}
+    assert len(trunks) == 1
+    assert None not in trunks
+    others = [name for name in jobs if name.startswith("other")]
+    layers, growing = (jobs[name] for name in others)
+    assert layers not in trunks
+    assert growing is None
+    for names, message in (
+        (["constant-seed=0", others[0]], "are not of one shape: give runs that differ in seeds"),
+        (["constant-seed=0", others[1]], f"{others[1]} cannot share a program: its batch grows"),
+        (["constant-seed=0", "constant-seed=7"], "has no run 'constant-seed=7'; did you mean"),
+    ):
+        assert train_fleet.main([f"--study={file}", *names]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_only_some(study, pretend, capsys):
     file, root = study()
     pretend()
@@ -379,6 +424,7 @@ def test_a_study_on_two_data_sets_is_refused(study, capsys):
         (["--tokens_per_s=nan", "--list"], "--tokens_per_s=nan: give a speed above 0"),
         (["--jobs=0", "--run"], "--jobs=0: give 1 to"),
         (["--jobs=9999", "--run"], "--jobs=9999: give 1 to"),
+        (["--fleet=0", "--run"], "--fleet=0: give a number of runs from 1"),
         (["--device=abacus", "--list"], "--device=abacus: its peak is not known; give one of"),
         (["--mfu=2", "--list"], "--mfu=2: give a fraction above 0"),
         (["--tokens_per_s=0", "--list"], "--tokens_per_s=0: give a speed above 0"),
@@ -400,6 +446,18 @@ def test_each_job_gets_its_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(ValueError, match="this machine has 1 GPUs, one for each job"):
         sweep.share_machine(2)
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_as_fleets(study, dataset, capsys):
+    """The real thing: two trunks as one program, then their branches as another."""
+    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
+    assert run(file, "--fleet=2") == 0
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
+    for name in ("constant-seed=0", "constant-seed=1", "wsd-seed=0-horizon=2x"):
+        assert saved_steps(root / name)[-1] == 20
+        assert "validation" in (root / "logs" / f"{name}.log").read_text()
+        assert (root / name / "curves.png").is_file()
 
 
 @pytest.mark.slow
