@@ -115,10 +115,13 @@ def test_a_ctrl_c_is_passed_on_and_a_second_one_kills(start, tmp_path):
     process = start("local.sh", "2", "--")
     wait_for(tmp_path, "ready-0", "ready-1")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    time.sleep(0.5)
+    texts = [tmp_path / f"process-{i}.txt" for i in range(2)]
+    deadline = time.monotonic() + 60
+    while not all("interrupted" in x.read_text() for x in texts) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # for what should not come
     assert process.poll() is None
-    for i in range(2):
-        assert (tmp_path / f"process-{i}.txt").read_text().count("interrupted") == 1
+    assert [text.read_text().count("interrupted") for text in texts] == [1, 1]
     os.killpg(process.pid, signal.SIGINT)
     assert end(process)[0] == 130
     assert left_alive(tmp_path) == []
