@@ -75,7 +75,7 @@ def train(
     """
     configs = [member.config for member in members]
     _check_room(configs, mesh)
-    programs, read = _make_programs(configs, mesh), _reader(dataset)
+    programs, read = make_programs(configs, mesh), _reader(dataset)
     ended: list[Outcome | Exception | None] = [None] * len(members)
     with contextlib.ExitStack() as stack:
         seats = []
@@ -145,7 +145,7 @@ class _Fleet:
         )
         self._evaluate = make_evaluator(config, mesh, dataset, program)
         self._states = _stack([seat.run.take_state() for seat in seats])
-        self._update = _make_update([seat.run.config for seat in seats], mesh)
+        self._update = make_update([seat.run.config for seat in seats], mesh)
 
     def drive(self) -> None:
         """Answers all that the runs ask for until the last of them has ended."""
@@ -194,7 +194,7 @@ class _Fleet:
         self._seats = [self._seats[i] for i in staying]
         if self._seats:
             self._states = _take(self._states, np.asarray(staying))
-            self._update = _make_update([seat.run.config for seat in self._seats], self._mesh)
+            self._update = make_update([seat.run.config for seat in self._seats], self._mesh)
 
     def _make_updates(self) -> None:
         asks = [seat.ask for seat in self._seats]
@@ -255,8 +255,13 @@ def _check_room(configs: Sequence[Config], mesh: Mesh) -> None:
         )
 
 
-def _make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
-    """The functions of each run alone, of which all that compiles is shared."""
+def make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
+    """Returns the functions of each run alone, of which all that compiles is shared.
+
+    Args:
+      configs: the runs, of one shape.
+      mesh: of a single device.
+    """
     first, whole = configs[0], step.make_program(configs[0], mesh)
     optimizer = make_optimizer(
         first.optimizer, first.schedule, first.averages, first.guard, first.average_every
@@ -272,10 +277,15 @@ def _make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
     ]
 
 
-def _make_update(
-    configs: Sequence[Config], mesh: Mesh
-) -> Callable[[TrainState, np.ndarray, bool], tuple[TrainState, Metrics]]:
-    """The vectorised train step of some runs; their state is donated."""
+def make_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:
+    """Returns the vectorised train step of some runs, `(states, tokens_RxBxT, moves)`.
+
+    It gives what `step.Program.train_step` does, with an axis R in front; `states` is donated.
+
+    Args:
+      configs: the runs, of one shape.
+      mesh: of a single device.
+    """
     first, constrain = configs[0], sharding.Constraint(mesh)
     listed: list[Any] = [
         _as_data([getattr(x.optimizer, n) for x in configs]) for n in Numbers._fields

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from anytime_jax import sharding, step
 from anytime_jax.command_line import answer
@@ -49,9 +50,8 @@ class Update:
         return self.config.batch_size * self.config.model.length
 
 
-def make_update(config: Config) -> Update:
+def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the update of a run, compiled, with a first state and a batch on the devices."""
-    mesh = sharding.make_mesh(config.mesh)
     program = step.make_program(config, mesh)
     tokens_BxT = measure.random_tokens(config)[0]
     batch = sharding.put_batch(mesh, tokens_BxT, config.batch_size)
@@ -79,7 +79,9 @@ def make_updates(options: Any) -> dict[str, Update]:
             config = measure.load_config(model, **changes, **without)
             name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
             name += f", {path} attention" if path else ""
-            made[f"{name}, {len(config.averages)} averages"] = make_update(config)
+            made[f"{name}, {len(config.averages)} averages"] = make_update(
+                config, sharding.make_mesh(config.mesh)
+            )
     return made
 
 

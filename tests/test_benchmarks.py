@@ -5,12 +5,13 @@ import math
 import os
 import sys
 
+import jax
 import pytest
 import tiny
 
 from anytime_jax import sharding, step
 from anytime_jax.errors import InputError, RunError
-from benchmarks import ceiling, measure, peers, train_step
+from benchmarks import ceiling, fleet, measure, peers, train_step
 
 # Stands in for an interpreter with torch: answers with the losses it is told, a second an update.
 _FAKE = """#!{python}
@@ -42,7 +43,7 @@ def model_file(tmp_path):
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
     mesh = tiny.mesh()
-    monkeypatch.setattr(sharding, "make_mesh", lambda config: mesh)
+    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: mesh)
     monkeypatch.setattr(ceiling, "_LARGE", {"cpu": 32})
     monkeypatch.setattr(ceiling, "_COPIED", {"cpu": 4096})
 
@@ -100,6 +101,51 @@ def test_train_step(model, tmp_path):
     assert row["tokens_per_s"] == pytest.approx(32 / seconds, rel=1e-2)
     ceiling = made["details"]["ceiling_flops_per_s"]
     assert row["of_ceiling"] == pytest.approx(flops / seconds / ceiling, rel=1e-2)
+
+
+def test_fleet(model, tmp_path):
+    output = tmp_path / "fleet.json"
+    arguments = ["--model", model, "--runs", "2", "--steps=1", "--rounds=1", "--batch=4"]
+    assert fleet.main([*arguments, "--output", str(output)]) == 0
+    made = record(output)
+    alone, both = made["rows"]
+    assert [(row["runs"], row["how"]) for row in made["rows"]] == [(1, "alone"), (2, "one program")]
+    seconds = {runs: times[0] for runs, times in made["details"]["seconds"].items()}
+    assert made["details"]["tokens_per_update"] == 32  # of one run
+    assert both["tokens_per_s"] == pytest.approx(64 / seconds["2"], rel=1e-3)
+    assert both["times_alone"] == pytest.approx(2 * seconds["0"] / seconds["2"], rel=1e-3)
+    assert both["held_MB"] == pytest.approx(2 * alone["held_MB"], rel=1e-2)
+
+
+def test_a_fleet_without_room_is_a_row(model, tmp_path, monkeypatch):
+    update = train_step.Update(measure.load_config(model), lambda: 0, 1, 1)
+
+    def make(config, runs, mesh):
+        if runs > 2:
+            raise jax.errors.JaxRuntimeError(told)
+        return update
+
+    monkeypatch.setattr(fleet, "make_update", lambda config, mesh: update)
+    monkeypatch.setattr(fleet, "make_fleet", make)
+    told = "RESOURCE_EXHAUSTED: Out of memory"
+    output = tmp_path / "fleet.json"
+    arguments = ["--model", model, "--runs", "16", "4", "2", "--steps=1", "--rounds=1"]
+    arguments += ["--output", str(output)]
+    assert fleet.main(arguments) == 0
+    rows = [(row["runs"], row["how"], row["median_ms"] is None) for row in record(output)["rows"]]
+    assert rows == [(1, "alone", False), (2, "one program", False), (4, "no room", True)]
+    told = "INTERNAL: something else"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        fleet.main(arguments)
+
+
+def test_runs_of_a_fleet_differ(model, capsys):
+    config = measure.load_config(model)
+    runs = [fleet.vary(config, number) for number in (1, 2)]
+    assert len({run.seed for run in runs}) == len({run.optimizer.b2 for run in runs}) == 2
+    assert runs[0].schedule(20) == pytest.approx(2 * runs[1].schedule(20))
+    assert fleet.main(["--model", model, "--runs", "0"]) == 2
+    assert capsys.readouterr().err == "error: --runs has 0: give numbers of runs from 1\n"
 
 
 def test_the_cost_of_averages():
