@@ -72,28 +72,28 @@ PARTS = {
         columns=("GFLOP_per_s", "GB_per_s"),
     ),
     "step-150m": Part(
-        seconds=60,
+        seconds=52,
         module="benchmarks.train_step",
         full="--model 150m --batch 256 --microbatches 8 --steps 3 --rounds 3",
         smoke=_TINY,
         columns=_STEP,
     ),
     "step-300m": Part(
-        seconds=65,
+        seconds=57,
         module="benchmarks.train_step",
         full="--model 300m --batch 256 --microbatches 8 --steps 2 --rounds 3",
         smoke=f"{_TINY} --averages off",
         columns=_STEP,
     ),
     "peers": Part(
-        seconds=105,
+        seconds=100,
         module="benchmarks.peers",
         full="--torch-python=TORCH --model=150m --batch=256 --microbatches=16 --steps=2 --rounds=2",
         smoke=f"--torch-python=TORCH --kinds eager {_TINY}",
         columns=("how", "tokens_per_s", "times_ours", "first_loss", "after_5", "peak_MB"),
     ),
     "attention": Part(
-        seconds=40,
+        seconds=36,
         module="benchmarks.train_step",
         full="--model 150m --batch 8 --microbatches 1 --averages off --steps 10 --rounds 5 "
         "--attention cudnn xla plain",
@@ -101,20 +101,20 @@ PARTS = {
         columns=("median_ms", "tokens_per_s", "temporary_MB"),
     ),
     "corpus": Part(
-        seconds=25,
+        seconds=20,
         module="anytime_jax.prepare",
         full="--source=builtin --megabytes=40 --train-vocabulary=8192 --length=1024 --output=DATA",
         smoke="--source=builtin --megabytes=3 --train-vocabulary=512 --length=64 --output=DATA",
     ),
     "training": Part(
-        seconds=90,
+        seconds=80,
         module="benchmarks.training",
         full="--data=DATA --scratch=SCRATCH --model=150m --updates=40 --batch=32",
         smoke="--data=DATA --scratch=SCRATCH --updates=8 --batch=4",
         columns=("value", "met"),
     ),
     "evaluation": Part(
-        seconds=25,
+        seconds=20,
         module="benchmarks.evaluate",
         full="--data=DATA --model=150m --windows=256 --batch-size=32 --rounds=5",
         smoke="--data=DATA --windows=8 --batch-size=4 --rounds=1",
@@ -135,11 +135,19 @@ PARTS = {
         columns=("seconds", "compiling, first update", "cpu_seconds", "met"),
     ),
     "theory": Part(
-        seconds=25,
+        seconds=20,
         module="anytime_jax.theory",
         full="--config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
         smoke="--config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
+    ),
+    "fleet": Part(  # last, as it is the one that may do with all that is left
+        seconds=50,
+        module="benchmarks.fleet",
+        full="--runs 1 16 64 256 --steps 3 --rounds 3",
+        smoke="--runs 2 --layers 1 --width 16 --mlp-width 48 --length 32 --batch 2 "
+        "--steps 1 --rounds 1",
+        columns=("how", "tokens_per_s", "times_alone", "held_MB", "temporary_MB"),
     ),
 }
 _BARE = ("value", "met", "how")  # columns whose values speak for themselves
