@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import config as config_lib
@@ -106,11 +105,8 @@ def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
     """Returns the update of many runs, compiled, with first states and batches on the device."""
     configs = [vary(config, 1 + i) for i in range(runs)]
     programs = fleet.make_programs(configs, mesh)
-    # Put together by the host, so that the device never holds them twice.
-    each = [jax.device_get(program.init()) for program in programs]
-    device = mesh.devices.flat[0]
-    kept = [jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *each), device)]
-    tokens_RxBxT = jax.device_put(measure.random_tokens(config, runs), device)
+    kept = [fleet.stack([program.init() for program in programs], mesh)]
+    tokens_RxBxT = jax.device_put(measure.random_tokens(config, runs), mesh.devices.flat[0])
     compiled = fleet.make_update(configs, mesh).lower(kept[0], tokens_RxBxT, True).compile()
 
     def work() -> jax.Array:
