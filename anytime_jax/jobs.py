@@ -63,7 +63,9 @@ class Job:
     @property
     def shape(self) -> str | None:
         """What runs that are trained as one program have in common; None if it must be alone."""
-        if self.config.clock.growth or self.config.average_memory != "device":
+        mesh = self.config.mesh
+        one_device = mesh.data in (-1, 1) and mesh.fsdp == mesh.tensor == 1
+        if self.config.clock.growth or self.config.average_memory != "device" or not one_device:
             return None
         phase = self.step % self.config.average_every  # the averages of all move at once
         return json.dumps([without(self.config.source, _OWN), phase], sort_keys=True)

@@ -7,8 +7,9 @@ import shlex
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -22,10 +23,18 @@ from anytime_jax.progress import Display
 from anytime_jax.units import duration, human
 
 
-def make_mesh(settings: config.Config) -> Mesh:
-    """The device mesh, which fits the configuration."""
+def make_mesh(settings: config.Config, devices: Sequence[Any] | None = None) -> Mesh:
+    """Returns the device mesh, which fits the configuration.
+
+    Args:
+      settings: the run.
+      devices: the devices to use; all of them if None.
+
+    Raises:
+      InputError: if they do not fit.
+    """
     with _named("config.mesh"):
-        mesh = sharding.make_mesh(settings.mesh)
+        mesh = sharding.make_mesh(settings.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
     there = sharding.has_host_memory(mesh)

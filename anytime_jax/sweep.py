@@ -291,13 +291,10 @@ class _Sweep:
 
     def _choose_fleet(self) -> list[Job]:
         """The first run that can be started, and as many of its shape as go together."""
-        first = next((job for job in self._waiting if self._is_ready(job)), None)
-        if first is None:
-            return []
-        if self._together == 1 or first.shape is None:
-            return [first]
         ready = [job for job in self._waiting if self._is_ready(job)]
-        return [job for job in ready if job.shape == first.shape][: self._together]
+        if not ready or self._together == 1 or ready[0].shape is None:
+            return ready[:1]
+        return [job for job in ready if job.shape == ready[0].shape][: self._together]
 
     def _is_ready(self, job: Job) -> bool:
         """Whether its trunk is there, and nobody holds it or is preparing its data."""
@@ -388,10 +385,13 @@ def command(file: str, name: str, *others: str) -> list[str]:
 
 def _last_line(under: _Under, job: Job) -> str:
     """What a run said last, in this start of it."""
-    log, begin = under.logs[job.run.name]
-    said = log.read_bytes()[begin:].decode("utf-8", errors="replace") if log.exists() else ""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    first = under.jobs[0].run.name  # what is said of all goes there
+    for log, begin in (under.logs[job.run.name], under.logs[first]):
+        said = log.read_bytes()[begin:].decode("utf-8", errors="replace") if log.exists() else ""
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        if lines:
+            return lines[-1][:300]
+    return "it said nothing"
 
 
 if __name__ == "__main__":

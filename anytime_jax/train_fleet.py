@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 from rich.console import Console
 
 from anytime_jax import command_line, compilation, fleet, opening, preflight
@@ -52,7 +53,7 @@ def _work(arguments: argparse.Namespace) -> int:
             log = stack.enter_context(log_file(study, settings.name).open("a", encoding="utf-8"))
             display = Display(settings.clock, Console(file=log, width=140, highlight=False))
             members.append(Member(settings, display))
-        mesh = opening.make_mesh(configs[0])
+        mesh = opening.make_mesh(configs[0], jax.devices()[:1])
         said = Display(configs[0].clock, console)
         dataset = opening.prepare(configs[0], mesh, said) or opening.load(configs[0])
         preflight.check_data(configs[0], dataset)
@@ -71,8 +72,8 @@ def _check_shapes(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if job.shape is None:
             raise InputError(
-                f"{job.run.name} cannot share a program: its batch grows, or its averages are in "
-                "host memory; train it alone, by anytime_jax.main"
+                f"{job.run.name} cannot share a program: its batch grows, its averages are in host "
+                "memory, or its mesh has several devices; train it alone, by anytime_jax.main"
             )
         if job.shape != jobs[0].shape:
             raise InputError(
@@ -100,9 +101,8 @@ def _status(ended: Sequence[Outcome | Exception]) -> int:
     broken = [how for how in ended if isinstance(how, Exception)]
     if broken:
         return 2 if all(isinstance(how, InputError) for how in broken) else 1
-    return (
-        130 if any(how.reason == "interrupted" for how in ended if isinstance(how, Outcome)) else 0
-    )
+    outcomes = [how for how in ended if isinstance(how, Outcome)]
+    return 130 if any(how.reason == "interrupted" for how in outcomes) else 0
 
 
 if __name__ == "__main__":
