@@ -5,6 +5,7 @@ Test files import the fixtures they use.
 
 import os
 import pathlib
+import signal
 import subprocess
 import time
 
@@ -73,6 +74,9 @@ def start_fixture(bin_path, tmp_path):
     """Starts a script in a folder of its own; what is left of it ends with the test."""
     started = []
 
+    # A shell that starts the tests in the background makes all that they start deaf to Ctrl-C.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def start(script, *arguments, **variables):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "CUDA_"))}
         changes = {
@@ -99,6 +103,7 @@ def start_fixture(bin_path, tmp_path):
     for process in started:
         process.kill()
         process.communicate()
+    signal.signal(signal.SIGINT, heard)
 
 
 def end(process):
