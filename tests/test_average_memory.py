@@ -110,7 +110,7 @@ def test_on_eight_devices_too():
         assert tree["blocks"]["qkv"].sharding == split.with_memory_kind("pinned_host")
 
 
-@pytest.mark.parametrize("memory", ["device", "host"])
+@pytest.mark.parametrize("memory", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilations):
     program = program_of(memory)
     state, tokens = program.init(), [jnp.asarray(batch) for batch in TOKENS]

@@ -88,6 +88,7 @@ def test_ceiling(model, tmp_path, capsys):
     assert str(tmp_path) not in output.read_text()  # whose machine it was is nobody's business
 
 
+@pytest.mark.slow
 def test_train_step(model, tmp_path):
     output = tmp_path / "train_step.json"
     arguments = ["--model", model, "--steps=1", "--rounds=1", "--averages=off", "--batch=4"]
@@ -153,6 +154,7 @@ def test_the_cost_of_averages():
     assert train_step.costs_of_averages(seconds) == {"a, 5 averages": 0.25}
 
 
+@pytest.mark.slow
 def test_peers(model, tmp_path, monkeypatch):
     config = measure.load_config(model)
     program = step.make_program(config, sharding.make_mesh(config.mesh))

@@ -120,6 +120,7 @@ def test_the_runs_are_not_one(whole):
         assert float(jnp.abs(one["head"] - other["head"]).max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
     """By some of its runs, at different steps, beside one that is finished."""
     first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
