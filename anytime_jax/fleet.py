@@ -23,14 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import memory, preflight, sharding, step
+from anytime_jax import preflight, sharding, step
 from anytime_jax.config import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.evaluator import weight_trees
 from anytime_jax.loop import Ask, Asks, Current, Evaluation, Outcome, Run, Update
-from anytime_jax.optimizer import Numbers, make_optimizer
+from anytime_jax.optimizer import Numbers
 from anytime_jax.progress import Display
 from anytime_jax.step import Metrics, Program, TrainState
 from anytime_jax.train import begun, make_evaluator
@@ -76,7 +76,7 @@ def train(
     configs = [member.config for member in members]
     _check_room(configs, mesh)
     programs, read = make_programs(configs, mesh), _reader(dataset)
-    ended: list[Outcome | Exception | None] = [None] * len(members)
+    ended: dict[int, Outcome | Exception] = {}
     with contextlib.ExitStack() as stack:
         seats = []
         for i, (member, program) in enumerate(zip(members, programs, strict=True)):
@@ -94,7 +94,7 @@ def train(
                 seats.append(_Seat(i, run, run.asks(interrupted)))
         if seats:
             _Fleet(seats, mesh, dataset, interrupted, ended).drive()
-    return [x if x is not None else RunError("it was not begun") for x in ended]
+    return [ended[i] for i in range(len(members))]
 
 
 class _Seat:
@@ -132,7 +132,7 @@ class _Fleet:
         mesh: Mesh,
         dataset: DatasetInfo,
         interrupted: Callable[[], bool],
-        ended: list[Outcome | Exception | None],
+        ended: dict[int, Outcome | Exception],
     ):
         self._seats, self._mesh, self._interrupted = list(seats), mesh, interrupted
         self._ended = ended
@@ -185,10 +185,10 @@ class _Fleet:
 
     def _let_go(self) -> None:
         """Takes the runs that have ended out of the program."""
-        staying = [i for i, seat in enumerate(self._seats) if seat.ask is not None]
         for seat in self._seats:
-            if seat.ask is None:
+            if seat.ended is not None:
                 self._ended[seat.number] = seat.ended
+        staying = [i for i, seat in enumerate(self._seats) if seat.ended is None]
         if len(staying) == len(self._seats):
             return
         self._seats = [self._seats[i] for i in staying]
@@ -247,7 +247,7 @@ def _reader(dataset: DatasetInfo) -> Callable[..., Iterator[np.ndarray]]:
 
 def _check_room(configs: Sequence[Config], mesh: Mesh) -> None:
     there = sharding.device_memory(mesh)
-    each = memory.measure(configs[0], dict(mesh.shape), mesh.devices.flat[0].platform)
+    each = preflight.measure_on(configs[0], mesh)
     if there is not None and len(configs) * each.least > there:
         raise InputError(
             f"{len(configs)} runs of {size(each.least)} each take more than the device's "
@@ -263,11 +263,8 @@ def make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
       mesh: of a single device.
     """
     first, whole = configs[0], step.make_program(configs[0], mesh)
-    optimizer = make_optimizer(
-        first.optimizer, first.schedule, first.averages, first.guard, first.average_every
-    )
     begin = jax.jit(
-        functools.partial(step.first_state, first, optimizer),
+        functools.partial(step.first_state, first),
         out_shardings=whole.state_placement,
         compiler_options=step.compiled_soon(mesh),
     )
@@ -300,10 +297,7 @@ def make_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:
             del count
             return rate
 
-        optimizer = make_optimizer(own, schedule, first.averages, first.guard, first.average_every)
-        return step.train_step(
-            first, schedule, optimizer, constrain, None, state, tokens_BxT, moves
-        )
+        return step.train_step(first, schedule, own, constrain, None, state, tokens_BxT, moves)
 
     def update(
         states: TrainState, tokens_RxBxT: jax.Array, moves: bool

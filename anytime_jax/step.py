@@ -18,8 +18,9 @@ from anytime_jax import averaging, model, sharding
 from anytime_jax.config import Config
 from anytime_jax.guard import find_guard
 from anytime_jax.loss import head_losses, mean_loss
-from anytime_jax.optimizer import make_optimizer
+from anytime_jax.optimizer import Numbers, make_optimizer
 from anytime_jax.product import Dtype
+from anytime_jax.sections import OptimizerConfig
 
 Metrics = dict[str, jax.Array]
 
@@ -71,12 +72,9 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     Raises:
       ValueError: if the mesh does not divide the parameters.
     """
-    optimizer = make_optimizer(
-        config.optimizer, config.schedule, config.averages, config.guard, config.average_every
-    )
 
     def init() -> TrainState:
-        return first_state(config, optimizer, jax.random.key(config.seed))
+        return first_state(config, jax.random.key(config.seed))
 
     shapes = jax.eval_shape(init)
     placement = sharding.placement(shapes, model.PARAMETER_AXES, mesh)
@@ -98,7 +96,9 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         abstract_state=abstract_state,
         state_placement=placement,
         train_step=jax.jit(
-            functools.partial(train_step, config, config.schedule, optimizer, constrain, fetched),
+            functools.partial(
+                train_step, config, config.schedule, config.optimizer, constrain, fetched
+            ),
             static_argnums=2,  # by position: where places are given, JAX takes no keywords
             in_shardings=(placement, rows),
             out_shardings=(placement, whole),
@@ -112,12 +112,18 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
-def first_state(
-    config: Config, optimizer: optax.GradientTransformationExtraArgs, key: jax.Array
-) -> TrainState:
+def first_state(config: Config, key: jax.Array) -> TrainState:
     """Returns the state that a run begins with, its random weights made from a key."""
     params = model.init_params(config.model, key)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    opt_state = _optimizer(config, config.schedule, config.optimizer).init(params)
+    return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+
+
+def _optimizer(
+    config: Config, schedule: Callable[[Any], Any], numbers: OptimizerConfig | Numbers
+) -> optax.GradientTransformationExtraArgs:
+    rest = config.averages, config.guard, config.average_every
+    return make_optimizer(numbers, schedule, *rest)
 
 
 def compiled_soon(mesh: Mesh) -> dict[str, int]:
@@ -134,7 +140,7 @@ def compiled_soon(mesh: Mesh) -> dict[str, int]:
 def train_step(
     config: Config,
     schedule: Callable[[jax.Array], jax.Array],
-    optimizer: optax.GradientTransformationExtraArgs,
+    numbers: OptimizerConfig | Numbers,
     constrain: sharding.Constraint,
     fetched: Any,
     state: TrainState,
@@ -146,7 +152,7 @@ def train_step(
     Args:
       config: the run.
       schedule: its learning rate, by the updates done.
-      optimizer: from `make_optimizer`, with the same schedule.
+      numbers: its optimizer's.
       constrain: says where arrays lie on the devices.
       fetched: where averages that are kept in host memory go for the update; None elsewhere.
       state: what the update changes.
@@ -162,7 +168,7 @@ def train_step(
     if moves and fetched is not None:  # they come to the device; the placement takes them back
         trees = jax.device_put(averaging.averages(held), fetched)
         held = averaging.replace_averages(held, trees)
-    updates, opt_state = optimizer.update(
+    updates, opt_state = _optimizer(config, schedule, numbers).update(
         grads, held, state.params, value=loss, grad_norm=grad_norm, moves=moves
     )
     before, after = find_guard(state.opt_state), find_guard(opt_state)

@@ -260,13 +260,12 @@ class _Sweep:
         if not free or not (jobs := self._choose_fleet()):
             return False
         names = [job.run.name for job in jobs]
-        logs = {name: log_file(self._study, name) for name in names}
         share = dict(self._shares[free[0]])
         cores = {int(core) for core in share.pop("CORES").split(",")}
         # Large pages make a CPU train faster; elsewhere they change nothing.
         tuned = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **share}
-        places = {name: (log, _length(log)) for name, log in logs.items()}
-        with logs[names[0]].open("ab") as file:
+        logs = {x: (log := log_file(self._study, x), _length(log)) for x in names}
+        with logs[names[0]][0].open("ab") as file:
             process = subprocess.Popen(
                 command(self._file, *names),
                 stdin=subprocess.DEVNULL,
@@ -275,7 +274,7 @@ class _Sweep:
                 env=tuned,
                 start_new_session=True,  # a Ctrl-C is passed on once, by us
             )
-        under = _Under(jobs, process, places, free[0], time.monotonic())
+        under = _Under(jobs, process, logs, free[0], time.monotonic())
         self._under_way.append(under)
         with contextlib.suppress(OSError):  # it may have ended
             os.sched_setaffinity(process.pid, cores)  # JAX starts its threads later
