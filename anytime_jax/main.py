@@ -28,15 +28,17 @@ from types import TracebackType
 
 from absl import app, flags, logging
 
-from anytime_jax import compilation, config, hosts, opening, preflight, train
-from anytime_jax.command_line import complain, open_console
-from anytime_jax.config_file import CONFIG, parse
+from anytime_jax.checkpoints.records import read_records
+from anytime_jax.commands.command_line import complain, open_console
+from anytime_jax.commands.config_file import CONFIG, parse
+from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.distributed import processes, runtime
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.progress import Display
-from anytime_jax.records import read_records
-from anytime_jax.study import curves
-from anytime_jax.units import duration
+from anytime_jax.formatting import duration
+from anytime_jax.study import loss_table
+from anytime_jax.training import preflight, startup, trainer
+from anytime_jax.training.progress import Display
 
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "Of several processes: HOST:PORT of the first, where it will listen."
@@ -56,7 +58,7 @@ _FALL_BACK = flags.DEFINE_bool(
 
 def main(argv: Sequence[str]) -> None:
     """Runs the command line; leaves through `sys.exit`."""
-    sys.exit(hosts.leave(run(argv)))
+    sys.exit(processes.leave(run(argv)))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -78,30 +80,30 @@ def run(argv: Sequence[str]) -> int:
 def _run() -> int:
     if CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
-    settings = config.build(CONFIG.value.to_dict())
-    compilation.set_up()
-    hosts.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
-    display = Display(settings.clock, open_console(quiet=not hosts.is_first()))
-    with hosts.together():
-        opening.check_paths(settings)
-        mesh = opening.make_mesh(settings)
-        prepared = opening.prepare(settings, mesh, display) if hosts.is_first() else None
-    with hosts.together():
-        dataset = prepared or opening.load(settings)
+    settings = schema.build(CONFIG.value.to_dict())
+    runtime.set_up()
+    processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
+    display = Display(settings.clock, open_console(quiet=not processes.is_first()))
+    with processes.together():
+        startup.check_paths(settings)
+        mesh = startup.make_mesh(settings)
+        prepared = startup.prepare(settings, mesh, display) if processes.is_first() else None
+    with processes.together():
+        dataset = prepared or startup.load(settings)
         preflight.check_data(settings, dataset)
     began = time.monotonic()
-    with opening.interruptible() as interrupted:
-        outcome = train.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
-    if hosts.is_first():
+    with startup.interruptible() as interrupted:
+        outcome = trainer.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
+    if processes.is_first():
         _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
 
 
 def _report(
-    settings: config.Config,
+    settings: schema.Config,
     dataset: DatasetInfo,
     display: Display,
-    outcome: train.Outcome,
+    outcome: trainer.Outcome,
     seconds: float,
 ) -> None:
     """Ends a start of the run: the table, the picture, and what to do next."""
@@ -111,13 +113,13 @@ def _report(
         state = f"saved at {where}" if outcome.step else "nothing to save yet"
         display.say(f"interrupted, {state}. To go on: {_command()}")
         return
-    rows = curves.eval_losses(read_records(run_dir, display.say))
+    rows = loss_table.eval_losses(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
-        display.console.print(curves.table(clock, doublings or rows[-1:]))
-    from anytime_jax.study import picture  # half a second: not before the first update
+        display.console.print(loss_table.table(clock, doublings or rows[-1:]))
+    from anytime_jax.study import run_figure  # half a second: not before the first update
 
-    drawn = picture.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
+    drawn = run_figure.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
     why = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {where}: {why}, after {duration(seconds)}")
     for what, path in (
@@ -132,7 +134,7 @@ def _report(
 
 
 def _say_next(
-    settings: config.Config, dataset: DatasetInfo, display: Display, outcome: train.Outcome
+    settings: schema.Config, dataset: DatasetInfo, display: Display, outcome: trainer.Outcome
 ) -> None:
     """Says how to go on to the next doubling, if the schedule and the data reach that far."""
     clock, horizon = settings.clock, settings.schedule.horizon_steps
@@ -165,13 +167,13 @@ def _command(stop: str | None = None, *more: str) -> str:
         arguments = [*kept, f"--config.stop={stop}"]
     here = os.path.relpath(sys.executable)
     python = "python" if here.startswith("..") else here
-    if not hosts.is_alone():
+    if not processes.is_alone():
         pairs = itertools.pairwise(["", *arguments])
         arguments = [
             x for before, x in pairs if not (_PLACE.match(x) or _PLACE_APART.match(before))
         ]
     line = shlex.join([python, "-m", "anytime_jax.main", *arguments])
-    return line if hosts.is_alone() else f"{line} (in every process, started as before)"
+    return line if processes.is_alone() else f"{line} (in every process, started as before)"
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
-from anytime_jax.config import Config
-from anytime_jax.units import size
+from anytime_jax.commands.command_line import answer
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed.runtime import set_up
+from anytime_jax.formatting import size
 from benchmarks import measure, record
 
 _LARGE = {"cpu": 2048}  # sides of the large product: enough to fill the device

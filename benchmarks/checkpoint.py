@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax import sharding, step
-from anytime_jax.checkpoint import Checkpoints
-from anytime_jax.checksums import examine
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
-from anytime_jax.retention import retention
-from anytime_jax.step import TrainState
+from anytime_jax.checkpoints.checksums import examine
+from anytime_jax.checkpoints.manager import Checkpoints
+from anytime_jax.checkpoints.retention import retention
+from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.commands.command_line import answer
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime import set_up
+from anytime_jax.training import step
 from benchmarks import measure, record
 
 

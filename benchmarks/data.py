@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.command_line import answer
-from anytime_jax.data.builtin import BuiltinSource
+from anytime_jax.commands.command_line import answer
+from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.windows import Windows, stream
-from anytime_jax.data.workers import Progress
+from anytime_jax.data.worker_pool import Progress
 from anytime_jax.errors import InputError
 from benchmarks import measure, record
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax import averaging, sharding, step
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
+from anytime_jax import averaging
+from anytime_jax.commands.command_line import answer
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
-from anytime_jax.evaluator import Evaluator
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime import set_up
+from anytime_jax.training import step
+from anytime_jax.training.evaluator import Evaluator
 from benchmarks import measure, record
 
 TARGET = 6.2  # times

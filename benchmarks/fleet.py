@@ -19,12 +19,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax import config as config_lib
-from anytime_jax import fleet, sharding
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
-from anytime_jax.config import Config
+from anytime_jax.commands.command_line import answer
+from anytime_jax.config import schema as config_lib
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime import set_up
 from anytime_jax.errors import InputError
+from anytime_jax.training import fleet
 from benchmarks import measure, record
 from benchmarks.train_step import Update, make_update
 

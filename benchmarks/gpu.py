@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.command_line import answer
+from anytime_jax.commands.command_line import answer
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.units import duration
+from anytime_jax.formatting import duration
 from benchmarks import measure, record
 
 _LONGEST = 200  # characters of a part's last words in the table
@@ -102,7 +102,7 @@ PARTS = {
     ),
     "corpus": Part(
         seconds=20,
-        module="anytime_jax.prepare",
+        module="anytime_jax.commands.prepare",
         full="--source=builtin --megabytes=40 --train-vocabulary=8192 --length=1024 --output=DATA",
         smoke="--source=builtin --megabytes=3 --train-vocabulary=512 --length=64 --output=DATA",
     ),

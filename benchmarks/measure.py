@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from anytime_jax import config as config_lib
-from anytime_jax.command_line import Parser
-from anytime_jax.config import Config
+from anytime_jax.commands.command_line import Parser
+from anytime_jax.config import schema as config_lib
+from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError
 from benchmarks import record

@@ -26,14 +26,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytime_jax import sharding, step
 from anytime_jax.averaging import GrowingWindow
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
-from anytime_jax.config import Config
+from anytime_jax.commands.command_line import answer
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime import set_up
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.format import to_tensors
+from anytime_jax.formats.conversion import to_tensors
 from anytime_jax.formats.olmo import OLMO
+from anytime_jax.training import step
 from benchmarks import measure, record
 
 CHECKED = 5  # updates before the losses are compared a second time

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.command_line import answer
+from anytime_jax.commands.command_line import answer
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.errors import RunError
 from benchmarks import measure, record

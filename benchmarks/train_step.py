@@ -19,11 +19,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax import sharding, step
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
-from anytime_jax.config import Config
-from anytime_jax.flops import flops_per_token
+from anytime_jax.commands.command_line import answer
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime import set_up
+from anytime_jax.models.flops import flops_per_token
+from anytime_jax.training import step
 from benchmarks import measure, record
 from benchmarks.ceiling import make_limits, rate_of_products
 

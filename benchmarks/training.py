@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.command_line import answer
-from anytime_jax.compilation import set_up
+from anytime_jax.checkpoints.records import TIMINGS, Row, read_records
+from anytime_jax.commands.command_line import answer
 from anytime_jax.data.dataset import load_dataset
+from anytime_jax.distributed.runtime import set_up
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.records import TIMINGS, Row, read_records
 from benchmarks import measure, record
 
 _AVERAGE = 25.0

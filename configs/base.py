@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
     config.model.remat = "none"  # what the backward pass recomputes; or "products", "full"
 
     config.data = ConfigDict()
-    config.data.path = "data/c4-t5-1024"  # written by `python -m anytime_jax.prepare`
+    config.data.path = "data/c4-t5-1024"  # written by `python -m anytime_jax prepare`
     config.data.builtin_megabytes = 0.0  # above 0: prepare the built-in corpus there if need be
     config.data.seed = 0  # of the order of the windows
     config.data.repeat = False  # the paper never repeats data

@@ -1,15 +1,15 @@
 r"""A model from other hands, gone on with as an anytime run.
 
-    python -m anytime_jax.prepare --source=folder --input=TEXTS \
+    python -m anytime_jax prepare --source=folder --input=TEXTS \
         --vocabulary=DIR/tokenizer.json --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
 DIR holds a model of the OLMo-2 shape as `transformers` has it, of the paper's as AI2's `ai2-olmo`
-does, or what `python -m anytime_jax.export` wrote: its weights, its shape and its vocabulary. The
+does, or what `python -m anytime_jax export` wrote: its weights, its shape and its vocabulary. The
 run begins at step 0 from these weights, with a constant rate after a warmup, and every average
 starts from them.
 
-Cost:   that of the model; `python -m anytime_jax.layouts --config=configs/continued.py:DIR` says
+Cost:   that of the model; `python -m anytime_jax layouts --config=configs/continued.py:DIR` says
         what it takes of each device.
 Result: the text decides. A peak of a tenth of the model's own last rate is a careful start.
 """
@@ -19,7 +19,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from anytime_jax.errors import InputError
-from anytime_jax.formats import directory
+from anytime_jax.formats import model_directory
 from configs import base
 
 
@@ -35,7 +35,7 @@ def get_config(model: str = "") -> ConfigDict:
     config.name = "continued"
     config.run_dir = "runs/continued"
     config.initial_weights = model
-    config.model.update(directory.describe(pathlib.Path(model)).shape)
+    config.model.update(model_directory.describe(pathlib.Path(model)).shape)
     config.chinchilla_tokens = 1_000_000_000  # what "1x" means here
     config.stop = "1x+"
     config.data.path = "data/continued"

@@ -1,6 +1,6 @@
 """The paper's synthetic figures, computed exactly.
 
-    python -m anytime_jax.theory --config=configs/theory_figure.py
+    python -m anytime_jax theory --config=configs/theory_figure.py
 
 Linear regression with lambda_i = i^-a and (w*_i)^2 = i^-(b-a): constant and 1/sqrt(t) step sizes
 at 22 multiples of 1/tr(H), 150,000 updates, both noise levels, for the iterate, the running
@@ -20,7 +20,7 @@ MULTIPLIERS = (
 
 
 def get_config() -> ConfigDict:
-    """Returns the settings of the figure; `anytime_jax.theory.figures` explains each."""
+    """Returns the settings of the figure; `anytime_jax.theory.synthetic_figures` explains each."""
     config = ConfigDict()
     config.out_dir = "runs/theory_figure"
     config.capacity = (1.1, 1.5, 1.9)  # a

@@ -9,7 +9,7 @@ as users have it.
 import os
 import sys
 
-from forked import COMPILED_QUICKLY, Starts
+from forked_starts import COMPILED_QUICKLY, Starts
 
 DEVICES = 8
 
@@ -36,8 +36,9 @@ FIXTURES = REPOSITORY / "tests" / "fixtures"
 # A worker takes whole files: these, of ten seconds and more, begin before the others, so that no
 # worker is left with one of them at the end.
 LONG_FILES = (
-    *("train", "branch", "weights", "kills", "train_faults", "theory", "main", "settings_campaign"),
-    *("hosts", "model", "theory_risk", "checkpoint", "runs", "averaging", "average_memory"),
+    *("trainer", "branching", "saved_weights", "random_kills", "faults", "theory", "train"),
+    *("bad_settings", "processes", "decoder", "risk", "manager", "runs", "averaging"),
+    "average_memory",
 )
 _C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 

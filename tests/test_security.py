@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from forked import environment
-from test_kills import CHANGES
-from test_main import write_config
+from forked_starts import environment
+from small_run import CHANGES, write_config
 
 SECRETS = {
     "WANDB_API_KEY": "secret-of-wandb-0123456789",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.data.files import refuse_address
+from anytime_jax.data.text_files import refuse_address
 from anytime_jax.errors import InputError
 
 # 2: the record has a digest of itself, and hashes of the files beside the shards.

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.atomic import replacing
-from anytime_jax.data.builtin import BuiltinSource
-from anytime_jax.data.claim import Claim, Share, claimed, compare_settings
+from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import (
     RECORD_NAME,
     VOCABULARY_NAME,
@@ -30,12 +29,19 @@ from anytime_jax.data.dataset import (
     digest_of,
     load_dataset,
 )
-from anytime_jax.data.files import refuse_address
-from anytime_jax.data.finish import finish
+from anytime_jax.data.metadata import finish
+from anytime_jax.data.preparation_jobs import (
+    DATASET_NAME,
+    ShardJob,
+    TokenJob,
+    read_record,
+    write_record,
+)
+from anytime_jax.data.preparation_lock import Claim, Share, claimed, compare_settings
 from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, split_of
-from anytime_jax.data.tokens import DATASET_NAME, ShardJob, TokenJob, read_record, write_record
+from anytime_jax.data.text_files import refuse_address
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
-from anytime_jax.data.workers import ProgressCallback, run_jobs
+from anytime_jax.data.worker_pool import ProgressCallback, run_jobs
 from anytime_jax.errors import InputError
 
 # Few, large files: readers hold each one open, with an index of it in memory.

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
-from anytime_jax.data.files import JSON_SUFFIXES, find_files, read_json_lines, read_text
+from anytime_jax.data.text_files import JSON_SUFFIXES, find_files, read_json_lines, read_text
 from anytime_jax.errors import InputError
 
 TRAIN, VALIDATION = "train", "validation"

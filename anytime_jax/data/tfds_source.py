@@ -17,8 +17,8 @@ from typing import Any
 
 from etils import epath
 
-from anytime_jax.data.files import refuse_address
 from anytime_jax.data.sources import Part, check_share
+from anytime_jax.data.text_files import refuse_address
 from anytime_jax.data.tfrecord import read_tfrecord
 from anytime_jax.errors import InputError
 

@@ -16,9 +16,9 @@ import numpy as np
 import sentencepiece
 
 from anytime_jax.atomic import replacing
-from anytime_jax.data.files import refuse_address
-from anytime_jax.data.hub import HubTokenizer, bundle, is_hub
-from anytime_jax.data.pieces import LOG_NOTHING, Pieces
+from anytime_jax.data.hf_tokenizer import HubTokenizer, bundle, is_hub
+from anytime_jax.data.sentencepiece_vocabulary import LOG_NOTHING, Pieces
+from anytime_jax.data.text_files import refuse_address
 from anytime_jax.errors import InputError
 
 # Enough text for every pair worth merging to be seen often, little enough for a second of work.

@@ -16,7 +16,7 @@ import grain
 import numpy as np
 
 from anytime_jax.data.dataset import DatasetInfo, SplitInfo, load_dataset
-from anytime_jax.data.shards import Shards
+from anytime_jax.data.shard_reader import Shards
 from anytime_jax.errors import InputError, RunError
 
 __all__ = ["DataExhausted", "DatasetInfo", "SplitInfo", "Windows", "load_dataset", "stream"]
@@ -125,7 +125,7 @@ class Windows:
         except RunError as error:
             raise RunError(
                 f"samples {n} to {n + size - 1} of {self._name}: {error}; copy that file again, or "
-                f"delete the dataset and prepare it again (python -m anytime_jax.prepare --verify "
+                f"delete the dataset and prepare it again (python -m anytime_jax prepare --verify "
                 f"--output={self._path} reads all of it)"
             ) from error
 

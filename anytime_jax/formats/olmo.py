@@ -8,7 +8,7 @@ import json
 
 from anytime_jax.checks import is_number, shown
 from anytime_jax.errors import InputError
-from anytime_jax.formats.format import Format, Piece, Settings
+from anytime_jax.formats.conversion import Format, Piece, Settings
 
 # What the library takes a setting to be that is not there, where our decoder differs or has a
 # choice.

@@ -4,7 +4,7 @@ import json
 
 from anytime_jax.checks import shown
 from anytime_jax.errors import InputError
-from anytime_jax.formats.format import Format, Piece, Settings
+from anytime_jax.formats.conversion import Format, Piece, Settings
 
 
 def _tidy(settings: Settings) -> Settings:

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.atomic import replacing
-from anytime_jax.data.hub import CONFIG, RULES, SPECIAL_TOKENS, files_of, is_hub, tokenizers_library
+from anytime_jax.data.hf_tokenizer import (
+    CONFIG,
+    RULES,
+    SPECIAL_TOKENS,
+    files_of,
+    is_hub,
+    tokenizers_library,
+)
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_model

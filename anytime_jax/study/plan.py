@@ -154,7 +154,9 @@ class Study:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(names)[:5])}, ..."
         what = f"has no run {name!r}" if name else "holds many runs: name one, as FILE:NAME"
-        raise InputError(f"study {self.name} {what}; {hint} (anytime_jax.sweep --list shows all)")
+        raise InputError(
+            f"study {self.name} {what}; {hint} (anytime_jax.commands.sweep --list shows all)"
+        )
 
 
 def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[Run]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax import identity
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
-from anytime_jax.clock import BRANCH, Clock, read_clock
+from anytime_jax.config.clock import BRANCH, Clock, read_clock
+from anytime_jax.config.reading import NOT_IDENTITY, flatten, without
 from anytime_jax.errors import InputError
-from anytime_jax.records import read_records
-from anytime_jax.settings import NOT_IDENTITY, flatten, without
-from anytime_jax.study.curves import LIVE, eval_losses
+from anytime_jax.study.loss_table import LIVE, eval_losses
 from anytime_jax.study.plan import Run, Study
 
 # What tells runs apart without being a choice of settings.
@@ -132,7 +132,7 @@ class Results:
         if not any(result.losses for result in self.results):
             raise InputError(
                 f"study {study.name}: no run in {study.root} has an evaluation yet: run it with "
-                "python -m anytime_jax.sweep --study=... --run"
+                "python -m anytime_jax sweep --study=... --run"
             )
         self.first_seed = self.results[0].seed
         self.lines = _lines(self.results)
@@ -276,7 +276,7 @@ def _check_data(study: Study) -> None:
 
 def _identity(run: Run) -> dict[str, Any] | None:
     """The settings that a run wrote down when it began; None if it has not."""
-    return identity.read(Path(run.run_dir), "take that run out of the study")
+    return run_directory.read(Path(run.run_dir), "take that run out of the study")
 
 
 def _check_run(run: Run) -> None:

@@ -9,7 +9,7 @@ risks.excess(noise=0.1, label="f25")  # float64[schedules, checkpoints]
 """
 
 from anytime_jax.theory.averages import LastFraction, Tail
-from anytime_jax.theory.direct import direct_risk
+from anytime_jax.theory.direct_recursion import direct_risk
 from anytime_jax.theory.rates import gamma_star, theorem_1
 from anytime_jax.theory.risk import Risks, excess_risk
 from anytime_jax.theory.spectrum import Problem, Quadrature

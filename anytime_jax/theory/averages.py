@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from anytime_jax import mixing
 from anytime_jax.averaging import LIVE, Rule, label_rules
 from anytime_jax.checks import require_count
+from anytime_jax.weights import post_hoc
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Tail:
 
 
 @dataclasses.dataclass(frozen=True)
-class LastFraction(mixing.LastFraction):
+class LastFraction(post_hoc.LastFraction):
     """The mean of the last fraction of all iterates, at every checkpoint."""
 
     @property

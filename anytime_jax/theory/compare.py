@@ -22,7 +22,7 @@ from anytime_jax.theory.averages import Average
 from anytime_jax.theory.rates import gamma_star
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error
 from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.sweep import Report, in_parallel
+from anytime_jax.theory.step_sizes import Report, in_parallel
 
 # Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant one diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.

@@ -1,7 +1,7 @@
 """The paper's experiment on a laptop: 98,304 block parameters, 1x to 8x, on text that is there.
 
-    python -m anytime_jax.sweep --study=configs/studies/laptop.py --run --jobs=2
-    python -m anytime_jax.study.report --study=configs/studies/laptop.py
+    python -m anytime_jax sweep --study=configs/studies/laptop.py --run --jobs=2
+    python -m anytime_jax report --study=configs/studies/laptop.py
 
 The cosine tuned at each horizon, the constant and the inverse square root with averages, and WSD
 branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the best was on the

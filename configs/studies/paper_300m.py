@@ -1,8 +1,8 @@
 """The paper's 300M experiment, 1x to 16x: cosines, horizon-free runs, WSD branches.
 
-    python -m anytime_jax.sweep --study=configs/studies/paper_300m.py --list
-    python -m anytime_jax.sweep --study=configs/studies/paper_300m.py --run --jobs=8
-    python -m anytime_jax.study.report --study=configs/studies/paper_300m.py
+    python -m anytime_jax sweep --study=configs/studies/paper_300m.py --list
+    python -m anytime_jax sweep --study=configs/studies/paper_300m.py --run --jobs=8
+    python -m anytime_jax report --study=configs/studies/paper_300m.py
 
 The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
 here every constant run has a branch at every horizon.

@@ -1,8 +1,8 @@
 """The paper's experiment at batch 4096 with the 150M model, 1x to 16x.
 
-    python -m anytime_jax.sweep --study=configs/studies/paper_large_batch.py --list
-    python -m anytime_jax.sweep --study=configs/studies/paper_large_batch.py --run --jobs=8
-    python -m anytime_jax.study.report --study=configs/studies/paper_large_batch.py
+    python -m anytime_jax sweep --study=configs/studies/paper_large_batch.py --list
+    python -m anytime_jax sweep --study=configs/studies/paper_large_batch.py --run --jobs=8
+    python -m anytime_jax report --study=configs/studies/paper_large_batch.py
 
 The sweeps are those its authors ran. The paper does not say which trunks its WSD branches left;
 here every constant run has a branch at every horizon.

@@ -11,11 +11,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from anytime_jax import loss, model, saved_run, weights
+from anytime_jax.models import loss, decoder
+from anytime_jax.commands import run_options
+from anytime_jax.weights import saved_weights
 
-saved = weights.open_saved(Path(sys.argv[1]))
+saved = saved_weights.open_saved(Path(sys.argv[1]))
 config = saved.config.model
-_, vocabulary = saved_run.find_vocabulary(saved, None)
+_, vocabulary = run_options.find_vocabulary(saved, None)
 lines = Path(__file__).with_name("functions.jsonl").read_text(encoding="utf-8").splitlines()
 texts = [json.loads(line)["text"] for line in lines]
 documents = vocabulary.encode(texts)
@@ -32,11 +34,11 @@ counted_BxL = np.arange(config.length) < np.array([[len(ids)] for ids in documen
 @jax.jit
 def losses(params):
     """Returns the nats of every token: float32[B, L]."""
-    return loss.token_losses(model.apply(config, params, tokens_BxL[:, :-1]), tokens_BxL[:, 1:])
+    return loss.token_losses(decoder.apply(config, params, tokens_BxL[:, :-1]), tokens_BxL[:, 1:])
 
 
 size = sum(len(text.encode()) for text in texts)
 for name in sys.argv[2:]:
-    _, params = saved_run.load(saved, name, weights.Limits())
+    _, params = run_options.load(saved, name, saved_weights.Limits())
     nats = np.sum(np.asarray(losses(params), np.float64), where=counted_BxL)
     print(f"{name}  {nats / math.log(2) / size:.4f} bits per byte")

@@ -1,0 +1,1 @@
+"""Run directories: checkpoints, their verification and retention, and records."""

@@ -1,0 +1,22 @@
+"""The training state, as every update changes it and every checkpoint holds it."""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from anytime_jax.models import decoder
+
+
+class TrainState(NamedTuple):
+    """Everything an update changes.
+
+    Attributes:
+      step: int32 scalar, updates done; every count in `opt_state` equals it.
+      params: the live weights, float32.
+      opt_state: Adam's moments, the guard's view of the loss, and the averages.
+    """
+
+    step: jax.Array
+    params: decoder.Params
+    opt_state: optax.OptState

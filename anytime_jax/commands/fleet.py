@@ -1,0 +1,111 @@
+"""Trains runs of a study as one program: `python -m anytime_jax fleet --study=FILE A B C`.
+
+`sweep --run --fleet=N` starts this where runs have one shape. What each run says goes
+to STUDY/logs/RUN.log. The first Ctrl-C or SIGTERM lets every run save, and the same line goes on.
+
+Exit status: 0 when every run is at its stop, 1 when one broke, 2 bad input, 130 when interrupted.
+"""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from anytime_jax.commands import command_line
+from anytime_jax.distributed import runtime
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import duration
+from anytime_jax.study import plan, run_figure
+from anytime_jax.study.jobs import Job, check, log_file
+from anytime_jax.training import fleet, preflight, startup
+from anytime_jax.training.fleet import Member
+from anytime_jax.training.loop import Outcome
+from anytime_jax.training.progress import Display
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _work, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser("train_fleet", "Train runs of a study as one program.")
+    parser.add_argument("--study", required=True, metavar="FILE", help="a file of configs/studies/")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, all of one shape")
+    return parser
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    study = plan.load(arguments.study, to_run=True)
+    every = {job.run.name: job for job in check(study)}
+    jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
+    _check_shapes(jobs)
+    configs = [job.config for job in jobs]
+    runtime.set_up()
+    console = command_line.open_console()
+    with contextlib.ExitStack() as stack:
+        members = []
+        for settings in configs:
+            startup.check_paths(settings)
+            log = stack.enter_context(log_file(study, settings.name).open("a", encoding="utf-8"))
+            display = Display(settings.clock, Console(file=log, width=140, highlight=False))
+            members.append(Member(settings, display))
+        mesh = startup.make_mesh(configs[0], jax.devices()[:1])
+        said = Display(configs[0].clock, console)
+        dataset = startup.prepare(configs[0], mesh, said) or startup.load(configs[0])
+        preflight.check_data(configs[0], dataset)
+        began = time.monotonic()
+        with startup.interruptible() as interrupted:
+            ended = fleet.train(members, mesh, dataset, interrupted)
+        spent = duration(time.monotonic() - began)
+        for member, how in zip(members, ended, strict=True):
+            line = _tell(member, how, spent)
+            console.print(f"{member.config.name}: {line}", markup=False)
+    return _status(ended)
+
+
+def _check_shapes(jobs: Sequence[Job]) -> None:
+    """Checks that the runs can be one program."""
+    for job in jobs:
+        if job.shape is None:
+            raise InputError(
+                f"{job.run.name} cannot share a program: its batch grows, its averages are in host "
+                "memory, or its mesh has several devices; train it alone, by anytime_jax.main"
+            )
+        if job.shape != jobs[0].shape:
+            raise InputError(
+                f"{jobs[0].run.name} and {job.run.name} are not of one shape: give runs that "
+                "differ in seeds, schedule, stop, branch, b1, b2 and epsilon alone"
+            )
+
+
+def _tell(member: Member, how: Outcome | Exception, spent: str) -> str:
+    """Says in a run's log how it ended, draws its picture, and returns the line."""
+    settings = member.config
+    if isinstance(how, Exception):
+        line = f"error: {how}"
+    else:
+        where = settings.clock.describe(how.step)
+        line = f"at {where}: {how.reason}, after {spent}"
+        title = f"{settings.name}: validation loss, live weights and averages"
+        if how.reason != "interrupted":
+            run_figure.draw(Path(settings.run_dir), title)
+    member.display.say(line)
+    return line
+
+
+def _status(ended: Sequence[Outcome | Exception]) -> int:
+    broken = [how for how in ended if isinstance(how, Exception)]
+    if broken:
+        return 2 if all(isinstance(how, InputError) for how in broken) else 1
+    outcomes = [how for how in ended if isinstance(how, Outcome)]
+    return 130 if any(how.reason == "interrupted" for how in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Text from any weights of a run, as it is made: `python -m anytime_jax generate --help`.
+
+    python -m anytime_jax generate --run=runs/NAME --weights=f25 --prompt="def main("
+
+The prompt and what follows it go to standard output, everything else to standard error. Exit
+status: 0 fine, 1 broken, 2 bad input, 130 Ctrl-C.
+"""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from anytime_jax.commands import command_line, run_options
+from anytime_jax.distributed import runtime
+from anytime_jax.errors import InputError
+from anytime_jax.models.sampling import Sampling, stream
+from anytime_jax.weights import saved_weights
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _work, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser("generate", "Text from any weights of a run, as it is made.")
+    run_options.add_options(parser)
+    add = parser.add_argument
+    add("--prompt", default="", help="what the text begins with (default: nothing)")
+    add("--tokens", type=int, default=200, help="how many to make at most (default 200)")
+    add("--temperature", type=float, default=0.8, help="0 for the likeliest token (default 0.8)")
+    add("--top-k", type=int, default=0, help="tokens to draw from; 0 for all (default 0)")
+    add("--top-p", type=float, default=0.95, help="share of them to draw from (default 0.95)")
+    add("--seed", type=int, default=0, help="the same seed gives the same text (default 0)")
+    add("--vocabulary", type=Path, metavar="FILE", help="if it is not with the data of the run")
+    return parser
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    try:
+        _generate(arguments)
+    except BrokenPipeError:  # the reader has seen enough: what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    runtime.set_up()
+    allowed = run_options.limits(arguments)
+    try:
+        sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    except ValueError as error:
+        raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
+    if arguments.tokens < 1:
+        raise InputError(f"--tokens={arguments.tokens}: give a number from 1")
+    try:
+        arguments.prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError("--prompt is not text in UTF-8: give it as such") from error
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
+    saved = saved_weights.open_saved(arguments.run, arguments.step)
+    _, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
+    mix, params = run_options.load(saved, arguments.weights, allowed)
+    error = f", kernel error {mix.error:.2%}" if mix.error else ""
+    print(f"{saved_weights.describe(mix)} of {saved.run_dir}{error}", file=sys.stderr)
+    (prompt,) = vocabulary.encode([arguments.prompt])
+    # A single device: one text is too little to split.
+    made = stream(
+        saved.config.model,
+        jax.device_put(params),
+        prompt,
+        sampling,
+        arguments.tokens,
+        vocabulary.eos_id,
+    )
+    text = vocabulary.stream()
+    for token in prompt:
+        print(text.add(int(token)), end="")
+    for token in made:
+        print(text.add(token), end="", flush=True)
+    print(text.end(), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""Prepares text for training: `python -m anytime_jax prepare --help`.
+
+Run again after a kill or Ctrl-C, the same command goes on where it was; run again when it is
+finished, it says so at once. `--share=I/N` does one of N shares of the work, beside the others; the
+same command without it ends the work. `--verify --output=DIR` reads a prepared dataset whole and
+says whether it is what was written. Exit status: 0 finished, 1 broken in flight or damaged, 2 bad
+input, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from anytime_jax.commands import command_line
+from anytime_jax.data.builtin_source import BuiltinSource
+from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
+from anytime_jax.data.preparation import Remainder, prepare, prepare_share
+from anytime_jax.data.preparation_lock import Share
+from anytime_jax.data.sources import FileSource, Source
+from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.data.verification import verify
+from anytime_jax.data.worker_pool import Progress, ProgressCallback
+from anytime_jax.errors import InputError, RunError
+
+# Options that only some sources understand: (flag's attribute, those sources).
+_LIMITED_OPTIONS = {
+    "input": ("json", "folder", "tfds"),
+    "validation_input": ("json", "folder"),
+    "text_field": ("json", "folder", "tfds"),
+    "split": ("tfds",),
+    "validation_split": ("tfds",),
+    "megabytes": ("builtin",),
+}
+# Options that verifying understands.
+_VERIFY_OPTIONS = ("verify", "output", "workers", "debug")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    work = _verify if arguments.verify else _prepare
+    try:
+        if arguments.verify:
+            _check_verify(parser, arguments)
+        elif arguments.source is None or arguments.vocabulary == arguments.train_vocabulary:
+            parser.error("--source and one of --vocabulary and --train-vocabulary are required")
+        print(work(arguments))
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except InputError as error:
+        if arguments.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (RunError, OSError) as error:
+        if arguments.debug:
+            raise
+        hint = "" if arguments.verify else "; the same command goes on from here"
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> str:
+    """Prepares, and says what."""
+    began = time.monotonic()
+    was_there = (arguments.output / RECORD_NAME).is_file()
+    share = None if arguments.share is None else Share.parse(arguments.share)
+    trains = arguments.vocabulary is None
+    work = prepare if share is None else functools.partial(prepare_share, share=share)
+    with _progress_display() as progress:
+        info = work(
+            _source(arguments),
+            arguments.output,
+            length=arguments.length,
+            vocabulary=arguments.train_vocabulary if trains else arguments.vocabulary,
+            workers=arguments.workers,
+            progress=progress,
+        )
+    if isinstance(info, Remainder):
+        return _say_left(share, info)
+    ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
+    return f"{_summary(info)}\n{ready}: {info.path}"
+
+
+def _say_left(share: Share | None, left: Remainder) -> str:
+    """What a share has done, and what is left to whom."""
+    end = "the same command without --share"
+    if left.parts_left:
+        return (
+            f"share {share}: its parts are tokenised, {left.parts_left:,} of {left.parts:,} are "
+            f"left to others; {end} does what they leave"
+        )
+    if left.shards_left:
+        return (
+            f"share {share}: its files of windows are written, {left.shards_left:,} of "
+            f"{left.shards:,} are left to others; {end} does what they leave"
+        )
+    return f"share {share}: all {left.shards:,} files of windows are written; {end} ends the work"
+
+
+def _verify(arguments: argparse.Namespace) -> str:
+    """Reads a prepared dataset whole, and says that it is what was written."""
+    with _progress_display() as progress:
+        info = verify(arguments.output, arguments.workers, progress)
+    windows = sum(counts.windows for counts in info.splits.values())
+    return (
+        f"{info.path} is what was written: {windows:,} windows of {info.length} + 1, fingerprint "
+        f"{info.fingerprint}"
+    )
+
+
+def _check_verify(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    for option, value in vars(arguments).items():
+        if option not in _VERIFY_OPTIONS and value != parser.get_default(option):
+            raise InputError(
+                f"--{option.replace('_', '-')} means nothing to --verify; give --output alone"
+            )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser(
+        "prepare", "Turn text into a dataset of token windows, resumable and reproducible."
+    )
+    add = parser.add_argument
+    add("--source", choices=("builtin", "json", "folder", "tfds"))
+    add("--input", help="file, folder or quoted glob; for tfds the prepared dataset's directory")
+    add("--validation-input", help="validation text of its own (json, folder)")
+    add(
+        "--validation-fraction",
+        type=float,
+        help="or: set this share of the documents aside (default 0.01; 0.05 for builtin)",
+    )
+    add("--text-field", help='key or feature that holds the text (default "text")')
+    add("--split", help='tfds: split to train on (default "train")')
+    add("--validation-split", help='tfds: split to validate on (default "validation")')
+    add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
+    vocabulary = parser.add_mutually_exclusive_group()
+    vocabulary.add_argument(
+        "--vocabulary", metavar="PATH", help="a SentencePiece model, or a tokenizer.json"
+    )
+    vocabulary.add_argument(
+        "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
+    )
+    add("--length", type=int, default=1024, help="tokens a model sees of a window (default 1024)")
+    add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
+    add("--workers", type=int, help="processes (default: one per core where they pay off)")
+    add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
+    add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
+    return parser
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    """The source that the options describe."""
+    kind = arguments.source
+    for option, kinds in _LIMITED_OPTIONS.items():
+        if getattr(arguments, option) is not None and kind not in kinds:
+            raise InputError(
+                f"--{option.replace('_', '-')} means nothing to --source={kind}, only to "
+                f"{', '.join(kinds)}; leave it out"
+            )
+    own = "validation_split" if kind == "tfds" else "validation_input"
+    if arguments.validation_fraction is not None and getattr(arguments, own) is not None:
+        raise InputError(
+            f"--validation-fraction and --{own.replace('_', '-')} exclude each other; give one"
+        )
+    options = {
+        "validation_share": arguments.validation_fraction,
+        **{option: getattr(arguments, option) for option in _LIMITED_OPTIONS},
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    if kind == "builtin":
+        return BuiltinSource(**{"megabytes": 12.0, **given})
+    if "input" not in given:
+        raise InputError(f"--source={kind} needs --input; name the text to read")
+    if kind == "tfds":
+        if "validation_share" in given:
+            given["validation_split"] = None
+        return TfdsSource(**given)
+    return FileSource(kind, **given)
+
+
+def _summary(info: DatasetInfo) -> str:
+    return "\n".join(
+        f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens, "
+        f"{counts.windows:,} windows of {info.length} + 1"
+        for split, counts in info.splits.items()
+    )
+
+
+@contextlib.contextmanager
+def _progress_display() -> Iterator[ProgressCallback]:
+    """A bar on a terminal, lines in a log."""
+    if not sys.stderr.isatty():
+        yield _LinePrinter()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    columns = [
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[tokens]:,} tokens"),
+        TimeRemainingColumn(),
+    ]
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def show(progress: Progress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bars.add_task(progress.stage, tokens=0)
+            bars.update(
+                tasks[progress.stage],
+                completed=progress.done,
+                total=progress.total,
+                tokens=progress.tokens,
+            )
+
+        yield show
+
+
+class _LinePrinter:
+    """Prints progress as plain lines, at most one every few seconds and one at each end."""
+
+    _SECONDS = 5.0
+
+    def __init__(self):
+        self._printed = -self._SECONDS
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._printed >= self._SECONDS or progress.done in (0, progress.total):
+            self._printed = now
+            print(
+                f"{progress.stage}: {progress.done}/{progress.total} done, "
+                f"{progress.tokens:,} tokens",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

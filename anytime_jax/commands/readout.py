@@ -1,0 +1,163 @@
+"""The best way to read a run out, found without training: `python -m anytime_jax readout --help`.
+
+    python -m anytime_jax readout --run=runs/NAME
+
+Reads the run out at many f and draws the loss against f; finds the best f, and the best sum of all
+trees of weights that the last checkpoints keep. Half of the validation windows choose; what is
+gained is told on the other half. Exit status: 0 fine, 1 broken, 2 bad input.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from anytime_jax.atomic import make_folder
+from anytime_jax.commands import command_line, run_options
+from anytime_jax.distributed import runtime
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import human
+from anytime_jax.study import plot_style
+from anytime_jax.weights import saved_weights
+from anytime_jax.weights.readout_search import Reading, Search, grid_of
+
+_POINTS = 13  # windows on the grid
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    return command_line.run(_parser(), _search, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser(
+        "readout", "The best way to read a run out, found without training."
+    )
+    run_options.add_run_options(parser)
+    run_options.add_data_options(parser)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where readout_STEP.png and .pdf go (default: the run's directory)",
+    )
+    return parser
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    runtime.set_up()
+    allowed = run_options.limits(arguments)
+    saved = saved_weights.open_saved(arguments.run, arguments.step)
+    grid = grid_of(saved, _POINTS)
+    if not grid:
+        raise InputError(
+            f"{saved.run_dir} keeps no average of a growing window at step {saved.step:,}: there "
+            "is no f to choose; train with config.averages, or choose another step"
+        )
+    scorer, count = run_options.open_scorer(saved, arguments)
+    if count < 2:
+        raise InputError(f"--tokens={arguments.tokens}: give two windows at least, one to choose")
+    out = arguments.output or saved.run_dir
+    try:
+        make_folder(out)
+    except OSError as error:
+        raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
+    search = Search(saved, scorer, count // 2, allowed)
+    console = command_line.open_console()
+    console.print(
+        f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens): chosen on "
+        f"{human(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "
+        "others",
+        markup=False,
+    )
+    kept = [search.read(label) for label in saved.here]
+    windows = search.windows(grid)
+    best = [search.best_window(windows)] if len(windows) > 2 else []
+    with console.status("mixing") as status:
+        held = len({x.step for x in saved.kept})
+        mixes = [
+            search.best_mix(number, status.update)
+            for number in sorted({1, min(allowed.checkpoints, held)})
+        ]
+    best += mixes
+    console.print(_table([*kept, *best]))
+    chosen = min(mixes, key=lambda reading: reading.chosen)
+    console.print(f"{_title(chosen)}: --weights='{chosen.name}'", markup=False)
+    figure = draw(windows, kept, best, f"{saved.config.name}, step {saved.step:,}")
+    for path in plot_style.save(figure, out, f"readout_{saved.step}"):
+        console.print(f"wrote {path}", markup=False)
+    return 0
+
+
+def _table(readings: Sequence[Reading]) -> Table:
+    """Losses on both halves, and differences to the best average that is kept."""
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("weights")
+    kept = [x for x in readings if len(x.mix.parts) == 1]
+    stored = min(kept, key=lambda x: x.chosen)
+    for name in ("chosen on", "checked on", f"minus {stored.name}", "kernel error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for reading in readings:
+        gap, error = reading.minus(stored)
+        table.add_row(
+            _title(reading),
+            f"{reading.chosen:.4f}",
+            f"{reading.loss:.4f}",
+            "" if reading is stored else f"{gap:+.4f} ± {error:.4f}",
+            f"{reading.mix.error:.2%}" if reading.mix.error else "",
+        )
+    return table
+
+
+def _title(reading: Reading) -> str:
+    """What a reading is called in a table: a mix by the number of trees in it."""
+    if not reading.name.startswith("mix:"):
+        return reading.name
+    return f"best mix of {len(reading.mix.parts)}"
+
+
+def draw(
+    windows: Sequence[Reading], kept: Sequence[Reading], best: Sequence[Reading], title: str
+) -> Figure:
+    """Draws the loss against f, on both halves of the windows.
+
+    Args:
+      windows: readings at the f of a grid.
+      kept: readings of what the checkpoint keeps.
+      best: the best window, if there is one, and mixes.
+      title: of the figure.
+    """
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    fs = [_f(x) for x in windows]
+    axes.plot(fs, [x.loss for x in windows], "-", color="#0072B2", label="checked on")
+    axes.plot(fs, [x.chosen for x in windows], ":", color="#999999", label="chosen on")
+    stored = [x for x in kept if x.name.startswith("f")]
+    axes.plot([_f(x) for x in stored], [x.loss for x in stored], "o", color="#0072B2", label="kept")
+    for reading in best:
+        if reading.name.startswith("f="):
+            label = f"best f = {_f(reading):.3g}"
+            axes.plot(_f(reading), reading.loss, "*", color="#D55E00", markersize=12, label=label)
+        else:
+            colour = "#009E73" if reading is best[-1] else "#CC79A7"
+            axes.axhline(reading.loss, color=colour, linestyle="--", label=_title(reading))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.set_xlabel("f (the half-life is 1/f of the run)")
+    axes.set_ylabel("validation loss (nats per token)")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _f(reading: Reading) -> float:
+    return float(reading.name.removeprefix("f").removeprefix("="))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a run is: settings, how they are read, and points in a run."""

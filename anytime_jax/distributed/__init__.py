@@ -1,0 +1,1 @@
+"""The device mesh, the processes of a run, and runtime settings."""

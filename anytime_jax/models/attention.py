@@ -1,0 +1,145 @@
+"""Rotary position embedding and causal attention.
+
+Legend of shape suffixes: B batch, L length, M length of keys, H heads, K head size.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytime_jax.config.sections import Attention, Dtype
+from anytime_jax.models.matmul import product
+
+# Of queries. Two compute 3 of 4 quarters of the scores; four compute 10 of 16 squares and take half
+# as long again to compile, and are no faster on a CPU.
+_BLOCKS = 2
+BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores
+
+
+def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
+    """Returns the cosine and the sine of the rotary angles, float32 of shape 2 x L x K/2.
+
+    Channel i of the first half of a head and its partner in the second turn by
+    `position * theta^(-2i/K)`. A constant of the program: left to the compiler, they are computed
+    for every element that they turn.
+    """
+    frequency = theta ** (-np.arange(0, head_size, 2) / head_size)
+    angles = np.arange(length)[:, None] * frequency
+    return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+
+
+def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Array:
+    """Returns queries or keys turned by their position, in float32 (half rotation).
+
+    Args:
+      x_BxLxHxK: queries or keys.
+      table_2xLxK: the rows of `rotary_table` at their positions.
+    """
+    first, second = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
+    cos, sin = table_2xLxK[:, :, None, :]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def causal_attention(
+    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype, path: Attention
+) -> jax.Array:
+    """Returns causal softmax attention, float32 of shape BxLxHxK.
+
+    Args:
+      q_BxLxHxK: queries.
+      k_BxLxHxK: keys.
+      v_BxLxHxK: values.
+      dtype: type of the operands of the two products; the softmax is float32.
+      path: "plain", the oracle; "blocks"; or an implementation of
+        `jax.nn.dot_product_attention`.
+    """
+    if path == "blocks":
+        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, dtype)
+    if path in ("xla", "cudnn"):
+        q, k, v = (y.astype(dtype) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
+        return out.astype(jnp.float32)
+    length = q_BxLxHxK.shape[1]
+    causal_LxM = jnp.tril(jnp.ones((length, length), bool))
+    return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, dtype)
+
+
+def _attend_in_blocks(
+    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype
+) -> jax.Array:
+    """Causal attention, a block of queries at a time to the keys up to the block's end.
+
+    The weights are divided by their sum after the product with the values, where there are fewer
+    numbers to divide.
+    """
+    length = q_BxLxHxK.shape[1]
+    # Heads before positions, once: products of matrices want it so.
+    q_BxHxLxK, k_BxHxLxK, v_BxHxLxK = (
+        y.transpose(0, 2, 1, 3) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+    )
+    size, outs = -(-length // _BLOCKS), []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        k_BxHxMxK, v_BxHxMxK = k_BxHxLxK[:, :, :end], v_BxHxLxK[:, :, :end]
+        causal_LxM = jnp.arange(end) <= jnp.arange(start, end)[:, None]
+        scores_BxHxLxM = product("bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype)
+        scores_BxHxLxM *= 1 / math.sqrt(q_BxHxLxK.shape[-1])
+        scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+        top_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
+        weights_BxHxLxM = jnp.exp(scores_BxHxLxM - top_BxHxLx1)
+        out_BxHxLxK = product("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
+        outs.append(out_BxHxLxK / weights_BxHxLxM.sum(axis=-1, keepdims=True))
+    return jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3)
+
+
+def cached_attention(
+    q_BxLxHxK: jax.Array,
+    k_BxLxHxK: jax.Array,
+    v_BxLxHxK: jax.Array,
+    cache: Mapping[str, jax.Array],
+    start: int | jax.Array,
+    dtype: Dtype,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns the attention of tokens to themselves and all before them, and the cache with them.
+
+    It is plain in every case: the kernels of `jax.nn.dot_product_attention` would want a mask for
+    the places not filled yet, and are made for more queries than one.
+
+    Args:
+      q_BxLxHxK: queries of the tokens from position `start`.
+      k_BxLxHxK: keys of the same tokens.
+      v_BxLxHxK: values of the same tokens.
+      cache: "keys" and "values" of shape BxMxHxK, by position; those from `start` are not read.
+      start: tokens before these.
+      dtype: type of the operands of the two products; the softmax is float32.
+    """
+    length, places = q_BxLxHxK.shape[1], cache["keys"].shape[1]
+    cache = {
+        "keys": _write(cache["keys"], k_BxLxHxK, start),
+        "values": _write(cache["values"], v_BxLxHxK, start),
+    }
+    k_BxMxHxK, v_BxMxHxK = (cache[name].astype(jnp.float32) for name in ("keys", "values"))
+    causal_LxM = jnp.arange(places) <= start + jnp.arange(length)[:, None]
+    return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, dtype), cache
+
+
+def _write(cache_BxMxHxK: jax.Array, new_BxLxHxK: jax.Array, start: int | jax.Array) -> jax.Array:
+    new_BxLxHxK = new_BxLxHxK.astype(cache_BxMxHxK.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(cache_BxMxHxK, new_BxLxHxK, start, axis=1)
+
+
+def _attend(
+    q_BxLxHxK: jax.Array,
+    k_BxMxHxK: jax.Array,
+    v_BxMxHxK: jax.Array,
+    visible_LxM: jax.Array,
+    dtype: Dtype,
+) -> jax.Array:
+    """Softmax attention to the keys that each query may see."""
+    scores_BxHxLxM = product("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
+    scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
+    scores_BxHxLxM = jnp.where(visible_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+    return product("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, dtype)

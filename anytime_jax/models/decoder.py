@@ -1,0 +1,317 @@
+"""The decoder: OLMo-shaped as the paper trains it, or OLMo-2-shaped by configuration.
+
+The only room that knows Flax. Outside, parameters are a plain dict of float32 arrays:
+
+    {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
+
+with every leaf of "blocks" stacked over layers, whether the layers run in a loop or unrolled.
+
+Legend of shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
+H heads, K head size, F MLP width, V rows of the embedding, N layers.
+
+Source: the paper's "Architecture and Dataset", and the OLMo code it is based on.
+"""
+
+import functools
+import math
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from anytime_jax.config.sections import (
+    Attention,
+    ModelConfig,
+)
+from anytime_jax.distributed.sharding import ANYWHERE, Constraint
+from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
+from anytime_jax.models.matmul import product
+
+Params = dict[str, Any]
+# Keys and values of the tokens so far: {"keys", "values"}, each NxBxMxHxK.
+Cache = dict[str, jax.Array]
+
+_STREAM = ("batch", None, None)  # the axes of the residual stream
+
+# What each axis of a parameter is, by the parameter's name: the placement rule reads this. Leaves
+# inside "blocks" have the axis "layers" in front. A name that is not here is a small vector.
+PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
+    "embedding": ("vocabulary", "width"),
+    "qkv": ("width", None, "heads"),
+    "attn_out": ("heads", "width"),
+    "mlp_in": ("width", None, "mlp"),
+    "mlp_out": ("mlp", "width"),
+    "head": ("width", "vocabulary"),
+}
+
+
+@functools.partial(jax.jit, static_argnums=0)  # traced once for all who ask
+def init_params(config: ModelConfig, key: jax.Array) -> Params:
+    """Returns freshly initialised float32 parameters, the same on any layout of devices."""
+    return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
+
+
+def apply(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: Constraint = ANYWHERE,
+) -> jax.Array:
+    """Returns the next-token logits.
+
+    Args:
+      config: shape and arithmetic.
+      params: as `init_params` makes them.
+      tokens_BxL: integer token ids, of any length up to what memory holds.
+      constrain: says where arrays lie on the devices.
+
+    Returns:
+      float32 logits_BxLxV.
+    """
+    return _logits(config, params, hidden(config, params, tokens_BxL, constrain))
+
+
+def hidden(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: Constraint = ANYWHERE,
+) -> jax.Array:
+    """Returns what the head is multiplied with: the residual stream after the final norm.
+
+    For a loss that is to make the logits itself, a block at a time. The arguments are those of
+    `apply`.
+
+    Returns:
+      float32 hidden_BxLxD.
+    """
+    hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
+    return cast(jax.Array, hidden_BxLxD)
+
+
+def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
+    """Returns an empty cache for `batch` texts of at most `length` tokens.
+
+    Keys and values are kept in the type of the products' operands, to which the products would
+    round them anyway: a cache in 16 bits takes half the memory and gives the same numbers.
+    """
+    shape = (config.layers, batch, length, config.heads, config.head_size)
+    return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
+
+
+def decode(
+    config: ModelConfig,
+    params: Params,
+    cache: Cache,
+    tokens_BxL: jax.Array,
+    position: int | jax.Array,
+) -> tuple[jax.Array, Cache]:
+    """Returns the next-token logits of tokens that follow those in the cache.
+
+    Made to be jitted with the cache donated: a prompt whole, then token by token, takes two
+    programs. Tokens that only fill up the end of a prompt do no harm: the ones decoded later at
+    their positions replace them, and nothing before sees them.
+
+    Args:
+      config: shape and arithmetic.
+      params: as `init_params` makes them.
+      cache: from `init_cache`, or of the tokens before; what it holds from `position` is not read.
+      tokens_BxL: integer token ids; `position + L` may not exceed the length of the cache.
+      position: tokens before these, the same number in every row.
+
+    Returns:
+      float32 logits_BxLxV, equal to those of `apply` on the whole texts, and the cache with these
+      tokens in it.
+    """
+    found = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
+    hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], found)
+    return _logits(config, params, hidden_BxLxD), cache
+
+
+def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
+    return product("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
+
+
+@functools.lru_cache
+def param_shapes(config: ModelConfig) -> Params:
+    """Returns the parameters' shapes and types, without making any; one tree for all who ask."""
+    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+
+
+@functools.lru_cache
+def count_params(config: ModelConfig) -> dict[str, int]:
+    """Returns the number of parameters in the block matrices, in the head, and in all."""
+    shapes = param_shapes(config)
+    matrices = [shapes["blocks"][n] for n in ("qkv", "attn_out", "mlp_in", "mlp_out")]
+    return {
+        "blocks": sum(x.size for x in matrices),
+        "head": shapes["head"].size,
+        "all": sum(x.size for x in jax.tree.leaves(shapes)),
+    }
+
+
+def resolve_attention(config: ModelConfig, platform: str | None = None) -> Attention:
+    """Returns the attention path to use: the one asked for, or the fastest known for the platform.
+
+    The platform is JAX's own unless it is given. On CPU the gradient of
+    `jax.nn.dot_product_attention` takes twice the time of the plain einsum, blocks take half of it;
+    cuDNN's flash attention needs 16-bit operands and heads of at most 128, in eights.
+    """
+    if config.attention != "auto":
+        return config.attention
+    platform = platform or jax.default_backend()
+    flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
+    if platform == "gpu" and flash:
+        return "cudnn"
+    return "blocks" if platform == "cpu" else "xla"
+
+
+class Decoder(nn.Module):
+    """Embedding, N blocks, final norm; and the head, whose product is the caller's."""
+
+    config: ModelConfig
+    constrain: Constraint = ANYWHERE
+
+    @nn.compact
+    def __call__(
+        self, tokens_BxL: jax.Array, cache: Cache | None = None, position: int | jax.Array = 0
+    ) -> tuple[jax.Array, Cache | None]:
+        """Returns float32 hidden_BxLxD, and the cache with these tokens if one is given."""
+        cfg = self.config
+        sigma = _embedding_sigma(cfg)
+        shape = (cfg.embedding_rows, cfg.width)
+        embedding_VxD = self.param("embedding", _truncated_normal(sigma), shape)
+        # Whole along its width, so that rows are looked up where the tokens are.
+        table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
+        x_BxLxD = self.constrain(table_VxD[tokens_BxL], _STREAM)
+        x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
+        self.param("head", _truncated_normal(sigma), shape[::-1])
+        return _norm(cfg, "final_norm")(x_BxLxD), cache
+
+    def _blocks(self, position: int | jax.Array) -> Any:
+        cfg = self.config
+        block = Block
+        if cfg.remat != "none":
+            saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            policy = saveable if cfg.remat == "products" else None
+            block = nn.remat(Block, policy=policy, prevent_cse=cfg.layer_loop == "unroll")
+        stacked = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=cfg.layers,
+            unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
+        )
+        return stacked(cfg, self.constrain, position, name="blocks")
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream, which stays float32."""
+
+    config: ModelConfig
+    constrain: Constraint
+    position: int | jax.Array  # of the first token
+
+    @nn.compact
+    def __call__(
+        self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
+        """Returns the residual stream after block number `layer` (from 0), and its cache to stack.
+
+        There is none where whole sequences are seen at once, as in training.
+        """
+        cfg = self.config
+        attn_norm, mlp_norm = _norm(cfg, "attn_norm"), _norm(cfg, "mlp_norm")
+        if cfg.architecture == "olmo":
+            attended_BxLxD, cache = self._attend(attn_norm(x_BxLxD), layer, cache)
+            x_BxLxD += attended_BxLxD
+            x_BxLxD += self._mlp(mlp_norm(x_BxLxD), layer)
+        else:
+            attended_BxLxD, cache = self._attend(x_BxLxD, layer, cache)
+            x_BxLxD += attn_norm(attended_BxLxD)
+            x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
+        return self.constrain(x_BxLxD, _STREAM), cache
+
+    def _attend(
+        self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
+        cfg = self.config
+        B, L, D = x_BxLxD.shape
+        qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
+        qkv_BxLxCxD = product("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
+        # Split, not indexed: the gradient of a split is one array, not a sum of padded ones.
+        q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
+        # The norm of queries and keys is over the full width, before the split into heads.
+        q_BxLxD = _norm(cfg, "q_norm")(q_BxLxD)
+        k_BxLxD = _norm(cfg, "k_norm")(k_BxLxD)
+        q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
+            y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
+        )
+        places = L if cache is None else cache["keys"].shape[1]
+        table_2xMxK = rotary_table(places, cfg.head_size, cfg.rope_theta)
+        table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
+        q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
+        heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+        if cache is None:
+            out_BxLxHxK = causal_attention(*heads, cfg.dtype, resolve_attention(cfg))
+        else:
+            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, cfg.dtype)
+        attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
+        out_BxLxD = out_BxLxHxK.reshape(B, L, D)
+        return product("bld,de->ble", out_BxLxD, attn_out_DxD, cfg.dtype), cache
+
+    def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+        cfg = self.config
+        D, F = cfg.width, cfg.mlp_width
+        gated = cfg.architecture == "olmo2"
+        mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
+        h_BxLxCxF = product("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
+        if gated:
+            gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
+            h_BxLxF *= nn.silu(gate_BxLxF)
+        else:
+            h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
+        mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
+        return product("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    """The exact GELU, by the error function.
+
+    JAX's own takes the complement, for digits of results near 0 that no sum keeps, and XLA computes
+    that by two formulas, everywhere.
+    """
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def _norm(config: ModelConfig, name: str) -> nn.Module:
+    """The norm over the last axis, float32: with a scale and no bias."""
+    if config.architecture == "olmo":
+        return nn.LayerNorm(
+            epsilon=config.norm_epsilon, use_bias=False, use_fast_variance=False, name=name
+        )
+    return nn.RMSNorm(epsilon=config.norm_epsilon, use_fast_variance=False, name=name)
+
+
+def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
+    """A normal cut at three sigma, sigma being the standard deviation before the cut."""
+    unit = nn.initializers.truncated_normal(1.0, lower=-3.0, upper=3.0)
+    return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
+
+
+def _embedding_sigma(config: ModelConfig) -> float:
+    """OLMo: 1/sqrt(D), Mitchell's initialisation. OLMo-2: 0.02 everywhere."""
+    return 1 / math.sqrt(config.width) if config.architecture == "olmo" else 0.02
+
+
+def _inward(config: ModelConfig) -> nn.initializers.Initializer:
+    """For matrices that read the residual stream: the same sigma as the embedding."""
+    return _truncated_normal(_embedding_sigma(config))
+
+
+def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
+    """For matrices that write to the residual stream: OLMo narrows them with depth."""
+    if config.architecture == "olmo":
+        return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
+    return _truncated_normal(0.02)

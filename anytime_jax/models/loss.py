@@ -1,0 +1,175 @@
+"""Token cross-entropy: of logits, or of what the head makes them from, without all the logits.
+
+Legend of shape suffixes: B batch, L length, D width, V rows of the embedding, S shards of the
+batch, N blocks, R rows of a block.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from anytime_jax.config.sections import Dtype
+from anytime_jax.distributed.sharding import Constraint
+from anytime_jax.models.matmul import product
+
+# Logits in memory at once, on each device: what a CPU's cache holds, 1 GB elsewhere.
+_LOGITS = {"cpu": 2**20}
+_LOGITS_ELSEWHERE = 2**28
+
+
+def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL.
+
+    The softmax runs over every row of the embedding, padding rows included.
+
+    Args:
+      logits_BxLxV: float32 logits.
+      targets_BxL: integer ids of the tokens to predict.
+
+    Source: the paper's "Architecture and Dataset" (no z-loss).
+    """
+    return optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, targets_BxL)
+
+
+def head_losses(
+    hidden_BxLxD: jax.Array,
+    head_DxV: jax.Array,
+    targets_BxL: jax.Array,
+    dtype: Dtype,
+    constrain: Constraint,
+) -> jax.Array:
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL.
+
+    The logits are made block by block: all of them never are in memory at once.
+
+    Args:
+      hidden_BxLxD: what the head is multiplied with (`model.hidden`).
+      head_DxV: the head.
+      targets_BxL: integer ids of the tokens to predict.
+      dtype: type of the operands of the product.
+      constrain: says where arrays lie on the devices.
+    """
+
+    def one(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+        hidden_SxRxLxD, targets_SxRxL = block
+        return token_losses(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
+
+    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain.batch_shards)
+    return _in_rows(jax.lax.map(one, blocks))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def mean_loss(
+    hidden_BxLxD: jax.Array,
+    head_DxV: jax.Array,
+    targets_BxL: jax.Array,
+    dtype: Dtype,
+    constrain: Constraint,
+) -> jax.Array:
+    """Returns the mean of `head_losses`, made for its gradient, which takes no logits twice.
+
+    The gradient of a mean is known but for a factor as soon as a block's logits are: both are made
+    in one pass over the blocks. Every shard of the batch adds up its own gradient of the head; they
+    meet once, at the end.
+
+    Args:
+      hidden_BxLxD: what the head is multiplied with (`model.hidden`).
+      head_DxV: the head.
+      targets_BxL: integer ids of the tokens to predict.
+      dtype: type of the operands of the products.
+      constrain: says where arrays lie on the devices.
+    """
+    return head_losses(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
+
+
+def rows_at_once(rows: int, length: int, vocabulary: int, platform: str) -> int:
+    """Returns of how many rows of a batch a device has the logits in memory at once.
+
+    Args:
+      rows: of the batch, on the device; the result divides it.
+      length: tokens of a row.
+      vocabulary: logits of a token.
+      platform: what the device is: "cpu", "gpu" or "tpu".
+    """
+    most = _LOGITS.get(platform, _LOGITS_ELSEWHERE) // (length * vocabulary)
+    return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= max(most, 1))
+
+
+def _mean_loss_forward(
+    hidden_BxLxD: jax.Array,
+    head_DxV: jax.Array,
+    targets_BxL: jax.Array,
+    dtype: Dtype,
+    constrain: Constraint,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def add(
+        dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        hidden_SxRxLxD, targets_SxRxL = block
+        logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
+        share = 1 / targets_BxL.size
+        losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, share)
+        dhead_SxDxV += product("srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, dtype)
+        dhead_SxDxV = constrain(dhead_SxDxV, ("batch", None, "vocabulary"))
+        dhidden_SxRxLxD = product("srlv,dv->srld", grad_SxRxLxV, head_DxV, dtype)
+        return dhead_SxDxV, (losses_SxRxL, dhidden_SxRxLxD)
+
+    shards = constrain.batch_shards
+    zero_SxDxV = jnp.zeros((shards, *head_DxV.shape), jnp.float32)
+    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, shards)
+    dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add, zero_SxDxV, blocks)
+    return losses.mean(), (_in_rows(dhidden), dhead_SxDxV.sum(axis=0))
+
+
+def _mean_loss_backward(
+    dtype: Dtype, constrain: Constraint, saved: tuple[jax.Array, jax.Array], factor: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    dhidden_BxLxD, dhead_DxV = saved
+    return factor * dhidden_BxLxD, factor * dhead_DxV, None
+
+
+mean_loss.defvjp(_mean_loss_forward, _mean_loss_backward)
+
+
+def _logits(
+    hidden_SxRxLxD: jax.Array, head_DxV: jax.Array, dtype: Dtype, constrain: Constraint
+) -> jax.Array:
+    logits_SxRxLxV = product("srld,dv->srlv", hidden_SxRxLxD, head_DxV, dtype)
+    return constrain(logits_SxRxLxV, ("batch", None, None, "vocabulary"))
+
+
+def _with_gradient(
+    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, share: float
+) -> tuple[jax.Array, jax.Array]:
+    """The loss of every token, and its gradient by the logits, times the token's share."""
+    top_SxRxL = logits_SxRxLxV.max(axis=-1)
+    weights_SxRxLxV = jnp.exp(logits_SxRxLxV - top_SxRxL[..., None])
+    sum_SxRxL = weights_SxRxLxV.sum(axis=-1)
+    target_SxRxL = jnp.take_along_axis(logits_SxRxLxV, targets_SxRxL[..., None], axis=-1)[..., 0]
+    losses_SxRxL = top_SxRxL + jnp.log(sum_SxRxL) - target_SxRxL
+    hit_SxRxLxV = jnp.arange(logits_SxRxLxV.shape[-1]) == targets_SxRxL[..., None]
+    grad_SxRxLxV = weights_SxRxLxV * (share / sum_SxRxL)[..., None]
+    return losses_SxRxL, jnp.where(hit_SxRxLxV, grad_SxRxLxV - share, grad_SxRxLxV)
+
+
+def _blocks(
+    hidden_BxLxD: jax.Array, head_DxV: jax.Array, targets_BxL: jax.Array, shards: int
+) -> tuple[jax.Array, jax.Array]:
+    """Hidden states and targets as NxSxRxL: every shard keeps its rows, and has R at a time."""
+    (B, L), V = targets_BxL.shape, head_DxV.shape[1]
+    own = B // shards
+    rows = rows_at_once(own, L, V, jax.default_backend())
+
+    def split(x_BxLx_: jax.Array) -> jax.Array:
+        x_SxNxRxLx_ = x_BxLx_.reshape(shards, own // rows, rows, *x_BxLx_.shape[1:])
+        return x_SxNxRxLx_.swapaxes(0, 1)
+
+    return split(hidden_BxLxD), split(targets_BxL)
+
+
+def _in_rows(x_NxSxRxLx_: jax.Array) -> jax.Array:
+    """Puts the rows of `_blocks` back in their order."""
+    N, S, R = x_NxSxRxLx_.shape[:3]
+    return x_NxSxRxLx_.swapaxes(0, 1).reshape(N * S * R, *x_NxSxRxLx_.shape[3:])

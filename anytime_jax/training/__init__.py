@@ -1,0 +1,1 @@
+"""The trainer: optimizer, guard, update step, loop, evaluation, branches."""

@@ -1,0 +1,205 @@
+"""Where a branch leaves its trunk: the checkpoint it begins from, and what may differ after it.
+
+A branch is a run of its own, with its own directory. It inherits the trunk's weights, moments,
+averages, clocks and place in the data; what differs is the shape of the schedule, and the data
+where other data are named. The trunk is read and never written.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.checkpoints import manager, run_directory, verification
+from anytime_jax.checkpoints.manager import Restored
+from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.config.reading import NOT_IDENTITY, flatten, nearest, without
+from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.errors import InputError, RunError
+
+# Settings that make the shape of a schedule, and the branch itself.
+_MAY_DIFFER = (
+    *("schedule.kind", "schedule.horizon", "schedule.floor", "schedule.shape"),
+    *("schedule.gamma", "schedule.alpha", "branch"),
+)
+_SAME_RATE = 1e-6  # relative
+
+
+@dataclasses.dataclass(frozen=True)
+class Trunk:
+    """The checkpoint that a branch begins from.
+
+    Attributes:
+      path: directory of the checkpoint.
+      step: updates done there.
+      digest: of its meta, which has the checksums of all arrays.
+      samples: of the branch's data that were consumed there.
+    """
+
+    path: Path
+    step: int
+    digest: str
+    samples: int
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a branch writes down about where it comes from."""
+        from_run = str(self.path.parent.parent)
+        about = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
+        return {"from_run": from_run, **about}
+
+
+def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
+    """Finds and checks the checkpoint that a run begins from; None for a run of its own.
+
+    A branch that has checkpoints of its own goes on without its trunk.
+
+    Args:
+      config: the run.
+      dataset: the data it reads.
+
+    Raises:
+      InputError: if there is no such checkpoint, or the branch would change what it inherits; the
+        message says what to do.
+      RunError: if the checkpoint is damaged.
+    """
+    step = config.branch_step
+    if step is None:
+        return None
+    from_run, run_dir = Path(config.branch.from_run).absolute(), Path(config.run_dir)
+    if from_run == run_dir.absolute():
+        raise InputError(
+            f"config.run_dir = {config.run_dir!r} is the trunk's own directory: a branch is a new "
+            "run, give it another"
+        )
+    path = from_run / verification.DIRECTORY / str(step)
+    own = run_directory.read_about(run_dir) if verification.saved_steps(run_dir) else None
+    began = (own or {}).get("branch")
+    if began and not _is_readable(path):
+        return Trunk(path, step, str(began.get("checkpoint")), int(began.get("samples", 0)))
+    about = run_directory.read_about(from_run, "choose another trunk")
+    if about is None:
+        raise InputError(
+            f"config.branch.from_run = {config.branch.from_run!r} is no run (it has no "
+            f"{run_directory.FILE}): give the directory of the trunk"
+        )
+    check_inheritance(config, build_trunk(config, about.get("config")), step)
+    _check_there(config, from_run, step)
+    meta = verification.read_meta(path)
+    if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
+        raise InputError(
+            f"{dataset.path} does not hold the data that the trunk {from_run} was trained on: give "
+            "that as config.data.path, or other data to go on with as config.branch.data"
+        )
+    if meta.get("vocabulary", dataset.vocabulary_sha256) != dataset.vocabulary_sha256:
+        raise InputError(
+            f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
+            "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
+        )
+    samples = 0 if config.branch.data else int(meta["samples"])
+    return Trunk(path, step, meta["digest"], samples)
+
+
+def restore(trunk: Trunk, abstract: TrainState) -> Restored:
+    """Restores the state that a branch begins from.
+
+    Args:
+      trunk: what `find_trunk` found.
+      abstract: shapes, types and placement to restore to (`Program.abstract_state`).
+
+    Raises:
+      RunError: if the checkpoint is damaged; the message names the part.
+    """
+    restored = manager.restore(trunk.path, abstract)
+    return dataclasses.replace(restored, meta={**restored.meta, "samples": trunk.samples})
+
+
+def build_trunk(config: Config, source: Any) -> Config:
+    """Returns the configuration of a branch's trunk.
+
+    Raises:
+      InputError: if this version cannot read it.
+    """
+    try:
+        return build_saved(source)
+    except InputError as error:
+        raise InputError(
+            f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "
+            f"here ({error})"
+        ) from error
+
+
+def check_inheritance(config: Config, trunk: Config, step: int) -> None:
+    """Checks that a branch changes nothing that it inherits, unless asked by name.
+
+    Args:
+      config: the branch.
+      trunk: the configuration of the run that it leaves.
+      step: where it leaves it.
+
+    Raises:
+      InputError: if it does; the message names every such setting.
+    """
+    known = {*dict(flatten(config.source)), *dict(flatten(trunk.source))}
+    for name in config.branch.change:
+        if name not in known:
+            raise InputError(
+                f"config.branch.change: {name!r} is no setting of this run or its trunk: "
+                f"{nearest(name, sorted(known))}"
+            )
+    theirs, ours = _inherited(trunk), _inherited(config)
+    differing = [
+        name
+        for name in sorted(theirs.keys() | ours.keys())
+        if theirs.get(name) != ours.get(name) and name not in config.branch.change
+    ]
+    if differing:
+        told = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
+        free = [name for name in differing if name.startswith(("schedule.", "optimizer."))]
+        advice = "set them back"
+        if free:
+            advice += f", or name what you mean to change: --config.branch.change='{tuple(free)}'"
+        raise InputError(f"config.branch: the trunk is another run ({'; '.join(told)}): {advice}")
+    before, after = (float(x.schedule.evaluate(step)) for x in (trunk, config))
+    named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
+    if abs(after - before) > _SAME_RATE * before and not named:
+        raise InputError(
+            f"config.branch: the learning rate of the trunk is {before:.4g} at "
+            f"{config.clock.describe(step)}, that of this branch {after:.4g}: choose a schedule "
+            "that goes on from there, or name the jump: "
+            "--config.branch.change='(\"schedule.kind\",)'"
+        )
+
+
+def _inherited(config: Config) -> dict[str, Any]:
+    """The settings that a branch takes over from its trunk, flat."""
+    return without(config.source, (*NOT_IDENTITY, *_MAY_DIFFER))
+
+
+def _check_there(config: Config, from_run: Path, step: int) -> None:
+    """Checks that the trunk holds a checkpoint of the step."""
+    saved = verification.saved_steps(from_run)
+    if step in saved:
+        return
+    wanted = config.clock.describe(step)
+    if not saved or step > saved[-1]:
+        last = f"its last is that of {config.clock.describe(saved[-1])}" if saved else "it has none"
+        raise InputError(
+            f"config.branch: {config.branch.from_run} has no checkpoint at {wanted} yet, {last}: "
+            "train the trunk to there, or leave it earlier"
+        )
+    held = ", ".join(f"{x:,}" for x in saved[-8:])
+    raise InputError(
+        f"config.branch: {config.branch.from_run} has no checkpoint at {wanted}; it has those of "
+        f"steps {'..., ' if len(saved) > 8 else ''}{held}: choose one of them with "
+        "--config.branch.step"
+    )
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a checkpoint is there, and what it says of itself is whole."""
+    try:
+        verification.read_meta(path)
+    except RunError:
+        return False
+    return (path.parent.parent / run_directory.FILE).is_file()

@@ -1,0 +1,252 @@
+"""The clock against the paper's own numbers and plain arithmetic."""
+
+import bisect
+import itertools
+import math
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from anytime_jax.checks import shown
+from anytime_jax.config.clock import Clock, read_clock, read_stop
+from anytime_jax.formatting import human
+
+PAPER = 3_276_800_000
+SMALL = Clock(256, 1024, PAPER)  # 150M
+MEDIUM = Clock(512, 1024, 2 * PAPER)  # 300M
+LARGE = Clock(4096, 1024, PAPER)  # 150M at batch 4096
+
+
+def test_the_papers_budgets():
+    assert (SMALL.chinchilla_steps, MEDIUM.chinchilla_steps) == (12_500, 12_500)
+    assert SMALL.tokens_per_step == 262_144
+    assert SMALL.tokens(12_500) == PAPER
+    assert LARGE.chinchilla_steps == 782  # 781.25 rounded up
+    assert [LARGE.steps(f"{m}x") for m in (1, 2, 4, 8, 16)] == [782, 1564, 3128, 6256, 12_512]
+    assert [SMALL.steps(f"{2**i}x") for i in range(6)] == [12_500 * 2**i for i in range(6)]
+    assert SMALL.branch_step(12_500) == 11_250
+    assert SMALL.branch_step(25_000) == 22_500
+    assert LARGE.branch_step(782) == 704  # 703.8 rounded up
+
+
+@pytest.mark.parametrize(
+    ("point", "steps"),
+    [
+        ("12500 steps", 12_500),
+        ("1 step", 1),
+        ("0 steps", 0),
+        ("12_500 steps", 12_500),
+        ("12.5K steps", 12_500),
+        ("2e3 steps", 2000),
+        ("0.5 steps", 1),
+        ("  7   steps ", 7),
+        ("7steps", 7),
+        ("3_276_800_000 tokens", 12_500),
+        ("3.2768e9 tokens", 12_500),
+        ("3.2768e+9 tokens", 12_500),
+        ("3.2768B tokens", 12_500),
+        ("3276.8 M tokens", 12_500),
+        ("1T tokens", 3_814_698),
+        ("262144 tokens", 1),
+        ("262145 tokens", 2),
+        ("1 token", 1),
+        ("1x", 12_500),
+        ("4x", 50_000),
+        ("0.25x", 3125),
+        ("0.00001x", 1),
+        ("1e1x", 125_000),
+        ("2 x", 25_000),
+    ],
+)
+def test_points(point, steps):
+    assert SMALL.steps(point) == steps
+
+
+@pytest.mark.parametrize("point", ["12500 STEPS", "12500 Steps"])
+def test_points_in_capitals(point):
+    assert SMALL.steps(point) == 12_500
+
+
+def test_tokens_in_capitals():
+    assert SMALL.steps("3.2768b TOKENS") == SMALL.steps("1X") == 12_500
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("", "x", "4", "-1x", "1e-3x", "four x", "4x steps", "4y", "1.x", ".5x", "1 epoch"),
+        *("steps", "1,000 steps", "nan steps", "inf tokens", "0x10 steps", "1 steps 2 steps"),
+        *("٣ steps", "1__0 steps", "1_ steps", "9" * 5000 + " steps"),
+        *(4, 4.0, None, ()),
+    ],
+)
+def test_points_that_cannot_be_read(point):
+    with pytest.raises(ValueError, match=r'must be a point in a run such as "12500 steps"') as bad:
+        SMALL.steps(point, "stop")
+    assert str(bad.value).startswith(f"stop = {shown(point)} is not allowed")
+
+
+@pytest.mark.parametrize("point", ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"])
+def test_points_that_are_too_far_away(point):
+    assert SMALL.steps("2147483647 steps") == 2**31 - 1
+    with pytest.raises(ValueError, match=r"must be less than 2\^31 updates away") as bad:
+        read_stop(point, SMALL, None)
+    assert "horizon" not in str(bad.value)
+    assert ("1x is 12,500 updates" in str(bad.value)) == point.endswith("x")
+
+
+@pytest.mark.parametrize("text", ["4", "", "4x++", "never+", "horizon+", "Never"])
+def test_a_stop_that_cannot_be_read_is_shown_as_given(text):
+    with pytest.raises(ValueError, match=r'"4x\+" .*"horizon" or "never"$') as bad:
+        read_stop(text, SMALL, None)
+    assert str(bad.value).startswith(f"stop = {text!r} is not allowed: it must be a point")
+
+
+clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integers(1, 10**13))
+
+
+@given(clocks, st.integers(0, 10**15))
+def test_tokens_fall_on_the_first_update_that_has_seen_them(clock, tokens):
+    assume(tokens <= (2**31 - 1) * clock.tokens_per_step)
+    step = clock.steps(f"{tokens} tokens")
+    assert clock.tokens(step) >= tokens
+    assert step == 0 or clock.tokens(step - 1) < tokens
+
+
+@given(clocks, st.integers(0, 10**9))
+def test_a_step_is_its_own_point(clock, step):
+    assert clock.steps(f"{step} steps") == step
+    assert clock.steps(f"{step:_} steps") == step
+    assert clock.steps(f"{clock.tokens(step)} tokens") == step
+    assert clock.multiple(step) == pytest.approx(step / clock.chinchilla_steps, rel=1e-15)
+
+
+@given(clocks, st.decimals(0, 10_000, places=3))
+def test_multiples_are_of_whole_updates(clock, multiple):
+    exact = Fraction(multiple) * clock.chinchilla_steps
+    assume(exact < 2**31)
+    assert clock.steps(f"{multiple:f}x") == math.ceil(exact)
+    one = clock.chinchilla_steps
+    assert (one - 1) * clock.tokens_per_step < clock.chinchilla_tokens
+    assert one * clock.tokens_per_step >= clock.chinchilla_tokens
+
+
+@given(clocks, st.integers(0, 10**12))
+def test_the_next_doubling(clock, step):
+    following = clock.next_doubling(step)
+    powers = [clock.chinchilla_steps * 2**i for i in range(60)]
+    assert following == min(p for p in powers if p > step)
+    assert clock.is_doubling(following)
+    assert clock.is_doubling(step) == (step in powers)
+
+
+@given(st.integers(1, 30))
+def test_landmarks_are_the_doublings_and_their_branch_points(one):
+    clock = Clock(1, 1, one)
+    end = 40 * one
+    doublings = [one * 2**i for i in range(8)]
+    branches = [math.ceil(Fraction(9 * d, 10)) for d in doublings]
+    expected = {s for s in (*doublings, *branches) if s <= end}
+    assert {s for s in range(end + 1) if clock.is_landmark(s)} == expected
+
+
+def test_doublings_have_no_end():
+    step = 0
+    for i in range(100):
+        step = SMALL.next_doubling(step)
+        assert step == 12_500 * 2**i
+    assert not SMALL.is_doubling(0)
+    assert not SMALL.is_landmark(0)
+
+
+@given(st.integers(1, 10**12))
+def test_branch_points_round_up(horizon):
+    branch = SMALL.branch_step(horizon)
+    assert 10 * branch >= 9 * horizon > 10 * (branch - 1)
+
+
+def test_numbers_for_people():
+    given = [0, 7, 999, 1000, 12_500, 999_499, 999_501, PAPER, 1e12, 5e15]
+    texts = ["0", "7", "999", "1K", "12.5K", "999K", "1M", "3.28B", "1T", "5e+03T"]
+    assert [human(x) for x in given] == texts
+    assert SMALL.describe(12_500) == "12,500 steps (1x, 3.28B tokens)"
+    assert SMALL.describe(3125) == "3,125 steps (0.25x, 819M tokens)"
+
+
+@pytest.mark.parametrize("name", ["batch_size", "length", "chinchilla_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "7", None])
+def test_bad_settings_are_refused(name, value):
+    given = {"batch_size": 8, "length": 8, "chinchilla_tokens": 64, name: value}
+    with pytest.raises(ValueError, match=re.escape(f"{name} = {value!r} is not allowed: it must")):
+        Clock(**given)
+
+
+# A batch that grows
+
+
+GROWN = Clock(32, 128, 480 * 32 * 128, (("2x", 64), ("1920 steps", 128), ("40M tokens", 192)))
+
+
+def test_a_grown_batch_counts_as_counting_one_by_one_does():
+    samples = [0]
+    for step in range(6000):
+        samples.append(samples[-1] + GROWN.batch_at(step))
+    assert [GROWN.samples(step) for step in range(6001)] == samples
+    assert [x.step for x in GROWN.stages[:3]] == [0, 960, 1920]
+    assert samples[GROWN.stages[3].step] * 128 >= 40e6 > samples[GROWN.stages[3].step - 1] * 128
+    for seen in range(0, samples[-1], 37):
+        assert GROWN.steps_within(seen) == bisect.bisect_right(samples, seen) - 1
+    one = 480 * 32  # samples of 1x
+    for step in range(0, 6000, 7):
+        assert GROWN.tokens(step) == 128 * samples[step]
+        assert GROWN.multiple(step) == samples[step] / one
+        assert GROWN.steps(f"{samples[step] * 128} tokens") == step
+    for number in (1, 2, 3.5, 4, 8, 16):
+        assert GROWN.steps(f"{number}x") == bisect.bisect_left(samples, number * one)
+
+
+def test_doublings_and_branches_of_a_grown_batch():
+    assert [step for step in range(1, 3000) if GROWN.is_doubling(step)] == [480, 960, 1440, 2160]
+    assert [GROWN.multiple(step) for step in (480, 960, 1440, 2160)] == [1, 2, 4, 8]
+    for step in range(1, 4000):
+        horizon = GROWN.horizon_of_branch(step)
+        assert GROWN.branch_step(horizon) <= step < GROWN.branch_step(horizon + 1)
+        assert 10 * GROWN.samples(GROWN.branch_step(step)) >= 9 * GROWN.samples(step)
+    landmarks = list(itertools.takewhile(lambda x: x < 2900, GROWN.landmarks()))
+    assert landmarks == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
+
+
+@pytest.mark.parametrize("begin", [0, 5, 959, 960, 2500])
+def test_batches_follow_the_growth(begin):
+    sizes = []
+    for size, count in GROWN.batches(begin):
+        sizes += [size] * (count if count is not None else 3)
+    assert sizes == [GROWN.batch_at(begin + i) for i in range(len(sizes))]
+    assert sizes[-1] == 192
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        (("2x", 32),),  # no growth
+        (("2x", 64), ("1x", 128)),  # back in time
+        (("0x", 64),),
+        (("2x", 64, 1),),
+        (("2x", "64"),),
+        (("soon", 64),),
+        ("2x", 64),
+    ],
+)
+def test_a_growth_that_is_none_is_refused(growth):
+    with pytest.raises(ValueError, match=r"batch_growth = .* is not allowed: it must"):
+        Clock(32, 128, 10**6, growth)
+
+
+def test_a_clock_is_read_from_what_a_run_wrote_down():
+    given = {"batch_size": 8, "model": {"length": 8}, "chinchilla_tokens": 640}
+    assert read_clock(given) == Clock(8, 8, 640)
+    grown = {**given, "batch_growth": [["2x", 16]]}  # as JSON has it
+    assert read_clock(grown) == Clock(8, 8, 640, (("2x", 16),))

@@ -1,0 +1,221 @@
+"""One answer on one device and on eight, and every array where the rule says."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from anytime_jax import averaging
+from anytime_jax.config.sections import MeshConfig, ModelConfig
+from anytime_jax.distributed import sharding
+from anytime_jax.models import decoder
+from anytime_jax.training.step import batch_loss
+
+CONFIG = ModelConfig(
+    architecture="olmo",
+    layers=2,
+    heads=4,
+    width=16,
+    mlp_width=32,
+    length=6,
+    vocab_size=20,
+    embedding_rows=24,
+    rope_theta=10_000.0,
+    norm_epsilon=1e-5,
+    dtype="float32",
+    attention="plain",
+    layer_loop="scan",
+    remat="none",
+)
+BATCH = 8
+
+# Of every matrix, over the axes of the mesh; "blocks" are stacked over layers. All else is whole.
+SPECS = {
+    "embedding": PartitionSpec("tensor", "fsdp"),
+    "head": PartitionSpec("fsdp", "tensor"),
+    "qkv": PartitionSpec(None, "fsdp", None, "tensor"),
+    "attn_out": PartitionSpec(None, "tensor", "fsdp"),
+    "mlp_in": PartitionSpec(None, "fsdp", None, "tensor"),
+    "mlp_out": PartitionSpec(None, "tensor", "fsdp"),
+}
+
+
+def mesh_of(data, fsdp, tensor):
+    devices = jax.devices()[: data * fsdp * tensor]
+    return sharding.make_mesh(MeshConfig(data, fsdp, tensor), devices)
+
+
+def tokens():
+    rows = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (BATCH, CONFIG.length + 1))
+    return rows.astype(np.int32)
+
+
+def loss_and_gradients(config, mesh):
+    """The placed loss and gradients, from parameters made on the mesh."""
+    shapes = decoder.param_shapes(config)
+    places = sharding.placement(shapes, decoder.PARAMETER_AXES, mesh)
+    rows = sharding.batch_sharding(mesh)
+    constrain = sharding.Constraint(mesh)
+    init = functools.partial(decoder.init_params, config, jax.random.key(3))
+    params = jax.jit(init, out_shardings=places)()
+
+    loss = functools.partial(batch_loss, config, constrain)
+    step = jax.jit(
+        jax.value_and_grad(loss),
+        in_shardings=(places, rows),
+        out_shardings=(sharding.replicated(mesh), places),
+    )
+    value, grads = step(params, sharding.put_batch(mesh, tokens(), BATCH))
+    return params, value, grads
+
+
+@functools.cache
+def on_one_device(config):
+    return loss_and_gradients(config, mesh_of(1, 1, 1))
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("data", "fsdp", "tensor"),
+    [
+        slow(8, 1, 1),
+        slow(1, 8, 1),
+        slow(1, 2, 4),
+        slow(2, 2, 2),
+        slow(4, 2, 1),
+        slow(2, 4, 1),
+        slow(4, 1, 2),
+        slow(2, 1, 4),
+        slow(1, 4, 2),
+        slow(1, 1, 4),
+    ],
+)
+def test_any_split_gives_one_answer(data, fsdp, tensor):
+    mesh = mesh_of(data, fsdp, tensor)
+    params, loss, grads = loss_and_gradients(CONFIG, mesh)
+    params_one, loss_one, grads_one = on_one_device(CONFIG)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params, params_one)
+    assert float(loss) == pytest.approx(float(loss_one), abs=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads, grads_one)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) > 1e-2
+    split = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    for name, leaf in {**grads, **grads["blocks"]}.items():
+        if name in SPECS:
+            spec = (*SPECS[name], *[None] * (leaf.ndim - len(SPECS[name])))
+            parts = [split.get(axis, 1) for axis in spec]
+            expected = tuple(n // p for n, p in zip(leaf.shape, parts, strict=True))
+            assert leaf.addressable_shards[0].data.shape == expected
+
+
+@pytest.mark.slow
+def test_the_gated_model_in_16_bits_gives_one_answer():
+    config = dataclasses.replace(CONFIG, architecture="olmo2", dtype="bfloat16", attention="xla")
+    _, loss, grads = loss_and_gradients(config, mesh_of(2, 2, 2))
+    _, loss_one, grads_one = on_one_device(config)
+    assert float(loss) == pytest.approx(float(loss_one), abs=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), grads, grads_one)
+
+
+def test_parameters_moments_and_averages_are_placed_alike():
+    mesh = mesh_of(2, 2, 2)
+    optimizer = optax.chain(optax.adam(1e-3), averaging.average_params([6.25, 25.0]))
+    params = decoder.param_shapes(CONFIG)
+    state = jax.eval_shape(optimizer.init, params)
+    adam, average = state[0][0], averaging.find_state(state)
+    placed = sharding.placement(state, decoder.PARAMETER_AXES, mesh)
+    placed_params = sharding.placement(params, decoder.PARAMETER_AXES, mesh)
+    for name, spec in SPECS.items():
+        home = placed_params["blocks"] if name in placed_params["blocks"] else placed_params
+        assert home[name].spec == spec
+    vectors = [placed_params["final_norm"], *placed_params["blocks"].values()]
+    for place in jax.tree.leaves([v for v in vectors if isinstance(v, dict)]):
+        assert place.is_fully_replicated
+    placed_adam, placed_average = placed[0][0], averaging.find_state(placed)
+    assert jax.tree.structure(adam.mu) == jax.tree.structure(placed_adam.mu)
+    for tree in (placed_adam.mu, placed_adam.nu, *placed_average.averages.values()):
+        assert tree == placed_params
+    assert set(average.averages) == set(placed_average.averages)
+    for count in (placed_adam.count, placed_average.count):
+        assert count.is_fully_replicated
+
+
+def test_the_mesh():
+    mesh = mesh_of(2, 1, 4)
+    assert mesh.axis_names == ("data", "fsdp", "tensor")
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 1, "tensor": 4}
+    assert set(mesh.devices.flat) == set(jax.devices())
+    assert set(mesh.axis_types) == {jax.sharding.AxisType.Auto}
+    rest = sharding.make_mesh(MeshConfig(-1, 2, 1))
+    assert dict(rest.shape) == {"data": 4, "fsdp": 2, "tensor": 1}
+    assert sharding.batch_shards(rest) == 8
+    assert sharding.batch_shards(mesh) == 2
+    assert sharding.replicated(mesh).is_fully_replicated
+    some = sharding.make_mesh(MeshConfig(-1, 1, 1), jax.devices()[:3])
+    assert dict(some.shape)["data"] == 3
+
+
+def test_a_batch_is_split_over_data_and_fsdp():
+    mesh = mesh_of(2, 2, 2)
+    batch = tokens()
+    placed = sharding.put_batch(mesh, batch, BATCH)
+    np.testing.assert_array_equal(placed, batch)
+    assert placed.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 2)
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2, CONFIG.length + 1)}
+    starts = [shard.index[0].start or 0 for shard in placed.addressable_shards]
+    assert sorted(starts) == [0, 0, 2, 2, 4, 4, 6, 6]
+    assert sharding.local_rows(mesh, BATCH) == slice(0, BATCH)
+    assert sharding.local_rows(mesh_of(1, 1, 4), 5) == slice(0, 5)
+    weights = np.arange(BATCH, dtype=np.float32)  # of one axis
+    np.testing.assert_array_equal(sharding.put_batch(mesh, weights, BATCH), weights)
+
+
+def test_the_constraint_splits_an_activation_like_the_batch():
+    mesh = mesh_of(2, 2, 2)
+    constrain = sharding.Constraint(mesh)
+    out = jax.jit(lambda x: constrain(x + 1, ("batch", None, None)))(jnp.zeros((BATCH, 3, 4)))
+    assert out.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
+
+
+@pytest.mark.parametrize("axes", [(3, 1, 1), (4, 4, 1), (-1, 3, 1), (-1, 16, 1), (1, 1, 1)])
+def test_a_mesh_that_does_not_fit_is_refused(axes):
+    shown = " x ".join(map(str, axes))
+    with pytest.raises(ValueError, match=f"data x fsdp x tensor = {shown} does not fit 8 devices"):
+        sharding.make_mesh(MeshConfig(*axes))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": 0}, "data = 0 is not allowed: it must be a whole number from 1"),
+        ({"data": -2}, "data = -2"),
+        ({"fsdp": 0}, "fsdp = 0 is not allowed: it must be a whole number from 1"),
+        ({"fsdp": -1}, "fsdp = -1"),
+        ({"tensor": 2.0}, r"tensor = 2\.0"),
+        ({"data": 1.5}, r"data = 1\.5"),
+    ],
+)
+def test_bad_settings_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        MeshConfig(**{"data": 1, "fsdp": 1, "tensor": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("change", "mesh", "message"),
+    [
+        ({"width": 24}, (1, 5, 1), r"mesh\.fsdp = 5 does not divide an axis of attn_out"),
+        ({"mlp_width": 30}, (2, 1, 4), r"mesh\.tensor = 4 does not divide an axis of mlp_in"),
+        ({"embedding_rows": 22}, (2, 1, 4), r"mesh\.tensor = 4 .* embedding, whose shape is \(22"),
+    ],
+)
+def test_what_does_not_divide_is_refused(change, mesh, message):
+    shapes = decoder.param_shapes(dataclasses.replace(CONFIG, **change))
+    with pytest.raises(ValueError, match=message):
+        sharding.placement(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))

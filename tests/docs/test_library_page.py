@@ -1,0 +1,242 @@
+"""The code of docs/library.md runs, and its averages are float64 sums over its loops' weights."""
+
+import pathlib
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from anytime_jax import averaging, schedules
+
+PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/library.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^## ([^\n]+)$|((?:[^\n]+\n)*)\n```python\n(.*?)```", PAGE, re.M | re.S)
+
+
+def read_blocks():
+    """(heading, whether it goes on from the plain loop, code), in the order of the page."""
+    heading, blocks = "", []
+    for title, before, code in BLOCKS:
+        heading = title or heading
+        if code:
+            on = "going on from the plain loop" in " ".join(before.split()).lower()
+            blocks.append((heading, on, code))
+    return blocks
+
+
+class Recorder:
+    """Stands for `average_params` in a block and writes down the weights that its loop goes by."""
+
+    def __init__(self):
+        self.iterates, self.make = {}, averaging.average_params
+
+    def write(self, count, params):
+        self.iterates[int(count)] = jax.tree.map(np.asarray, params)
+
+    def __call__(self, *args):
+        made = self.make(*args)
+
+        def init(params):
+            jax.debug.callback(self.write, 0, jax.tree.leaves(params))
+            return made.init(params)
+
+        def update(updates, state, params, **more):
+            theta = jax.tree.leaves(optax.apply_updates(params, updates))
+            jax.debug.callback(self.write, state.count + 1, theta)
+            return made.update(updates, state, params, **more)
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+def tau_by_hand(label, t):
+    """The weight of the old average, as the page and the paper say it in words."""
+    kind, number = re.fullmatch(r"(f|uniform)([\d.]*)", label).groups()
+    if kind == "f":
+        return 2.0 ** (-float(number) / t)
+    counted = t - int(number or 0)
+    return 1 - 1 / counted if counted > 1 else 0.0
+
+
+def sum_by_hand(iterates, label):
+    """sum_s (1 - tau_s) tau_{s+1} ... tau_t theta_s in float64, leaf by leaf."""
+    taus = [0.0, *(tau_by_hand(label, t) for t in range(1, len(iterates)))]
+    weights = [(1 - taus[s]) * np.prod(taus[s + 1 :]) for s in range(len(taus))]
+    assert sum(weights) == pytest.approx(1)
+    return [np.tensordot(weights, np.stack(leaf), axes=1) for leaf in zip(*iterates, strict=True)]
+
+
+def numbers(tree):
+    return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_close(found, expected):
+    for one, other in zip(numbers(found), numbers(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * max(1, np.abs(other).max()))
+
+
+@pytest.fixture(scope="module")
+def run_all():
+    """The scope of every block after it ran, by heading, and what the recorders wrote."""
+    scopes, records, plain = {}, {}, {}
+    for heading, on, code in read_blocks():
+        scope = dict(plain) if on else {}
+        recorder = Recorder()
+        with pytest.MonkeyPatch.context() as patch:
+            if not on:  # a recorder belongs to the loop for which it was made
+                patch.setattr(averaging, "average_params", recorder)
+            exec(compile(code, f"docs/library.md, {heading}", "exec"), scope)
+        jax.effects_barrier()
+        scopes.setdefault(heading, []).append(scope)
+        records[heading] = records.get(heading) or recorder.iterates
+        plain = plain or dict(scope)
+    return scopes, records
+
+
+LOOPS = ("A plain Optax loop", "Flax NNX", "Equinox")
+
+
+def live_and_averages(heading, scope):
+    if heading == "Flax NNX":
+        live = scope["nnx"].state(scope["model"], scope["nnx"].Param)
+        return live, scope["averages"]
+    trees = dict(scope["trees"])
+    return trees.pop("last"), trees
+
+
+def test_the_page_is_read():
+    headings = [heading for heading, _, _ in read_blocks()]
+    assert len(headings) == PAGE.count("```python") == 8
+    assert set(LOOPS) < set(headings)
+    assert sum(on for _, on, _ in read_blocks()) == 4
+    assert len(PAGE.splitlines()) < 310
+
+
+@pytest.mark.parametrize("heading", LOOPS)
+def test_each_average_is_the_sum_over_what_the_loop_went_by(run_all, heading):
+    scopes, records = run_all
+    iterates = [records[heading][t] for t in range(201)]
+    live, trees = live_and_averages(heading, scopes[heading][0])
+    assert_close(live, iterates[-1])  # the loop's weights are those that the averages saw
+    assert {"f6.25", "f25"} <= set(trees)
+    for label, tree in trees.items():
+        assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(tree))
+        assert_close(tree, sum_by_hand(iterates, label))
+
+
+def test_the_losses_on_the_page(run_all):
+    scopes, _ = run_all
+    scope = scopes["A plain Optax loop"][0]
+    said = dict(re.findall(r"`([\w.]+)` (1\.\d{3})", PAGE.split("The losses:")[1].split(";")[0]))
+    assert {label: float(x) for label, x in said.items()} == pytest.approx(
+        {label: float(x) for label, x in scope["losses"].items()}, abs=2e-3
+    )
+    x, y = scope["make_batch"](1_000, size=10_000)
+    assert np.mean((x.sum(axis=1) - y) ** 2) == pytest.approx(0.99, abs=0.005)
+    for tree, loss in ((scope["trees"][label], scope["losses"][label]) for label in said):
+        residual = x.astype(float) @ np.asarray(tree["w"], float) + float(tree["b"]) - y
+        assert np.mean(residual**2) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_what_is_restored_is_what_was_saved(run_all):
+    scope = run_all[0]["A plain Optax loop"][1]
+    jax.tree.map(np.testing.assert_array_equal, scope["restored"], scope["state"])
+
+
+def test_nnx_and_equinox_make_models_with_averaged_weights(run_all):
+    scopes, _ = run_all
+    nnx = scopes["Flax NNX"][0]
+    weights = nnx["nnx"].state(nnx["averaged"], nnx["nnx"].Param)
+    assert_close(weights, nnx["averages"]["f6.25"])
+    batch = nnx["make_batch"](1_000, size=10_000)
+    assert nnx["loss"](nnx["averaged"], *batch) < nnx["losses"]["f6.25"] < nnx["losses"]["last"]
+    equinox = scopes["Equinox"][0]
+    np.testing.assert_array_equal(equinox["averaged"].order, np.arange(8)[::-1])
+    predicted = jax.vmap(equinox["averaged"])(batch[0])
+    assert np.mean((predicted - batch[1]) ** 2) == pytest.approx(
+        float(equinox["losses"]["f6.25"]), rel=1e-5
+    )
+    assert equinox["losses"]["f6.25"] < equinox["losses"]["last"]
+
+
+def test_the_schedules_of_the_page(run_all):
+    scope = run_all[0]["Schedules"][0]
+    sqrt, constant, cosine, wsd, decay, power = scope["rates"]
+    t = np.array([10, 50, 90])
+    np.testing.assert_allclose(sqrt[t], 3e-3 * np.sqrt(100 / (t + 90)))
+    np.testing.assert_allclose(power[t], 3e-3 * (100 / (t + 90)) ** 0.7)
+    np.testing.assert_allclose(constant[[0, 5, 10, 100]], [3e-4, 1.65e-3, 3e-3, 3e-3])
+    np.testing.assert_allclose(cosine[[10, 55, 100]], [3e-3, 1.65e-3, 3e-4])
+    np.testing.assert_allclose(wsd[[90, 95, 100]], [3e-3, 1.65e-3, 3e-4])
+    np.testing.assert_allclose(decay[[90, 95, 100]], sqrt[90] * np.array([1, 1 - 0.5**0.5, 0]))
+    assert np.isnan(scope["beyond"])
+    with pytest.raises(ValueError, match="ends at update count 100"):
+        scope["given"][2](101)
+    assert float(scope["used"]) == pytest.approx(sqrt[2], rel=1e-6)
+
+
+def test_the_state_lies_where_its_parameters_do(run_all):
+    scope = run_all[0]["Meshes, accumulation, masks, 16 bits"][0]
+    for tree in (scope["params"], *averaging.averages(scope["opt_state"]).values()):
+        for name, leaf in tree.items():
+            assert leaf.sharding.is_equivalent_to(scope["places"][name], leaf.ndim)
+
+
+def test_what_was_masked_is_filled_with_the_live_weights(run_all):
+    scope = run_all[0]["Meshes, accumulation, masks, 16 bits"][1]
+    assert isinstance(scope["average"]["b"], optax.MaskedNode)
+    jax.tree.map(np.testing.assert_array_equal, scope["filled"], scope["params"])
+
+
+def test_a_jump_to_an_average_is_gone_after_twenty_updates(run_all):
+    curves = run_all[0]["Training on from an average, and why not to"][0]["curves"]
+    first, last = ({name: float(x) for name, x in curves[k].items()} for k in (0, 20))
+    assert (first["jumped"], first["live"]) == pytest.approx((1.003, 1.081), abs=2e-3)
+    assert (last["jumped"], last["live"]) == pytest.approx((1.070, 1.075), abs=4e-3)
+    assert last["f6.25"] == pytest.approx(1.003, abs=2e-3)
+
+
+def train(optimizer, updates):
+    """The weights on the way, and the state at the end, of updates towards a target that moves."""
+    step = jax.jit(lambda grad, state, theta: optimizer.update(grad, state, theta))
+    theta = np.zeros(4, np.float32)
+    state, random, way = optimizer.init(theta), np.random.default_rng(0), [theta]
+    for _ in range(updates):
+        change, state = step(theta - random.normal(size=4).astype(np.float32), state, theta)
+        theta = np.asarray(optax.apply_updates(theta, change))
+        way.append(theta)
+    return np.stack(way), state
+
+
+def test_inside_multi_steps_real_updates_count_outside_microbatches():
+    k, rules = 4, [25.0, averaging.FixedDecay(0.9)]
+    sgd, averages = optax.sgd(0.1), averaging.average_params(rules)
+    inside = optax.MultiSteps(optax.chain(sgd, averages), k).gradient_transformation()
+    outside = optax.chain(optax.MultiSteps(sgd, k).gradient_transformation(), averages)
+    (theta, within), (same, without) = train(inside, 60 * k), train(outside, 60 * k)
+    np.testing.assert_array_equal(theta, same)
+    assert [int(averaging.find_state(s).count) for s in (within, without)] == [60, 60 * k]
+    iterates = theta[::k]
+    for label, rule in averaging.label_rules(rules).items():
+        outer = rule.weights(60 * k) @ iterates[np.arange(60 * k + 1) // k]
+        assert_close(averaging.averages(without)[label], outer)
+        assert_close(averaging.averages(within)[label], rule.weights(60) @ iterates)
+
+    def age(weights, updates):
+        return weights @ (60 - updates)
+
+    inner, outer = np.arange(61), np.arange(60 * k + 1) // k
+    f, ema = averaging.label_rules(rules).values()
+    assert abs(age(f.weights(60), inner) - age(f.weights(60 * k), outer)) < 1
+    assert age(ema.weights(60 * k), outer) < 0.3 * age(ema.weights(60), inner)
+
+
+def test_a_wsd_branch_goes_on_from_the_state_of_its_trunk():
+    trunk = schedules.constant(0.1)
+    branch = optax.sgd(schedules.Decay(trunk, start=3, horizon=5, floor=0.0))
+    _, state = train(optax.sgd(trunk), 4)
+    changes = []
+    for _ in range(3):
+        change, state = jax.jit(branch.update)(np.ones(2), state)
+        changes.append(float(change[0]))
+    np.testing.assert_allclose(changes, [-0.05, 0.0, np.nan], atol=1e-7)

@@ -1,0 +1,124 @@
+"""The scripts of launch/, started for real under bash with commands that pretend.
+
+Test files import the fixtures they use.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+LAUNCH = REPOSITORY / "launch"
+
+# Each writes what it was given into a file of the folder it works in, and does what HOW says.
+RECORDS = 'echo "$(basename "$0") $*" >>"$TOLD"\n'
+PYTHON = """
+index=0
+for given; do
+  if [[ $given == --process=* ]]; then index=${given#*=}; fi
+done
+echo "CUDA=${CUDA_VISIBLE_DEVICES-none} XLA=${XLA_FLAGS-} $*" >"process-$index.txt"
+echo "process $index speaks"
+sleep 20 >/dev/null 2>&1 & # a worker, which must not be left behind
+trap "kill $!" EXIT
+trap 'echo told >>"process-$index.txt"; exit "${ANSWER:-0}"' TERM
+trap 'echo interrupted >>"process-$index.txt"' INT
+touch "ready-$index"
+case "$HOW" in
+  "fails $index") sleep 0.1; exit 3 ;;
+  "all fail") sleep "0.$((5 * index + 1))"; exit $((9 - index)) ;;
+  "ends "*) exit "${HOW#ends }" ;;
+esac
+for _ in {1..200}; do sleep 0.05; done
+"""
+SRUN = """
+touch ready-0
+case "$HOW" in
+  "ends "*) exit "${HOW#ends }" ;;
+esac
+trap 'echo "killed the tasks" >>"$TOLD"; exit 137' TERM
+for _ in {1..200}; do
+  sleep 0.02
+  if [[ -e asked ]]; then exit "${ANSWER:-0}"; fi
+done
+"""
+SBATCH = """
+count=$(grep -c '^sbatch' "$TOLD")
+echo "$((100 * count));cluster"
+"""
+COMMANDS = {
+    "python": PYTHON,
+    "srun": RECORDS + SRUN,
+    "scancel": RECORDS + "touch asked\n",
+    "scontrol": RECORDS,
+    "sbatch": RECORDS + SBATCH,
+}
+
+
+@pytest.fixture(name="bin_path")
+def bin_path_fixture(tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in COMMANDS.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture(name="start")
+def start_fixture(bin_path, tmp_path):
+    """Starts a script in a folder of its own; what is left of it ends with the test."""
+    started = []
+
+    # A shell that starts the tests in the background makes all that they start deaf to Ctrl-C.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def start(script, *arguments, **variables):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "CUDA_"))}
+        changes = {
+            "PATH": f"{bin_path}:{os.environ['PATH']}",
+            "JAX_PLATFORMS": "",
+            "XLA_FLAGS": "",
+            "HOW": "waits",
+            "LOGS": str(tmp_path / "logs"),
+            "TOLD": str(tmp_path / "told.txt"),
+        }
+        process = subprocess.Popen(
+            ["bash", str(LAUNCH / script), *arguments],
+            cwd=tmp_path,
+            env=clean | changes | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+    signal.signal(signal.SIGINT, heard)
+
+
+def end(process):
+    said, _ = process.communicate(timeout=20)
+    return process.returncode, said
+
+
+def wait_for(folder, *names):
+    deadline = time.monotonic() + 10
+    while not all((folder / name).exists() for name in names):
+        assert time.monotonic() < deadline, names
+        time.sleep(0.02)
+    time.sleep(0.05)
+
+
+def told(folder):
+    file = folder / "told.txt"
+    return file.read_text().splitlines() if file.exists() else []

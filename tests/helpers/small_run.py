@@ -1,0 +1,168 @@
+"""A run small enough for a test: text, dataset, configuration, and programs compiled once.
+
+Test files import the fixtures they use. Each import is a fixture of its own to pytest, so what is
+dear is made once by the cached functions below; what lies on disk is made once for all workers.
+"""
+
+import fcntl
+import os
+import pathlib
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from anytime_jax.config import schema as config_lib
+from anytime_jax.config.schema import Config
+from anytime_jax.config.sections import MeshConfig
+from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.data.preparation import prepare
+from anytime_jax.data.sources import FileSource
+from anytime_jax.distributed import sharding
+from anytime_jax.training import step
+from configs import base
+
+HELPERS = pathlib.Path(__file__).resolve().parent
+LENGTH = 8
+BATCH = 8
+VOCABULARY = 300
+DATA_SEED = 3
+CHINCHILLA_STEPS = 10  # so landmarks are 9, 10, 18, 20, 36, 40, ...
+RULES = (6.25, 25.0)
+AVERAGES = ("f6.25", "f25")
+
+
+def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: Any) -> ConfigDict:
+    """A configuration file's worth of settings; `eval__every="3 steps"` changes a nested one."""
+    given = base.get_config()
+    given.name = "tiny"
+    given.run_dir = str(run_dir)
+    given.batch_size = BATCH
+    given.microbatches = 1
+    given.chinchilla_tokens = CHINCHILLA_STEPS * BATCH * LENGTH
+    given.stop = "1x"
+    given.averages = RULES
+    given.model.update(
+        layers=2,
+        heads=4,
+        width=16,
+        mlp_width=32,
+        length=LENGTH,
+        vocab_size=VOCABULARY,
+        embedding_rows=304,
+        dtype="float32",
+    )
+    given.data.path = str(data)
+    given.data.seed = DATA_SEED
+    given.schedule = ConfigDict(
+        {
+            "kind": "inverse_sqrt",
+            "peak": 1e-2,
+            "alpha": 7.0,
+            "warmup": "3 steps",
+            "warmup_init": 0.1,
+        }
+    )
+    given.eval.update(every="5 steps", tokens=10 * LENGTH, batch_size=8)
+    given.checkpoint.update(every="4 steps", keep=2)
+    given.log.update(every="3 steps", tensorboard=False)
+    given.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
+    return given
+
+
+def config(
+    run_dir: str | pathlib.Path, data: str | pathlib.Path = "data", **changes: Any
+) -> Config:
+    """The checked configuration of a tiny run."""
+    return config_lib.build(settings(run_dir, data, **changes).to_dict())
+
+
+def mesh(devices: int = 1, **axes: int) -> jax.sharding.Mesh:
+    """A mesh over the first of the fake devices."""
+    sizes = {"data": -1, "fsdp": 1, "tensor": 1, **axes}
+    return sharding.make_mesh(MeshConfig(**sizes), jax.devices()[:devices])
+
+
+_programs: dict[Any, step.Program] = {}
+
+
+def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
+    """`step.make_program`, with one set of compiled functions for all runs that share them."""
+    rules = tuple(given.averages.items())
+    kept = (rules, given.average_every, given.average_memory)
+    parts = (given.model, given.optimizer, given.schedule, kept, given.microbatches, given.seed)
+    if (parts, on) not in _programs:
+        _programs[parts, on] = step.make_program(given, on)
+    return _programs[parts, on]
+
+
+def made_once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], object]
+) -> pathlib.Path:
+    """A folder that the first worker to ask for it makes, and all of them share: none changes it.
+
+    Args:
+      factory: pytest's.
+      name: of the folder.
+      make: is given the folder, which is not there yet.
+    """
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, done = root / name, root / f"{name}.made"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another worker failed to make it
+            make(folder)
+            done.touch()
+    return folder
+
+
+def prepared(folder: pathlib.Path) -> DatasetInfo:
+    """Random words, prepared in a folder."""
+    words = random.Random(0)
+    pool = ["".join(words.choices("abcdefghij", k=words.randint(1, 6))) for _ in range(300)]
+    documents = [" ".join(words.choices(pool, k=12)) for _ in range(150)]
+    (folder / "text").mkdir(parents=True)
+    for i, document in enumerate(documents):
+        (folder / "text" / f"{i:03d}.txt").write_text(document)
+    source = FileSource("folder", str(folder / "text"), validation_share=0.15)
+    return prepare(source, folder / "data", length=LENGTH, vocabulary=VOCABULARY, workers=1)
+
+
+@pytest.fixture(scope="session", name="dataset")
+def dataset_fixture(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """A prepared dataset of random words: enough windows for about 4x."""
+    return load_dataset(made_once(tmp_path_factory, "tiny", prepared) / "data")
+
+
+def leaves(tree: Any) -> Mapping[str, Any]:
+    """The arrays of a tree by path, on the host."""
+    flat = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
+
+
+def write_config(path, run, data, **changes):
+    """A configuration file of a tiny run."""
+    path.write_text(
+        f"import sys\nsys.path.insert(0, {str(HELPERS)!r})\nimport small_run\n\n"
+        f"def get_config():\n"
+        f"    return small_run.settings({str(run)!r}, {str(data)!r}, **{changes!r})\n"
+    )
+    return path
+
+
+CHANGES = {
+    "data__builtin_megabytes": 0.3,
+    "chinchilla_tokens": 10 * 8 * 16,
+    "model__length": 16,
+    "eval__tokens": 40 * 16,
+    "eval__every": "6 steps",
+    "checkpoint__every": "4 steps",
+    "log__every": "3 steps",
+}

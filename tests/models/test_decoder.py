@@ -1,0 +1,420 @@
+"""The decoder against other people's implementations of it, run once (tests/oracles)."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_decoders import (
+    CONFIGS,
+    LAYERS,
+    OLMO,
+    OLMO2,
+    PAPER,
+    oracle,
+    slow,
+)
+
+from anytime_jax.models import decoder
+from anytime_jax.models.attention import causal_attention, rotary_table, rotate
+from anytime_jax.models.loss import token_losses
+from anytime_jax.models.matmul import product
+
+
+def run(config, params, tokens):
+    """Loss, logits and gradients of the mean token loss."""
+
+    def loss(params):
+        logits = decoder.apply(config, params, tokens[:, :-1])
+        return token_losses(logits, tokens[:, 1:]).mean(), logits
+
+    (value, logits), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return value, logits, grads
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layer_loop", "attention", "remat"),
+    [
+        ("olmo", "scan", "plain", "none"),
+        ("olmo", "unroll", "blocks", "none"),
+        ("olmo2", "scan", "blocks", "products"),
+        ("olmo", "scan", "xla", "full"),
+        ("olmo2", "scan", "plain", "none"),
+        ("olmo2", "unroll", "xla", "full"),
+        slow("olmo", "scan", "plain", "products"),
+        slow("olmo", "scan", "blocks", "full"),
+        slow("olmo", "unroll", "plain", "products"),
+        slow("olmo2", "unroll", "blocks", "none"),
+        slow("olmo", "scan", "plain", "full"),
+        slow("olmo", "scan", "xla", "none"),
+        slow("olmo", "scan", "xla", "products"),
+        slow("olmo", "unroll", "plain", "none"),
+        slow("olmo", "unroll", "plain", "full"),
+        slow("olmo", "unroll", "xla", "none"),
+        slow("olmo", "unroll", "xla", "products"),
+        slow("olmo", "unroll", "xla", "full"),
+        slow("olmo2", "scan", "plain", "products"),
+        slow("olmo2", "scan", "xla", "full"),
+        slow("olmo2", "unroll", "plain", "none"),
+        slow("olmo2", "unroll", "xla", "products"),
+    ],
+)
+def test_logits_and_gradients_of_the_oracle(architecture, layer_loop, attention, remat):
+    config = dataclasses.replace(
+        CONFIGS[architecture], layer_loop=layer_loop, attention=attention, remat=remat
+    )
+    arrays, params, grads = oracle(architecture)
+    loss, found_logits, found_grads = run(config, params, arrays["tokens"])
+    assert found_logits.dtype == jnp.float32
+    np.testing.assert_allclose(found_logits, arrays["logits"], rtol=0, atol=1e-5)
+    assert float(loss) == pytest.approx(float(arrays["loss"]), abs=1e-6)
+    assert jax.tree.structure(found_grads) == jax.tree.structure(grads)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6), found_grads, grads
+    )
+
+
+def test_the_oracle_has_every_parameter():
+    for architecture, config in CONFIGS.items():
+        arrays, params, _ = oracle(architecture)
+        shapes = jax.tree.map(lambda leaf: leaf.shape, decoder.param_shapes(config))
+        assert shapes == jax.tree.map(lambda leaf: leaf.shape, params)
+        theirs = sum(value.size for name, value in arrays.items() if name.startswith("param/"))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == theirs
+
+
+def test_every_parameter_is_float32_and_named_for_the_placement_rule():
+    for config in (PAPER, OLMO2):
+        shapes = decoder.param_shapes(config)
+        assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+        named = {**shapes, **shapes["blocks"]}
+        for name, axes in decoder.PARAMETER_AXES.items():
+            stacked = name in shapes["blocks"]
+            assert len(named[name].shape) == len(axes) + stacked
+        matrices = {name for name, leaf in named.items() if hasattr(leaf, "shape")}
+        assert matrices == set(decoder.PARAMETER_AXES)
+
+
+@pytest.mark.parametrize(
+    ("layers", "blocks", "total"),
+    [(12, 150_994_944, 216_843_264), (24, 301_989_888, 367_887_360)],
+    ids=["150M", "300M"],
+)
+def test_parameter_counts_of_the_paper(layers, blocks, total):
+    config = dataclasses.replace(PAPER, layers=layers)
+    assert decoder.count_params(config) == {"blocks": blocks, "head": 32_128 * 1024, "all": total}
+    # By hand: 4 D^2 of attention and 8 D^2 of MLP; 4 norms a block, one at the end, two tables.
+    D = 1024
+    assert blocks == layers * 12 * D * D
+    assert total == blocks + (4 * layers + 1) * D + 2 * 32_128 * D
+
+
+def test_parameter_count_of_a_gated_mlp():
+    D, F, V = 32, 96, 96
+    blocks = LAYERS * (4 * D * D + 3 * D * F)
+    expected = {"blocks": blocks, "head": D * V, "all": blocks + (4 * LAYERS + 1) * D + 2 * D * V}
+    assert decoder.count_params(OLMO2) == expected
+
+
+# What each choice of arithmetic does, beside leaving the numbers as they are.
+
+
+def text_of_gradient(config):
+    _, params, _ = oracle(config.architecture)
+    tokens = np.zeros((2, 8), np.int32)
+    return str(jax.make_jaxpr(jax.grad(lambda p: decoder.apply(config, p, tokens).sum()))(params))
+
+
+def test_layers_are_scanned_or_unrolled_as_asked():
+    for layer_loop, unroll in (("scan", 1), ("unroll", LAYERS)):
+        config = dataclasses.replace(OLMO, layer_loop=layer_loop)
+        assert f"unroll={unroll}\n" in text_of_gradient(config)
+
+
+def test_rematerialisation_is_as_asked():
+    texts = {
+        remat: text_of_gradient(dataclasses.replace(OLMO, remat=remat))
+        for remat in ("none", "products", "full")
+    }
+    # The MLP's erf runs in the forward pass, and again in the backward pass unless it was saved.
+    assert [text.count(" erf ") for text in texts.values()] == [1, 2, 2]
+    # So do the two products of attention, which have batch axes; the others only with "full".
+    none, products, full = (text.count(" dot_general[") for text in texts.values())
+    assert none == 3 * 7
+    assert products == none + 2
+    assert full >= none + 5
+
+
+@pytest.mark.parametrize("attention", ["plain", "blocks", "xla", "cudnn"])
+def test_the_attention_asked_for_is_used(attention, monkeypatch):
+    used = []
+
+    def record(q, k, v, *, is_causal, implementation):
+        assert is_causal
+        assert {y.dtype for y in (q, k, v)} == {jnp.dtype("bfloat16")}
+        used.append(implementation)
+        return v
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", record)
+    config = dataclasses.replace(OLMO, attention=attention, dtype="bfloat16")
+    _, params, _ = oracle("olmo")
+    jax.eval_shape(lambda p: decoder.apply(config, p, jnp.zeros((1, 4), jnp.int32)), params)
+    assert set(used) == {attention} - {"plain", "blocks"}
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 16])
+def test_attention_in_blocks_is_attention(length):
+    """Whatever the blocks make of the length; with scores so large that a maximum is needed."""
+    rng = np.random.default_rng(length)
+    heads = (rng.normal(size=(3, 2, length, 4, 8)) * [[[[[30]]]], [[[[1]]]], [[[[1]]]]]).astype(
+        "f4"
+    )
+    sensitivity = rng.normal(size=heads.shape[1:])
+
+    def both(path):
+        def weighed(heads):
+            return (causal_attention(*heads, "float32", path) * sensitivity).sum()
+
+        return jax.jit(jax.value_and_grad(weighed))(heads)
+
+    (plain, plain_grad), (blocks, blocks_grad) = both("plain"), both("blocks")
+    assert float(blocks) == pytest.approx(float(plain), rel=1e-6)
+    np.testing.assert_allclose(blocks_grad, plain_grad, rtol=1e-5, atol=2e-5)
+
+
+def test_automatic_attention(monkeypatch):
+    single = dataclasses.replace(OLMO, attention="auto")
+    half = dataclasses.replace(single, dtype="bfloat16")
+    assert decoder.resolve_attention(dataclasses.replace(half, attention="xla")) == "xla"
+    for platform, of_single, of_half in (
+        ("cpu", "blocks", "blocks"),
+        ("gpu", "xla", "cudnn"),
+        ("tpu", "xla", "xla"),
+    ):
+        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
+        assert decoder.resolve_attention(single) == of_single
+        assert decoder.resolve_attention(half) == of_half
+
+
+# 16-bit products.
+
+
+def test_16_bit_products_are_near_float32():
+    """Operands have 8 bits: the logits, of size 1 to 3, move by some 1e-2; the gradients by 3%."""
+    arrays, params, grads = oracle("olmo")
+    config = dataclasses.replace(OLMO, dtype="bfloat16")
+    loss, logits, found = run(config, params, arrays["tokens"])
+    assert logits.dtype == jnp.float32
+    error = np.abs(np.asarray(logits) - arrays["logits"])
+    assert 1e-4 < error.max() < 3e-2  # above: they are not float32 in disguise
+    assert float(loss) == pytest.approx(float(arrays["loss"]), abs=2e-3)
+
+    def near(value, exact):
+        assert value.dtype == jnp.float32
+        assert np.linalg.norm(value - exact) < 0.03 * np.linalg.norm(exact)
+
+    jax.tree.map(near, found, grads)
+
+
+SPECS = {
+    "bld,dce->blce": ((2, 5, 8), (8, 3, 4)),
+    "bld,dv->blv": ((2, 5, 8), (8, 7)),
+    "blhk,bmhk->bhlm": ((2, 5, 3, 4), (2, 6, 3, 4)),
+    "bhlm,bmhk->blhk": ((2, 3, 5, 6), (2, 6, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_products_and_their_gradients(spec):
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=shape).astype(np.float32) for shape in SPECS[spec])
+    cotangent = rng.normal(size=np.einsum(spec, x, y).shape).astype(np.float32)
+
+    def found(dtype):
+        out, back = jax.vjp(lambda x, y: product(spec, x, y, dtype), x, y)
+        return [out, *back(jnp.asarray(cotangent))]
+
+    def exact(x, y, cotangent):
+        x, y, cotangent = (jnp.asarray(a, jnp.float32) for a in (x, y, cotangent))
+        einsum = functools.partial(jnp.einsum, spec, precision="highest")
+        out, back = jax.vjp(einsum, x, y)
+        return [out, *back(cotangent)]
+
+    for ours, plain in zip(found("float32"), exact(x, y, cotangent), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-6)
+    # In 16 bits: the products of the rounded operands, the cotangent rounded too.
+    rounded = [jnp.asarray(a).astype(jnp.bfloat16) for a in (x, y, cotangent)]
+    for ours, plain in zip(found("bfloat16"), exact(*rounded), strict=True):
+        assert ours.dtype == jnp.float32
+        np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-6)
+
+
+# Initialisation.
+
+
+@functools.cache
+def wide_init(architecture):
+    config = dataclasses.replace(
+        CONFIGS[architecture], layers=3, width=64, mlp_width=192, vocab_size=500, embedding_rows=512
+    )
+    return config, jax.jit(lambda: decoder.init_params(config, jax.random.key(7)))()
+
+
+def check_truncated_normal(values, sigma):
+    """Mean, spread and cut of a sample, each within five standard errors."""
+    x = np.asarray(values, np.float64).ravel() / sigma
+    density = math.exp(-4.5) / math.sqrt(2 * math.pi)
+    inside = math.erf(3 / math.sqrt(2))
+    variance = 1 - 6 * density / inside  # of a unit normal cut at three sigma: 0.9866^2
+    assert math.sqrt(variance) == pytest.approx(0.9866, abs=1e-4)
+    assert abs(x.mean()) < 5 * math.sqrt(variance / x.size)
+    assert abs(x.var() / variance - 1) < 5 * math.sqrt(2 / x.size)
+    assert 2.5 < np.abs(x).max() <= 3 * (1 + 1e-6)
+
+
+def test_initialisation_of_olmo():
+    config, params = wide_init("olmo")
+    D, F = config.width, config.mlp_width
+    check_truncated_normal(params["embedding"], 1 / math.sqrt(D))
+    check_truncated_normal(params["head"], 1 / math.sqrt(D))
+    for layer in range(config.layers):
+        block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
+        for part in range(3):
+            check_truncated_normal(block["qkv"][:, part], 1 / math.sqrt(D))
+        check_truncated_normal(block["mlp_in"], 1 / math.sqrt(D))
+        check_truncated_normal(block["attn_out"], 1 / math.sqrt(2 * D * (layer + 1)))
+        check_truncated_normal(block["mlp_out"], 1 / math.sqrt(2 * F * (layer + 1)))
+
+
+def test_initialisation_of_olmo2():
+    _, params = wide_init("olmo2")
+    for leaf in jax.tree.leaves(params):
+        if leaf.ndim > 2 or leaf.shape[0] > 100 or leaf.shape[-1] > 100:
+            check_truncated_normal(leaf, 0.02)
+
+
+@pytest.mark.parametrize("architecture", ["olmo", "olmo2"])
+def test_norms_start_at_one_and_nothing_is_drawn_twice(architecture):
+    _, params = wide_init(architecture)
+    norms = [params["final_norm"], *(params["blocks"][f"{n}_norm"] for n in ("attn", "mlp"))]
+    norms += [params["blocks"][f"{n}_norm"] for n in "qk"]
+    for norm in norms:
+        assert set(norm) == {"scale"}
+        np.testing.assert_array_equal(norm["scale"], 1)
+    matrices = [params["embedding"], params["head"].T]
+    for name in ("qkv", "attn_out", "mlp_in", "mlp_out"):
+        matrices += list(params["blocks"][name])
+    samples = np.stack([np.asarray(m).ravel()[:4096] for m in matrices])
+    correlations = np.corrcoef(samples) - np.eye(len(samples))
+    assert np.abs(correlations).max() < 6 / math.sqrt(4096)
+
+
+def test_initialisation_follows_its_key_and_not_the_layer_loop():
+    config, params = wide_init("olmo")
+    unrolled = dataclasses.replace(config, layer_loop="unroll")
+    init = jax.jit(functools.partial(decoder.init_params, unrolled))
+    other = init(jax.random.key(7))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params, other)
+    third = init(jax.random.key(8))
+    assert np.abs(params["blocks"]["qkv"] - third["blocks"]["qkv"]).max() > 0.1
+
+
+def test_initial_loss():
+    """About ln V plus half the variance of the logits, which the head makes 0.9866^2."""
+    config, params = wide_init("olmo")
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (8, 65))
+    logits = jax.jit(functools.partial(decoder.apply, config))(params, tokens[:, :-1])
+    loss = float(token_losses(logits, tokens[:, 1:]).mean())
+    variance = float(np.var(logits, axis=-1).mean())
+    assert variance == pytest.approx(0.9866**2, rel=0.05)
+    assert loss == pytest.approx(math.log(512) + variance / 2, abs=0.1)
+    # The paper's: 10.86.
+    assert math.log(32_128) + 0.9866**2 / 2 == pytest.approx(10.86, abs=0.01)
+
+
+# Order.
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention"), [("olmo", "plain"), ("olmo", "xla"), ("olmo2", "plain")]
+)
+def test_a_token_cannot_see_the_future(architecture, attention):
+    config = dataclasses.replace(CONFIGS[architecture], attention=attention)
+    arrays, params, _ = oracle(architecture)
+    logits = jax.jit(functools.partial(decoder.apply, config))
+    tokens = arrays["tokens"][:, :-1]
+    before = np.asarray(logits(params, tokens))
+    for k in (0, 7, 15):
+        changed = tokens.copy()
+        changed[:, k] = (changed[:, k] + 1) % config.vocab_size
+        after = np.asarray(logits(params, changed))
+        np.testing.assert_array_equal(after[:, :k], before[:, :k])
+        assert (np.abs(after[:, k:] - before[:, k:]).max(axis=-1) > 1e-6).all()
+
+
+def test_rows_of_a_batch_are_apart():
+    arrays, params, _ = oracle("olmo")
+    logits = jax.jit(functools.partial(decoder.apply, OLMO))
+    tokens = arrays["tokens"][:, :-1]
+    both = np.asarray(logits(params, tokens))
+    swapped = np.asarray(logits(params, tokens[::-1]))
+    np.testing.assert_allclose(swapped[::-1], both, rtol=0, atol=2e-6)
+
+
+def test_rotation_is_a_turn_in_each_plane():
+    """Channel i and its partner K/2 further are one complex number, turned by its frequency."""
+    K, L, theta = 8, 50, 10_000.0
+    x = np.random.default_rng(0).normal(size=(1, L, 2, K)).astype(np.float32)
+    frequency = theta ** (-2 * np.arange(K // 2) / K)
+    turn = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
+    turned = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * turn
+    found = rotate(jnp.asarray(x), rotary_table(L, K, theta))
+    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+def test_rotated_products_depend_on_the_distance_only():
+    K, L = 8, 64
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(np.tile(rng.normal(size=(1, 1, 1, K)), (1, L, 1, 1))) for _ in range(2))
+    angles = rotary_table(L, K, 100.0)
+    q, k = (np.asarray(rotate(y, angles))[0, :, 0] for y in (q, k))
+    products = q @ k.T
+    for distance in (-40, -1, 0, 1, 17):
+        diagonal = np.diagonal(products, distance)
+        np.testing.assert_allclose(diagonal, diagonal[0], rtol=0, atol=2e-5)
+    assert np.ptp(products[0]) > 0.1
+
+
+# Settings.
+
+INVALID = [
+    ({"layers": 0}, "layers = 0 is not allowed: it must be a whole number from 1"),
+    ({"heads": 0}, "heads = 0"),
+    ({"width": 32.0}, r"width = 32\.0"),
+    ({"mlp_width": -1}, "mlp_width = -1"),
+    ({"length": 0}, "length = 0"),
+    ({"vocab_size": True}, "vocab_size = True"),
+    (
+        {"embedding_rows": 89},
+        "embedding_rows = 89 is not allowed: it must be a whole number from 90",
+    ),
+    ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
+    ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
+    ({"architecture": "gpt"}, "architecture = 'gpt' is not allowed: .* one of olmo, olmo2"),
+    ({"dtype": "float16"}, "dtype = 'float16'"),
+    ({"attention": "flash"}, "attention = 'flash' .* auto, plain, blocks, xla, cudnn"),
+    ({"layer_loop": "loop"}, "layer_loop = 'loop'"),
+    ({"remat": "some"}, "remat = 'some'"),
+    ({"heads": 3}, "heads = 3 .* splits width = 32 into heads of an even size"),
+    ({"heads": 32}, "heads = 32 .* heads of an even size"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), INVALID, ids=[m for _, m in INVALID])
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(OLMO, **change)

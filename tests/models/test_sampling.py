@@ -1,0 +1,226 @@
+"""Text drawn from a decoder: the distribution of a token, and the text as it goes on."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_decoders import OLMO, oracle
+from scipy import stats
+
+from anytime_jax.models import decoder
+from anytime_jax.models.sampling import Sampling, choose, stream
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=0)
+NARROW = Sampling(temperature=0.8, top_k=11, top_p=0.9, seed=0)
+EOS = 1
+W = OLMO.vocab_size
+
+
+@functools.cache
+def weights():
+    """The oracle's, with the rows beyond the vocabulary made likely."""
+    _, params, _ = oracle("olmo")
+    head = np.array(params["head"])
+    head[:, W:] = 100 * head[:, :1]
+    return jax.device_put({**params, "head": head})
+
+
+@functools.cache
+def indifferent():
+    """Weights for which every token is as likely as any other."""
+    return {**weights(), "head": jnp.zeros_like(weights()["head"])}
+
+
+@functools.cache
+def logits_at():
+    apply = jax.jit(functools.partial(decoder.apply, OLMO))
+
+    def at(ids):
+        padded = np.pad(np.asarray(ids), (0, OLMO.length - len(ids)))
+        return np.asarray(apply(weights(), padded[None]))[0, len(ids) - 1, :W]
+
+    return at
+
+
+def sample(prompt, sampling, count, stop_id=EOS, params=None, config=OLMO):
+    return list(stream(config, params or weights(), prompt, sampling, count, stop_id))
+
+
+# One token.
+
+
+def exact(sampling, logits):
+    """The distribution in float64, by the words of the docstring."""
+    p = np.exp(np.asarray(logits, np.float64) / sampling.temperature)
+    likely_first = sorted(range(len(p)), key=lambda i: (-p[i], i))
+    kept = likely_first[: sampling.top_k] if sampling.top_k else likely_first
+    if sampling.top_p < 1:
+        whole = sum(p[i] for i in kept)
+        smallest, held = [], 0.0
+        while held < sampling.top_p:
+            smallest.append(kept[len(smallest)])
+            held += p[smallest[-1]] / whole
+        kept = smallest
+    left = np.zeros_like(p)
+    left[kept] = p[kept]
+    return left / left.sum()
+
+
+def check_drawn(ids, expected):
+    """No token outside the distribution's, and a chi-square that one in 10,000 exceeds."""
+    counts = np.bincount(np.asarray(ids), minlength=len(expected))
+    assert counts[expected == 0].sum() == 0
+    inside = expected > 0
+    if inside.sum() > 1:
+        assert stats.chisquare(counts[inside], len(ids) * expected[inside]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [
+        (1.0, 0, 1.0),
+        (0.5, 0, 1.0),
+        (1.0, 7, 1.0),
+        (1.0, 0, 0.8),
+        (1.5, 9, 0.6),
+        (0.7, 1, 1.0),
+        (1.0, 0, 1e-6),
+        (1.0, 1000, 0.95),
+    ],
+)
+def test_a_token_has_the_distribution_of_the_softmax(temperature, top_k, top_p):
+    sampling = Sampling(temperature, top_k, top_p, seed=0)
+    logits = np.random.default_rng(1).normal(size=40).astype(np.float32)
+    logits[[3, 8, 20]] = logits.max()  # three alike: ids decide
+    keys = jax.random.split(jax.random.key(5), 20_000)
+    draw = jax.jit(jax.vmap(functools.partial(choose, sampling, jnp.asarray(logits))))
+    ids = draw(keys)
+    assert ids.dtype == jnp.int32
+    check_drawn(ids, exact(sampling, logits))
+
+
+def test_the_first_token_of_many_seeds():
+    """Through the whole of `stream`: the logits are those of `model.apply`, the seed is the key."""
+    prompt = [5, 17, 3]
+    made = [sample(prompt, dataclasses.replace(NARROW, seed=s), 1, 89) for s in range(400)]
+    ids = [one[0] if one else 89 for one in made]  # a stop is a token as well
+    check_drawn(ids, exact(NARROW, logits_at()(prompt)))
+
+
+def test_the_tokens_of_one_text_are_drawn_apart_and_all_exist():
+    ids = []
+    for seed in range(12):  # each until a token that is as likely as the others: 90 on average
+        ids += sample([], dataclasses.replace(PLAIN, seed=seed), 400, params=indifferent())
+    expected = np.full(W, 1 / (W - 1))
+    expected[EOS] = 0
+    assert len(ids) > 600
+    check_drawn(ids, expected)
+    pairs = np.corrcoef(ids[:-1], ids[1:])[0, 1]
+    assert abs(pairs) < 5 / np.sqrt(len(ids))
+
+
+# A text.
+
+
+def continue_greedily(prompt, count):
+    """The most likely token, count times, each from the whole context anew."""
+    context, made = list(prompt), []
+    for _ in range(count):
+        if len(context) > OLMO.length:
+            context = context[-OLMO.length // 2 :]
+        made.append(int(logits_at()(context).argmax()))
+        context.append(made[-1])
+    return made
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 15, 16, 17, 40])
+def test_greedy_is_the_argmax_of_the_whole_context_over_and_over(length):
+    prompt = np.random.default_rng(length).integers(2, W, length)
+    expected = continue_greedily(prompt, 45)
+    never = next(i for i in range(W) if i not in expected)
+    assert sample(prompt, GREEDY, 45, never) == expected
+
+
+def test_the_text_ends_at_its_stop_or_after_its_count():
+    prompt = [5, 17, 3]
+    whole = sample(prompt, PLAIN, 60, 0)
+    assert len(set(whole)) > 20
+    stop = whole[9]
+    assert sample(prompt, PLAIN, 60, stop) == whole[: whole.index(stop)]
+    assert sample(prompt, PLAIN, 5, 0) == whole[:5]
+    assert sample(prompt, PLAIN, 0, 0) == []
+
+
+def test_an_empty_prompt_starts_as_documents_do():
+    assert sample([], GREEDY, 12, EOS) == continue_greedily([EOS], 12)
+    assert sample([50], GREEDY, 12, EOS) != continue_greedily([EOS], 12)
+
+
+def test_the_same_seed_gives_the_same_text():
+    assert sample([5], PLAIN, 30, 0) == sample([5], PLAIN, 30, 0)
+    assert sample([5], PLAIN, 30, 0) != sample([5], dataclasses.replace(PLAIN, seed=1), 30, 0)
+
+
+def test_a_context_of_one_token():
+    config = dataclasses.replace(OLMO, length=1)
+    assert len(sample([5, 6], PLAIN, 4, 0, config=config)) == 4
+
+
+def test_nothing_is_compiled_for_a_token_a_prompt_or_a_seed(compilations):
+    sample([5, 6], NARROW, 2, 0)
+    with compilations() as count:
+        for length in (1, 3, 11, 16, 30):
+            given = dataclasses.replace(NARROW, seed=length)
+            assert sample(range(2, 2 + length), given, 40, 0)
+        assert count() == 0
+
+
+def test_prompts_of_many_lengths_share_a_few_programs(compilations):
+    config = dataclasses.replace(OLMO, length=100)
+    sample(range(2, 22), GREEDY, 2, 0, config=config)
+    with compilations() as count:
+        for length in (17, 33, 64):
+            sample(range(2, 2 + length), GREEDY, 1, 0, config=config)
+        assert count() == 0
+        for length in (65, 80):
+            sample(range(2, 2 + length), GREEDY, 1, 0, config=config)
+        assert count() == 1
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": -1.0}, r"temperature = -1\.0 is not allowed: it must be 0 for the most"),
+        ({"temperature": 1e-9}, "temperature = 1e-09"),
+        ({"temperature": float("nan")}, "temperature = nan"),
+        ({"top_k": -1}, "top_k = -1 is not allowed: it must be a whole number from 0"),
+        ({"top_k": 0.5}, r"top_k = 0\.5"),
+        ({"top_p": 0.0}, r"top_p = 0\.0 is not allowed: it must be above 0"),
+        ({"top_p": 1.5}, r"top_p = 1\.5 is not allowed: it must be a fraction"),
+        ({"seed": -1}, "seed = -1"),
+    ],
+)
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(PLAIN, **change)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "stop_id", "message"),
+    [
+        ([W], 1, EOS, "prompt_ids = 90 is not allowed: it must be the id of a token, from 0 to 89"),
+        ([-1], 1, EOS, "prompt_ids = -1"),
+        ([5], 1, W, "stop_id = 90"),
+        ([5], -1, EOS, "count = -1"),
+    ],
+)
+def test_what_is_no_token_is_refused_before_the_first(prompt, count, stop_id, message):
+    with pytest.raises(ValueError, match=message):
+        stream(OLMO, weights(), prompt, PLAIN, count, stop_id)

@@ -1,0 +1,415 @@
+"""The contract of branches: what they inherit, what they may change, and that the trunk is left."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import small_run
+from small_run import dataset_fixture  # noqa: F401
+from training_runs import (  # noqa: F401
+    after,
+    bits,
+    finished,
+    records,
+    saved,
+    shared_programs_fixture,
+    start,
+)
+
+from anytime_jax import averaging, schedules
+from anytime_jax.checkpoints.verification import read_meta, saved_steps
+from anytime_jax.commands import runs
+from anytime_jax.config import schema
+from anytime_jax.data.preparation import prepare
+from anytime_jax.data.sources import FileSource
+from anytime_jax.data.windows import Windows
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.training import branching, preflight
+from anytime_jax.training.trainer import Outcome
+
+CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
+TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at landmarks alone
+WSD = {**CONSTANT, "kind": "wsd", "horizon": "branch", "floor": 0.1, "shape": "linear"}
+
+
+@pytest.fixture(scope="module", name="trunk")
+def trunk_fixture(dataset, tmp_path_factory):
+    """A constant run to 2x, 20 updates: landmarks 9, 10, 18, 20."""
+    return finished(tmp_path_factory, "trunk", dataset, stop="2x", **TRUNK)
+
+
+@pytest.fixture(scope="module", name="longer")
+def longer_fixture(dataset, tmp_path_factory):
+    """The same to 3x, 30 updates, in one go."""
+    return finished(tmp_path_factory, "longer", dataset, stop="3x", **TRUNK)
+
+
+@pytest.fixture(scope="module", name="branched")
+def branched_fixture(trunk, dataset, tmp_path_factory):
+    """A WSD branch of the trunk to 2x, which writes every update down; and what it said."""
+    run = tmp_path_factory.mktemp("branched") / "branch"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "make_program", small_run.program)
+        outcome, said = leave(run, trunk, dataset, log__every="1 steps")
+    assert outcome == Outcome(20, "stop")
+    return run, said
+
+
+def leave(run, trunk, dataset, multiple=2.0, **changes):
+    """One start of a WSD branch."""
+    changes = {"schedule": WSD, "stop": "horizon", **changes}
+    if "branch__step" not in changes:
+        changes["branch__multiple"] = multiple
+    return start(run, dataset, branch__from_run=str(trunk), **changes)
+
+
+def everything(folder):
+    """Every file under a folder with its content and time."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), os.stat(path).st_mtime_ns) for path in files}
+
+
+# What a branch is
+
+
+def test_a_branch_is_the_run_that_would_have_decayed_there(branched, trunk, dataset, tmp_path):
+    """Bitwise: parameters, moments, averages and records of a WSD run that never branched."""
+    branching, said = branched
+    assert f"branch   of {trunk}, which it leaves at 18 steps (1.8x" in said
+    whole = {**TRUNK, "schedule": {**WSD, "horizon": "2x"}, "stop": "horizon"}
+    start(tmp_path, dataset, log__every="1 steps", **whole)
+    assert bits(branching, 20) == bits(tmp_path, 20)
+    assert records(branching) == [row for row in records(tmp_path) if row[0] > 18]
+    assert bits(branching, 20) != bits(trunk, 20)
+
+
+@pytest.mark.slow
+def test_a_branch_of_a_trunk_whose_batch_grows(dataset, tmp_path):
+    """It leaves at 90% of the samples, and is the run that would have decayed there."""
+    grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
+    start(tmp_path / "trunk", dataset, stop="3x", schedule=CONSTANT, **grown)
+    kept = saved_steps(tmp_path / "trunk")
+    assert kept[:4] == [9, 10, 14, 15]  # 2x is 160 windows: 10 of 8 and 5 of 16
+    outcome, _ = leave(tmp_path / "branch", tmp_path / "trunk", dataset, **grown)
+    assert outcome == Outcome(15, "stop")
+    whole = {"schedule": {**WSD, "horizon": "2x"}, "stop": "horizon", **grown}
+    start(tmp_path / "whole", dataset, **whole)
+    assert bits(tmp_path / "branch", 15) == bits(tmp_path / "whole", 15)
+    with pytest.raises(InputError, match=r"batch_growth was .*1x.*, is \[\]"):
+        leave(tmp_path / "other", tmp_path / "trunk", dataset, microbatches=2, data__repeat=True)
+
+
+def test_it_leaves_the_trunk_as_it_was_and_the_trunk_goes_on(trunk, longer, dataset, tmp_path):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    before = everything(mine)
+    leave(tmp_path / "branch", mine, dataset)
+    assert everything(mine) == before
+    start(mine, dataset, stop="3x", **TRUNK)
+    assert bits(mine, 30) == bits(longer, 30)
+
+
+def test_the_rate_of_a_branch(branched):
+    rates = {step: values["lr"] for step, _, values in records(branched[0]) if "lr" in values}
+    wanted = schedules.wsd(1e-2, start=18, horizon=20, warmup_steps=3).evaluate([18, 19])
+    np.testing.assert_allclose([rates[19], rates[20]], wanted, rtol=1e-6)
+    assert sorted(rates) == [19, 20]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "floor"), [("1-sqrt", 0.1), ("cosine", 0.0)])
+def test_other_shapes_and_a_decay_to_nothing(shape, floor, trunk, dataset, tmp_path):
+    given = {**WSD, "shape": shape, "floor": floor}
+    leave(tmp_path, trunk, dataset, schedule=given, log__every="1 steps")
+    rates = [values["lr"] for _, _, values in records(tmp_path) if "lr" in values]
+    half = {"1-sqrt": 1 - np.sqrt(0.5), "cosine": 0.5}[shape]
+    np.testing.assert_allclose(rates, [1e-2, 1e-2 * (floor + (1 - floor) * half)], rtol=1e-6)
+
+
+def test_a_branch_is_averaged_on(trunk, dataset, tmp_path):
+    """Its averages are those of the trunk, moved by the weights of every update of its own."""
+    leave(tmp_path, trunk, dataset, checkpoint__every="1 steps", checkpoint__keep=5)
+    before = small_run.leaves(averaging.averages(saved(trunk, 18).state.opt_state)["f25"])
+    for step in (19, 20):
+        state = saved(tmp_path, step).state
+        theta = small_run.leaves(state.params)
+        left = 1 - 2 ** (-25 / step)
+        before = {k: x + left * (theta[k].astype(np.float64) - x) for k, x in before.items()}
+    found = small_run.leaves(averaging.averages(state.opt_state)["f25"])
+    for name, wanted in before.items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-7)
+    labels = {name for _, _, values in records(tmp_path) for name in values if "eval/" in name}
+    assert labels == {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
+
+
+@pytest.mark.slow
+def test_it_may_keep_other_averages(trunk, dataset, tmp_path):
+    _, said = leave(tmp_path, trunk, dataset, averages=(25.0, 50.0))
+    assert "average f50 is new: it starts from the weights at step 18" in said
+    assert "average f6.25 is no longer kept" in said
+
+
+def test_where_it_comes_from_is_written_down(branched, trunk):
+    branching, _ = branched
+    digest = read_meta(trunk / "checkpoints" / "18")["digest"]
+    about = json.loads((branching / "run.json").read_text())
+    place = {"step": 18, "checkpoint": digest, "samples": 18 * small_run.BATCH}
+    assert about["branch"] == {"from_run": str(trunk), **place}
+    assert about["identity"]["branch.checkpoint"] == digest
+    assert read_meta(branching / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
+
+
+@pytest.mark.slow
+def test_a_step_leaves_the_checkpoint_whose_ninety_percent_it_is(trunk, dataset, tmp_path):
+    leave(tmp_path / "step", trunk, dataset, branch__step=18)
+    leave(tmp_path / "multiple", trunk, dataset)
+    assert bits(tmp_path / "step", 20) == bits(tmp_path / "multiple", 20)
+
+
+@pytest.mark.slow
+def test_a_step_with_a_horizon_of_its_own(trunk, dataset, tmp_path):
+    given = {**WSD, "horizon": "24 steps"}
+    outcome, _ = leave(tmp_path, trunk, dataset, branch__step=18, schedule=given)
+    assert outcome == Outcome(24, "stop")
+    built = small_run.config(
+        "x", schedule=given, stop="horizon", branch__from_run="t", branch__step=18
+    )
+    assert built.schedule == schedules.wsd(1e-2, start=18, horizon=24, warmup_steps=3)
+
+
+# Going on
+
+
+def test_a_run_goes_on_in_another_directory(trunk, longer, dataset, tmp_path):
+    """Bitwise the run that went on in its own."""
+    outcome, _ = leave(tmp_path, trunk, dataset, stop="3x", branch__step=20, **TRUNK)
+    assert outcome == Outcome(30, "stop")
+    assert bits(tmp_path, 30) == bits(longer, 30)
+    later = [row for row in records(longer) if row[0] >= 20]
+    assert records(tmp_path)[1:] == later[1:]
+    assert records(tmp_path)[0] == later[0]  # evaluated again, to the same bits
+
+
+@pytest.mark.parametrize("updates", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_branch_that_was_killed_goes_on_without_its_trunk(
+    updates, branched, trunk, dataset, tmp_path
+):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(updates))
+    assert outcome == Outcome(18 + updates, "interrupted")
+    shutil.rmtree(mine)
+    leave(tmp_path / "cut", mine, dataset)
+    assert bits(tmp_path / "cut", 20) == bits(branched[0], 20)
+
+
+@pytest.mark.slow
+def test_a_branch_leaves_a_branch(trunk, dataset, tmp_path):
+    leave(tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="4x", branch__step=20)
+    leave(tmp_path / "decay", tmp_path / "on", dataset, multiple=4.0)
+    start(tmp_path / "whole", dataset, schedule={**WSD, "horizon": "4x"}, stop="horizon")
+    assert bits(tmp_path / "decay", 40) == bits(tmp_path / "whole", 40)
+
+
+# Other data
+
+
+@pytest.fixture(scope="module", name="second")
+def second_fixture(dataset, tmp_path_factory):
+    """Other text of the same vocabulary."""
+    folder = tmp_path_factory.mktemp("second")
+    (folder / "text").mkdir()
+    for i in range(60):
+        (folder / "text" / f"{i}.txt").write_text(f"{'zebra ' * (i % 7 + 1)} jumps {i} " * 6)
+    source = FileSource("folder", str(folder / "text"), validation_share=0.3)
+    path, vocabulary = folder / "data", dataset.vocabulary_path
+    return prepare(source, path, length=small_run.LENGTH, vocabulary=vocabulary, workers=1)
+
+
+def test_a_branch_goes_on_with_other_data_from_their_beginning(
+    trunk, dataset, second, tmp_path, monkeypatch
+):
+    seen = []
+    inside = preflight.make_program
+
+    def spied(given, mesh):
+        program = inside(given, mesh)
+
+        def train_step(state, tokens, moves=True):
+            seen.append(np.asarray(tokens))
+            return program.train_step(state, tokens, moves)
+
+        return dataclasses.replace(program, train_step=train_step)
+
+    monkeypatch.setattr(preflight, "make_program", spied)
+    outcome, _ = leave(tmp_path, trunk, second, branch__data=str(second.path))
+    assert outcome == Outcome(20, "stop")
+    kinds = {"length": small_run.LENGTH, "seed": small_run.DATA_SEED, "repeat": False}
+    windows = Windows(second, "train", **kinds)
+    for i, tokens in enumerate(seen):
+        wanted = windows.batch(i * small_run.BATCH, small_run.BATCH, slice(0, small_run.BATCH))
+        np.testing.assert_array_equal(tokens, wanted)
+    assert len(seen) == 2
+    assert read_meta(tmp_path / "checkpoints" / "20")["samples"] == 2 * small_run.BATCH
+    assert read_meta(tmp_path / "checkpoints" / "20")["fingerprint"] == second.fingerprint
+
+
+@pytest.mark.slow
+def test_other_data_resume_where_they_were(trunk, second, tmp_path):
+    data = {"branch__data": str(second.path)}
+    leave(tmp_path / "cut", trunk, second, interrupted=after(1), **data)
+    leave(tmp_path / "cut", trunk, second, **data)
+    leave(tmp_path / "whole", trunk, second, **data)
+    assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
+
+
+@pytest.mark.slow
+def test_a_branch_of_one_on_other_data_goes_on_where_that_was(trunk, second, tmp_path):
+    """Not where its step would be if it had read those data from the start."""
+    given = {"schedule": CONSTANT, "stop": "21 steps", "branch__step": 18}
+    leave(tmp_path / "second", trunk, second, branch__data=str(second.path), **given)
+    given |= {"stop": "22 steps", "branch__step": 20}
+    leave(tmp_path / "third", tmp_path / "second", second, **given)
+    assert read_meta(tmp_path / "third" / "checkpoints" / "22")["samples"] == 4 * small_run.BATCH
+    given |= {"stop": "22 steps", "branch__step": 18}
+    leave(tmp_path / "second", trunk, second, branch__data=str(second.path), **given)
+    assert bits(tmp_path / "third", 22) == bits(tmp_path / "second", 22)
+
+
+# What is refused, at once and in one line
+
+
+def refusal(run, trunk, dataset, **changes):
+    with pytest.raises(InputError) as caught:
+        leave(run, trunk, dataset, **changes)
+    assert not run.exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule__peak": 2e-2}, "schedule.peak was 0.01, is 0.02): set them back, or name"),
+        ({"optimizer__b2": 0.9}, "optimizer.b2 was 0.98, is 0.9): set them back, or name"),
+        ({"seed": 1}, "the trunk is another run (seed was 0, is 1): set them back"),
+        ({"model__width": 32}, "model.width was 16, is 32"),
+        ({"batch_size": 4}, "batch_size was 8, is 4"),
+        ({"data__seed": 5}, "data.seed was 3, is 5"),
+        ({"multiple": 4.0}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last is that"),
+        ({"branch__step": 11}, "it has those of steps 9, 10, 18, 20: choose one of them"),
+        ({"branch__step": 2, "schedule": CONSTANT, "stop": "3x"},
+         "leave its trunk at 2 steps (0.2x, 128 tokens), before the end of the warmup at 3 steps"),
+        ({"schedule": CONSTANT, "stop": "1x"}, 'stop = "1x" is not after the branch point'),
+        ({"schedule": {**CONSTANT, "peak": 2e-2, "kind": "constant"}, "stop": "4x",
+          "branch__change": ("optimizer.b2",)}, "schedule.peak was 0.01, is 0.02"),
+        ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
+        ({"multiple": 0.0}, "needs one of multiple"),
+        ({"branch__change": ("schedule.peek",)}, "no setting of this run or its trunk: did you"),
+    ],
+)  # fmt: skip
+def test_what_a_branch_may_not_change(changes, message, trunk, dataset, tmp_path):
+    if "schedule__peak" in changes:
+        changes = {"schedule": {**WSD, "peak": changes["schedule__peak"]}}
+    found = refusal(tmp_path / "branch", trunk, dataset, **changes).replace("'", '"')
+    assert message.replace("'", '"') in found
+
+
+JUMP = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
+
+
+def test_a_jump_of_the_rate_is_refused(trunk, dataset, tmp_path):
+    given = {"schedule": JUMP, "stop": "3x", "branch__step": 18}
+    found = refusal(tmp_path / "jump", trunk, dataset, **given)
+    assert "the learning rate of the trunk is 0.01 at 18 steps" in found
+    given["branch__change"] = ("schedule.alpha",)
+    assert "the learning rate of the trunk" in refusal(tmp_path / "jump", trunk, dataset, **given)
+
+
+@pytest.mark.slow
+def test_what_is_named_may_change(trunk, dataset, tmp_path):
+    lower, change = {**WSD, "peak": 5e-3}, ("schedule.peak", "optimizer.b2")
+    given = {"schedule": lower, "optimizer__b2": 0.9, "branch__change": change}
+    leave(tmp_path / "lower", trunk, dataset, **given)
+    assert saved_steps(tmp_path / "lower")[-1] == 20
+    given = {"schedule": JUMP, "stop": "3x", "branch__step": 18}
+    leave(tmp_path / "jump", trunk, dataset, branch__change=("schedule.kind",), **given)
+    assert saved_steps(tmp_path / "jump")[-1] == 30
+
+
+def test_a_trunk_that_is_none(trunk, dataset, tmp_path):
+    found = refusal(tmp_path / "branch", tmp_path / "nowhere", dataset)
+    assert "is no run (it has no run.json): give the directory of the trunk" in found
+    before = everything(trunk)
+    with pytest.raises(InputError, match="is the trunk's own directory"):
+        leave(trunk, trunk, dataset)
+    assert everything(trunk) == before
+
+
+def test_other_data_must_be_named(trunk, dataset, second, tmp_path):
+    found = refusal(tmp_path / "branch", trunk, second)
+    assert "does not hold the data that the trunk" in found
+
+
+def test_other_data_of_another_vocabulary(trunk, dataset, second, tmp_path):
+    alien = dataclasses.replace(second, vocabulary_sha256="0" * 64)
+    found = refusal(tmp_path / "branch", trunk, alien, branch__data=str(second.path))
+    assert "was made with another vocabulary than the trunk's" in found
+
+
+def test_another_trunk_is_another_run(branched, longer, dataset, tmp_path):
+    branching = shutil.copytree(branched[0], tmp_path / "branch")
+    with pytest.raises(InputError, match=r"branch\.checkpoint was"):
+        leave(branching, longer, dataset)
+
+
+def test_a_damaged_checkpoint_of_the_trunk(trunk, dataset, tmp_path):
+    mine = shutil.copytree(trunk, tmp_path / "trunk")
+    held = max((mine / "checkpoints" / "18" / "params").rglob("*"), key=lambda x: x.stat().st_size)
+    content = bytearray(held.read_bytes())
+    content[len(content) // 2] ^= 1
+    held.write_bytes(bytes(content))
+    with pytest.raises(RunError, match="params"):
+        leave(tmp_path / "branch", mine, dataset)
+    assert saved_steps(tmp_path / "branch") == []
+
+
+def test_a_trunk_of_settings_that_cannot_be_read():
+    built = small_run.config(
+        "x", schedule=WSD, stop="horizon", branch__from_run="t", branch__step=18
+    )
+    with pytest.raises(InputError, match="its settings cannot be used here"):
+        branching.build_trunk(built, {"name": "old"})
+
+
+def test_the_schedule_ends_where_the_branch_says():
+    built = {
+        m: small_run.config(
+            "x", schedule=WSD, stop="horizon", branch__from_run="t", branch__multiple=m
+        )
+        for m in (1.0, 4.0)
+    }
+    assert {m: x.schedule.horizon_steps for m, x in built.items()} == {1.0: 10, 4.0: 40}
+    assert {m: x.branch_step for m, x in built.items()} == {1.0: 9, 4.0: 36}
+    with pytest.raises(InputError, match='horizon = "branch" needs a trunk'):
+        small_run.config("x", schedule=WSD)
+    with pytest.raises(InputError, match="step = 3 needs from_run"):
+        schema.build(small_run.settings("x", "d", branch__step=3).to_dict())
+
+
+@pytest.mark.slow
+def test_the_branch_runs_on_several_devices(trunk, dataset, tmp_path):
+    mesh = small_run.mesh(4, fsdp=2)
+    leave(tmp_path / "four", trunk, dataset, mesh=mesh)
+    leave(tmp_path / "one", trunk, dataset)
+    one, four = (saved(tmp_path / name, 20).state.params for name in ("one", "four"))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+
+
+def test_the_list_of_runs_names_the_trunk(branched, trunk, capsys):
+    assert runs.main([str(branched[0].parent)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"wsd at 0.01, a branch of {trunk} at step 18, stop horizon" in said

@@ -1,0 +1,124 @@
+"""Evaluation against the plain mean over the same windows."""
+
+import jax
+import numpy as np
+import pytest
+import small_run
+from small_run import dataset_fixture  # noqa: F401
+
+from anytime_jax import averaging
+from anytime_jax.data.windows import Windows
+from anytime_jax.models import decoder
+from anytime_jax.training.evaluator import Evaluator
+
+ALL = 75  # windows, of some more
+LABELS = ("last", "f6.25", "f25")
+
+
+class Counting:
+    """Windows that remember what was asked of them."""
+
+    def __init__(self, windows):
+        self.windows = windows
+        self.asked = []
+
+    def batch(self, n, size, rows=None):
+        self.asked.append((n, size))
+        return self.windows.batch(n, size, rows)
+
+
+@pytest.fixture(scope="module")
+def windows(dataset):
+    return Windows(
+        dataset, "validation", length=small_run.LENGTH, seed=0, repeat=True, shuffle=False
+    )
+
+
+@pytest.fixture(scope="module")
+def config():
+    return small_run.config("unused")
+
+
+@pytest.fixture(scope="module")
+def state(config):
+    """Three different weight trees."""
+    first = small_run.program(config, small_run.mesh()).init()
+    scaled = {
+        label: jax.tree.map(lambda x, factor=factor: factor * x, first.params)
+        for label, factor in (("f6.25", 0.5), ("f25", 2.0))
+    }
+    return first._replace(opt_state=averaging.replace_averages(first.opt_state, scaled))
+
+
+def evaluator(config, windows, count, batch_size, mesh=None):
+    mesh = mesh or small_run.mesh()
+    step = small_run.program(config, mesh).eval_step
+    return Evaluator(step, windows, small_run.LENGTH, count, batch_size, mesh)
+
+
+@pytest.fixture(scope="module")
+def plain_losses(config, windows, state):
+    """The losses of every window and token by tree, the softmax in NumPy float64."""
+    tokens = windows.batch(0, ALL)
+    apply = jax.jit(decoder.apply, static_argnums=0)
+
+    def losses(params):
+        logits = np.asarray(apply(config.model, params, tokens[:, :-1]), np.float64)
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        right = np.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
+        return np.log(np.exp(shifted).sum(axis=-1)) - right
+
+    trees = {"last": state.params, **averaging.averages(state.opt_state)}
+    return {label: losses(tree) for label, tree in trees.items()}
+
+
+@pytest.mark.parametrize("count", [10, 16, 3, ALL])  # 3 is less than a batch
+def test_losses_are_the_plain_mean_of_each_tree(config, windows, state, plain_losses, count):
+    found = evaluator(config, windows, count, 8)(state)
+    wanted = {label: losses[:count].mean() for label, losses in plain_losses.items()}
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert len({round(loss, 3) for loss in found.values()}) == 3
+
+
+def test_the_same_every_time_to_the_bit(config, windows, state):
+    evaluate = evaluator(config, windows, 10, 8)
+    assert evaluate(state) == evaluate(state) == evaluator(config, windows, 10, 8)(state)
+
+
+def test_all_trees_are_evaluated_in_one_pass(config, windows, state):
+    counting = Counting(windows)
+    evaluator(config, counting, 20, 8)(state)
+    assert counting.asked == [(0, 8), (8, 8), (16, 8)]
+
+
+def test_the_live_weights_come_first_then_averages_by_number(config, windows, state):
+    assert tuple(evaluator(config, windows, 10, 8)(state)) == LABELS
+    labels = ("f100", "uniform", "f6.25", "ema0.99", "f25", "ema0.9")
+    trees = dict.fromkeys(labels, state.params)
+    many = state._replace(opt_state=averaging.replace_averages(state.opt_state, trees))
+    assert tuple(evaluator(config, windows, 10, 8)(many)) == (
+        "last",
+        "ema0.9",
+        "ema0.99",
+        "f6.25",
+        "f25",
+        "f100",
+        "uniform",
+    )
+
+
+def test_nothing_is_compiled_for_another_tree_or_another_pass(config, windows, state, compilations):
+    evaluate = evaluator(config, windows, 10, 8)
+    evaluate(state)
+    with compilations() as count:
+        evaluate(state)
+        evaluate.losses({"one": state.params})
+    assert count() == 0
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
+def test_eight_devices_agree_with_one(config, windows, state):
+    alone = evaluator(config, windows, 10, 8)(state)
+    mesh = small_run.mesh(8, fsdp=4, tensor=2)
+    spread = jax.device_put(state, small_run.program(config, mesh).state_placement)
+    assert evaluator(config, windows, 10, 8, mesh)(spread) == pytest.approx(alone, rel=1e-6)

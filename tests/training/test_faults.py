@@ -1,0 +1,258 @@
+"""What breaks a run in flight: it ends at a good checkpoint, in one line, or goes on as asked."""
+
+import dataclasses
+import errno
+import json
+import math
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+import small_run
+from small_run import dataset_fixture  # noqa: F401
+from training_runs import (  # noqa: F401
+    EVAL_NAMES,
+    TRAIN_NAMES,
+    bits,
+    records,
+    saved,
+    shared_programs_fixture,
+    start,
+    whole_fixture,
+)
+
+from anytime_jax.checkpoints.checksums import digest
+from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.training import guard, preflight
+from anytime_jax.training import step as step_lib
+from anytime_jax.training.metrics import Writers
+from anytime_jax.training.trainer import Outcome
+
+# Batches of one token, and what their loss is multiplied with.
+BAD_TOKENS = {math.nan: 299, 3.0: 298}
+_breakable = {}
+
+
+def broken_at(monkeypatch, updates, what=math.nan):
+    """The loss of some updates, and so their gradient, comes out as NaN or as a multiple."""
+    loss = step_lib.batch_loss
+
+    def make(config, mesh):
+        key = (config.guard.skip == "spikes", config.guard.spike, guard.MEMORY)
+        if key not in _breakable:  # compiled once for all tests
+            _breakable[key] = step_lib.make_program(config, mesh).train_step
+
+        def train_step(state, tokens, moves=True):
+            bad = int(state.step) + 1 in updates
+            return _breakable[key](state, jnp.where(bad, BAD_TOKENS[what], tokens), moves)
+
+        return dataclasses.replace(small_run.program(config, mesh), train_step=train_step)
+
+    def batch_loss(config, constrain, params, tokens):
+        factor = 1.0
+        for multiple, token in BAD_TOKENS.items():
+            factor = jnp.where((tokens[:, :1] == token).all(), multiple, factor)
+        return loss(config, constrain, params, tokens) * factor
+
+    monkeypatch.setattr(preflight, "make_program", make)
+    monkeypatch.setattr(step_lib, "batch_loss", batch_loss)
+
+
+def check_last_good(run, step):
+    assert saved_steps(run)[-1] == step
+    restored = saved(run, step)
+    for leaf in jax.tree.leaves(restored.state):
+        assert bool(jnp.isfinite(leaf).all())
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(
+    whole, dataset, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        broken_at(patch, {7})
+        message = (
+            r"update 7 \(samples 48 to 55\) has a loss of nan, .* and a gradient of norm nan; the "
+            r"last good checkpoint in .* is that of step 4\. Try --config\.guard\.skip=nonfinite"
+        )
+        with pytest.raises(RunError, match=message):
+            start(tmp_path, dataset, stop="2x")
+        check_last_good(tmp_path, 4)
+    # Without what broke it, the run goes on as if nothing had been.
+    monkeypatch.setattr(preflight, "make_program", small_run.program)
+    assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert records(tmp_path) == records(whole)
+
+
+def test_bad_updates_are_passed_over_and_counted_where_that_was_asked_for(
+    dataset, tmp_path, monkeypatch
+):
+    broken_at(monkeypatch, {7, 12, 13})
+    changes = {"guard__skip": "nonfinite", "guard__limit": 2, "stop": "2x"}
+    changes["checkpoint__every"] = "100 steps"
+    outcome, said = start(tmp_path / "run", dataset, **changes)
+    assert outcome == Outcome(20, "stop")
+    assert "update 7 (samples 48 to 55) has a loss of nan" in said
+    assert "skipped, 3 so far" in said
+    rows = {step: values for step, _, values in records(tmp_path / "run")}
+    skipped = {step: row["train/skipped"] for step, row in rows.items() if "train/skipped" in row}
+    assert skipped == {3: 0, 6: 0, 9: 1, 12: 2, 15: 3, 18: 3}
+    assert all(math.isfinite(x) for values in rows.values() for x in values.values())
+    check_last_good(tmp_path / "run", 20)
+    counts = {k: int(x) for k, x in small_run.leaves(saved(tmp_path / "run", 20).state).items()
+              if k.endswith((".step", ".count"))}  # fmt: skip
+    assert set(counts.values()) == {20}
+    # A stop between two bad updates changes nothing, nor does an interval that one falls into.
+    start(tmp_path / "parts", dataset, **{**changes, "stop": "12 steps"})
+    start(tmp_path / "parts", dataset, **changes)
+    assert bits(tmp_path / "parts", 20) == bits(tmp_path / "run", 20)
+    trained = [
+        [(s, {k: x for k, x in v.items() if k in TRAIN_NAMES}) for s, _, v in records(run)]
+        for run in (tmp_path / "run", tmp_path / "parts")
+    ]
+    assert [row for row in trained[0] if row[1]] == [row for row in trained[1] if row[1]]
+
+
+def test_too_many_bad_updates_in_a_row_end_the_run(dataset, tmp_path, monkeypatch):
+    broken_at(monkeypatch, {6, 7, 8})
+    with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* of step 4"):
+        start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skip", ["spikes", "nonfinite"])
+def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
+    dataset, tmp_path, monkeypatch, skip
+):
+    monkeypatch.setattr(guard, "MEMORY", 4)
+    broken_at(monkeypatch, {12}, what=3.0)
+    changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
+    _, said = start(tmp_path, dataset, log__every="1 steps", **changes)
+    assert "update 12 (samples 88 to 95) has a loss of 1" in said
+    assert (": skipped, 1 so far" in said) == (skip == "spikes")
+    assert (": a spike, 1 so far" in said) == (skip == "nonfinite")
+    rows = {step: values for step, _, values in records(tmp_path)}
+    assert [rows[s]["train/spikes"] for s in (11, 12)] == [0, 1]
+    assert ("train/loss" in rows[12]) == (skip == "nonfinite")
+
+
+def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypatch):
+    def make(config, mesh):
+        program = small_run.program(config, mesh)
+
+        def train_step(state, tokens, moves=True):
+            state, given = program.train_step(state, tokens, moves)
+            if int(state.step) == 8:
+                state = state._replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
+            return state, given
+
+        return dataclasses.replace(program, train_step=train_step)
+
+    monkeypatch.setattr(preflight, "make_program", make)
+    message = "params/blocks/attn_norm/scale holds a NaN or an infinity at step 8; .* step 4"
+    with pytest.raises(RunError, match=message):
+        start(tmp_path, dataset, stop="2x")
+    check_last_good(tmp_path, 4)
+
+
+@pytest.mark.slow
+def test_an_absurd_rate_ends_in_one_line_and_finite_checkpoints(dataset, tmp_path):
+    with pytest.raises(RunError, match="a lower peak rate"):
+        start(tmp_path, dataset, stop="2x", schedule__peak=1e30)
+    config = small_run.config(tmp_path, schedule__peak=1e30)
+    for step in saved_steps(tmp_path):
+        for leaf in jax.tree.leaves(saved(tmp_path, step, config).state):
+            assert bool(jnp.isfinite(leaf).all())
+
+
+def test_a_disk_too_full_for_the_records_is_said_in_one_line(dataset, tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device", "0000.jsonl")
+
+    monkeypatch.setattr(Writers, "write", fail)
+    with pytest.raises(RunError, match=r"No space left on device.*last good checkpoint .* none"):
+        start(tmp_path, dataset, stop="2x")
+
+
+def test_a_state_too_large_for_the_devices_or_the_disk_is_refused(dataset, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight, "free_bytes", lambda path: 100_000)
+        with pytest.raises(InputError, match=r"a checkpoint takes 547 kB and the disk has 100 kB"):
+            start(run, dataset)
+    monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
+    with pytest.raises(InputError, match=r"take 335 kB on each device, which has 200 kB"):
+        start(run, dataset)
+    assert not run.exists()
+
+
+def damage(run, step):
+    """Changes one bit of a weight on disk, so to say: its checksum is that of another number."""
+    file = run / "checkpoints" / str(step) / "meta" / "metadata"
+    meta = json.loads(file.read_text())
+    meta["checksums"]["params"]["head"] += "1"
+    del meta["digest"]
+    file.write_text(json.dumps({**meta, "digest": digest(meta)}))
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_newest_good_one_named(dataset, tmp_path):
+    start(tmp_path, dataset, stop="9 steps")
+    damage(tmp_path, 9)
+    before = sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
+    message = r"checkpoints/9: params/head is damaged.* that of step 8: --fall_back sets"
+    with pytest.raises(RunError, match=message):
+        start(tmp_path, dataset, stop="2x")
+    assert sorted(p for p in tmp_path.rglob("*") if "records" not in p.parts) == before
+
+
+def test_with_the_flag_it_falls_back_to_the_newest_good_one(whole, dataset, tmp_path):
+    start(tmp_path, dataset, stop="9 steps")
+    damage(tmp_path, 9)
+    (tmp_path / "checkpoints" / "12").mkdir()
+    with pytest.raises(RunError, match=r"checkpoints/12 is empty\. The newest good .* of step 8"):
+        start(tmp_path, dataset, stop="2x")
+    outcome, said = start(tmp_path, dataset, stop="2x", fall_back=True)
+    assert outcome == Outcome(20, "stop")
+    assert "set aside as 12.damaged" in said
+    assert "set aside as 9.damaged" in said
+    assert "from     8 steps" in said
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    # One evaluation more, at the stop after 9 updates.
+    assert [row for row in records(tmp_path) if row[0] != 9] == [
+        row for row in records(whole) if row[0] != 9
+    ]
+    assert {"9", "9.damaged", "12.damaged"} <= {
+        p.name for p in (tmp_path / "checkpoints").iterdir()
+    }
+
+
+@pytest.mark.slow
+def test_with_the_flag_and_no_good_checkpoint_it_begins_again(whole, dataset, tmp_path):
+    start(tmp_path, dataset, stop="4 steps")
+    damage(tmp_path, 4)
+    with pytest.raises(RunError, match="There is no good one"):
+        start(tmp_path, dataset, stop="2x")
+    assert start(tmp_path, dataset, stop="2x", fall_back=True)[0] == Outcome(20, "stop")
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert records(tmp_path) == records(whole)
+
+
+def test_an_evaluation_cut_short_is_made_up_for(whole, dataset, tmp_path):
+    """By a kill, or by a signal while it ran: at a point of the run, and at its end."""
+    asked = []
+
+    def interrupted():
+        asked.append(1)
+        return len(asked) > 12  # after ten updates: in the evaluation at 10
+
+    assert start(tmp_path, dataset, interrupted, stop="2x")[0] == Outcome(10, "interrupted")
+    assert 10 not in [step for step, _, values in records(tmp_path) if EVAL_NAMES & values.keys()]
+    assert start(tmp_path, dataset, stop="1x")[0] == Outcome(10, "stop")  # the evaluation alone
+    assert records(tmp_path) == [row for row in records(whole) if row[0] <= 10]
+    shutil.rmtree(tmp_path / "records")
+    start(tmp_path, dataset, stop="2x")
+    assert [row for row in records(whole) if row[0] > 10] == records(tmp_path)[1:]
+    assert records(tmp_path)[0][0] == 10
+    assert bits(tmp_path, 20) == bits(whole, 20)

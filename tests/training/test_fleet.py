@@ -1,0 +1,161 @@
+"""Runs of one shape as one program, beside the same runs each alone."""
+
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_run
+from rich.console import Console
+from small_run import dataset_fixture  # noqa: F401
+from training_runs import shared_programs_fixture, start  # noqa: F401
+
+from anytime_jax import averaging
+from anytime_jax.checkpoints.manager import restore
+from anytime_jax.checkpoints.records import TIMINGS, read_records
+from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.errors import RunError
+from anytime_jax.training import fleet, preflight
+from anytime_jax.training.fleet import Member
+from anytime_jax.training.loop import Outcome
+from anytime_jax.training.progress import Display
+from anytime_jax.training.step import make_program
+
+COMMON = {"averages": (6.25,), "eval__every": "4 steps", "checkpoint__every": "6 steps"}
+OWN = {
+    "seed": 5,
+    "data__seed": 3,
+    "schedule__peak": 3e-3,
+    "optimizer__b1": 0.8,
+    "optimizer__b2": 0.9,
+    "optimizer__epsilon": 1e-6,
+}
+# All that a program can take as data differs; and one run leaves before the others.
+RUNS = {
+    "plain": {"stop": "8 steps"},
+    "own": {"stop": "8 steps", **OWN},
+    "short": {"stop": "5 steps", "seed": 7},
+}
+
+
+def member(run, dataset, **changes):
+    config = small_run.config(run, dataset.path, **COMMON, **changes)
+    return Member(config, Display(config.clock, Console(file=io.StringIO(), width=200)))
+
+
+def said(one):
+    return one.display.console.file.getvalue()
+
+
+def rows(run):
+    """What a run wrote down, but for times."""
+    return [
+        (row.step, {name: x for name, x in row.values.items() if name not in TIMINGS})
+        for row in read_records(run)
+    ]
+
+
+def check_alike(one, other):
+    """The same rows, and the same checkpoints, to the rounding of sums in another order."""
+    mine, theirs = rows(one), rows(other)
+    assert [step for step, _ in mine] == [step for step, _ in theirs]
+    for (_, values), (_, expected) in zip(mine, theirs, strict=True):
+        assert values.keys() == expected.keys()
+        for name, value in values.items():
+            assert value == pytest.approx(expected[name], rel=2e-5, abs=1e-7), name
+    assert saved_steps(one) == saved_steps(other)
+
+
+@pytest.fixture(name="alone", scope="module")
+def alone_fixture(dataset, tmp_path_factory):
+    """Each of the runs, trained alone."""
+    folder = tmp_path_factory.mktemp("alone")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "make_program", small_run.program)
+        for name, changes in RUNS.items():
+            start(folder / name, dataset, **COMMON, **changes)
+    return folder
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_fixture(dataset, tmp_path_factory):
+    """All of them as a fleet, in one go; and how they ended."""
+    folder = tmp_path_factory.mktemp("fleet")
+    members = [member(folder / name, dataset, **changes) for name, changes in RUNS.items()]
+    return folder, members, fleet.train(members, small_run.mesh(), dataset)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
+    folder, members, ended = whole
+    place = list(RUNS).index(name)
+    goal = int(RUNS[name]["stop"].split()[0])
+    assert ended[place] == Outcome(goal, "stop")
+    assert ended[place].samples == goal * members[place].config.batch_size
+    check_alike(folder / name, alone / name)
+    abstract = make_program(members[place].config, small_run.mesh()).abstract_state
+    found, expected = (
+        restore(path / name / "checkpoints" / str(goal), abstract) for path in (folder, alone)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        found.state,
+        expected.state,
+    )
+    assert found.meta["samples"] == expected.meta["samples"]
+    assert found.meta["config"]["seed"] == expected.meta["config"]["seed"]
+    assert "validation" in said(members[place])
+
+
+def test_the_runs_are_not_one(whole):
+    """Or all that is compared above would show nothing."""
+    folder, members, _ = whole
+    abstract = make_program(members[0].config, small_run.mesh()).abstract_state
+    states = [restore(folder / x / "checkpoints" / "8", abstract).state for x in ("plain", "own")]
+    for tree in ("params", "averages"):
+        one, other = (
+            state.params if tree == "params" else averaging.averages(state.opt_state)["f6.25"]
+            for state in states
+        )
+        assert float(jnp.abs(one["head"] - other["head"]).max()) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
+    """By some of its runs, at different steps, beside one that is finished."""
+    first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
+    calls = iter(range(100))
+    ended = fleet.train(first, small_run.mesh(), dataset, lambda: next(calls) > 7)
+    assert {how.reason for how in ended} == {"interrupted"}
+    assert 0 < ended[0].step < 5
+    later = [member(tmp_path / name, dataset, **changes) for name, changes in RUNS.items()]
+    ended = fleet.train(later, small_run.mesh(), dataset)
+    assert [how.step for how in ended] == [8, 8, 5]
+    for name in RUNS:
+        (_, found), (_, expected) = rows(tmp_path / name)[-1], rows(alone / name)[-1]
+        assert found["eval/last/loss"] == pytest.approx(expected["eval/last/loss"], rel=2e-5)
+    assert fleet.train(later, small_run.mesh(), dataset) == ended
+
+
+def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
+    """One by a rate that overflows float32 at once; one that cannot be begun."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("")
+    broken = {"stop": "8 steps", "schedule__peak": 1e38}
+    names = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
+    members = [member(tmp_path / name, dataset, **changes) for name, changes in names.items()]
+    taken, good, bad = fleet.train(members, small_run.mesh(), dataset)
+    assert "holds files but is no run" in str(taken)
+    assert good == Outcome(8, "stop")
+    assert isinstance(bad, RunError)
+    assert "the last good checkpoint" in str(bad)
+    check_alike(tmp_path / "plain", alone / "plain")
+
+
+def test_numbers_that_differ_are_data():
+    """One number for each run where they differ; where they agree, a constant as for one alone."""
+    assert fleet._as_data([0.9, 0.9]) == 0.9
+    found = fleet._as_data([0.9, 0.95])
+    assert found.dtype == np.float32
+    assert found.tolist() == pytest.approx([0.9, 0.95])

@@ -1,0 +1,131 @@
+"""A run that is killed at any moment and started again ends as one that never was: to the bit.
+
+Real processes and SIGKILL. `pytest tests/test_kills.py -m slow -s` runs the campaign and prints its
+figures; ANYTIME_JAX_KILLS and ANYTIME_JAX_KILL_SEED change the number of kills and the seed.
+"""
+
+import collections
+import os
+import pathlib
+import random
+import time
+
+import pytest
+from forked_starts import MOMENTS, Starts
+from small_run import CHANGES, write_config
+from training_runs import bits
+
+from anytime_jax.checkpoints import verification
+from anytime_jax.checkpoints.records import TIMINGS, read_records
+
+
+def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str]:
+    """A run with data of its own, prepared when it first starts."""
+    place = folder / name
+    place.mkdir()
+    file = write_config(place / "config.py", place / "run", place / "data", **CHANGES, **changes)
+    return [f"--config={file}", f"--config.stop={stop}"]
+
+
+def outcome(place: pathlib.Path):
+    """All that a run leaves: every checkpoint's meta and the bits of its arrays, the records."""
+    checkpoints = {}
+    for step in verification.saved_steps(place / "run"):
+        path = place / "run" / "checkpoints" / str(step)
+        meta = verification.read_meta(path)
+        for name in ("config", "digest"):  # they hold the run's directory
+            del meta[name]
+        checkpoints[step] = (meta, bits(place / "run", step))
+    rows = []
+    for row in read_records(place / "run"):
+        values = {name: x for name, x in row.values.items() if name not in TIMINGS}
+        rows.append((row.step, row.tokens, values))
+    dataset = {p.name: p.read_bytes() for p in (place / "data").iterdir() if p.is_file()}
+    dataset.pop("anytime_jax.json")
+    return checkpoints, rows, dataset
+
+
+def complete(starts: Starts, argv: list[str]) -> None:
+    start = starts.begin(*argv)
+    assert start.wait() == 0, start.said
+
+
+@pytest.fixture(scope="module")
+def whole(starts, tmp_path_factory):
+    """What a run of 20 updates leaves that nothing killed."""
+    folder = tmp_path_factory.mktemp("whole")
+    complete(starts, arguments(folder, "whole", "2x"))
+    return outcome(folder / "whole")
+
+
+def kill_and_compare(starts, whole, folder, moments):
+    """A run killed at one moment after another, then left to itself: it is the run never killed."""
+    argv = arguments(folder, "killed", "2x")
+    for moment, passes in moments:
+        start = starts.begin(*argv, moment=moment, passes=passes)
+        assert start.wait() == -9, start.said
+    complete(starts, argv)
+    checkpoints, rows, dataset = outcome(folder / "killed")
+    assert dataset == whole[2]
+    assert rows == whole[1]
+    assert checkpoints.keys() == whole[0].keys()
+    for step, (meta, arrays) in checkpoints.items():
+        assert meta == whole[0][step][0], step
+        assert arrays == whole[0][step][1], step
+
+
+# (moment, how often it passes): each update, save and batch of an evaluation is one.
+IN_TURN = (("preparation", 0), ("update", 6), ("save", 1), ("evaluation", 8))
+
+
+def test_kills_at_chosen_moments_leave_no_trace(starts, whole, tmp_path):
+    kill_and_compare(starts, whole, tmp_path, IN_TURN[1:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [*IN_TURN, ("save", 0), ("save", 4), ("evaluation", 25)], ids=str)
+def test_a_kill_at_a_chosen_moment_leaves_no_trace(starts, whole, tmp_path, kill):
+    assert kill[0] in MOMENTS
+    kill_and_compare(starts, whole, tmp_path, [kill])
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
+    """Runs of 160 updates, each started again and again until it gets to its end."""
+    kills = int(os.environ.get("ANYTIME_JAX_KILLS", "100"))
+    seed = int(os.environ.get("ANYTIME_JAX_KILL_SEED", time.time_ns() % 10**6))
+    with capsys.disabled():
+        print(f"\n{kills} kills, ANYTIME_JAX_KILL_SEED={seed}")
+    draw = random.Random(seed)
+    (tmp_path / "starts").mkdir()
+    starts = Starts(tmp_path / "starts")
+    began = time.monotonic()
+    complete(starts, arguments(tmp_path, "whole", "16x"))
+    seconds = time.monotonic() - began
+    wanted = outcome(tmp_path / "whole")
+    phases, half_written, runs = collections.Counter(), 0, 0
+    while phases.total() < kills:
+        runs += 1
+        argv, status = arguments(tmp_path, f"run{runs}", "16x"), -9
+        while phases.total() < kills:
+            start = starts.begin(*argv)
+            # Starts go on where the last one got to: most of them are killed once or more.
+            time.sleep(draw.uniform(0, seconds / 2))
+            start.kill()
+            status = start.wait()
+            if status == 0:
+                break
+            assert status == -9, start.said
+            phases[start.phase] += 1
+            found = verification.survey(tmp_path / f"run{runs}" / "run")
+            half_written += any(x.kind == "half-written" for x in found)
+        if status:
+            complete(starts, argv)
+        assert outcome(tmp_path / f"run{runs}") == wanted
+    starts.close()
+    with capsys.disabled():
+        print(
+            f"{phases.total()} kills over {runs} runs: {dict(phases)}; a save was half-written "
+            f"{half_written} times; a run takes {seconds:.1f} s unbroken; "
+            f"{time.monotonic() - began:.0f} s in all"
+        )

@@ -1,0 +1,95 @@
+"""Thirty updates of this trainer against PyTorch and AI2's code, run once (tests/oracles)."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_run
+from reference_decoders import OLMO, from_olmo
+
+from anytime_jax import averaging
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+SHAPE = {
+    name: getattr(OLMO, name)
+    for name in ("layers", "heads", "width", "mlp_width", "length", "vocab_size", "embedding_rows")
+}
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    return dict(np.load(FIXTURES / "olmo_training.npz"))
+
+
+@pytest.fixture(scope="module")
+def start():
+    return jax.tree.map(jnp.asarray, from_olmo(dict(np.load(FIXTURES / "olmo.npz")), "param"))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[1, pytest.param(2, marks=pytest.mark.slow)],
+    ids="microbatches={}".format,
+)
+def ours(request, oracle, start):
+    """Metrics by name, and the last state, of the same run in this package."""
+    config = small_run.config(
+        "unused",
+        **{f"model__{name}": value for name, value in SHAPE.items()},
+        batch_size=4,
+        microbatches=request.param,
+        schedule__warmup="5 steps",
+        schedule__alpha=7.0,
+        optimizer__b2=0.95,
+    )
+    program = small_run.program(config, small_run.mesh())
+    first = program.init()
+    # New buffers for weights and averages alike: the train step donates what it is given.
+    copies = {label: jax.tree.map(jnp.copy, start) for label in config.averages}
+    opt_state = averaging.replace_averages(first.opt_state, copies)
+    state = first._replace(params=jax.tree.map(jnp.copy, start), opt_state=opt_state)
+    rows = []
+    for tokens in oracle["tokens"]:
+        state, metrics = program.train_step(state, jnp.asarray(tokens))
+        rows.append(jax.device_get(metrics))
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}, state
+
+
+def test_losses(ours, oracle):
+    np.testing.assert_allclose(ours[0]["loss"], oracle["losses"], rtol=0, atol=1e-5)
+
+
+def test_gradient_norms(ours, oracle):
+    np.testing.assert_allclose(ours[0]["grad_norm"], oracle["gradient_norms"], rtol=1e-4)
+    clipped = oracle["gradient_norms"] > 1
+    np.testing.assert_array_equal(ours[0]["clipped"], clipped)
+    assert 0 < clipped.sum() < len(clipped)  # both sides of the clip
+
+
+def test_learning_rates(ours, oracle):
+    np.testing.assert_allclose(ours[0]["lr"], oracle["learning_rates"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", ["last", "f6.25", "f25"])
+def test_weights_and_averages(ours, oracle, label):
+    state = ours[1]
+    found = state.params if label == "last" else averaging.averages(state.opt_state)[label]
+    prefix = "final" if label == "last" else f"average/{label.removeprefix('f')}"
+    wanted = small_run.leaves(from_olmo(oracle, prefix))
+    found = small_run.leaves(found)
+    assert found.keys() == wanted.keys()
+    for name, leaf in found.items():
+        np.testing.assert_allclose(leaf, wanted[name], rtol=0, atol=5e-5, err_msg=name)
+
+
+def test_rows_that_no_token_asks_for_stay_as_they_were(ours, start):
+    state = ours[1]
+    padding = slice(OLMO.vocab_size, OLMO.embedding_rows)
+    trees = {"last": state.params, **averaging.averages(state.opt_state)}
+    for label, tree in trees.items():
+        np.testing.assert_array_equal(
+            tree["embedding"][padding], start["embedding"][padding], err_msg=label
+        )
+    assert int(state.step) == 30

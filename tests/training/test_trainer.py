@@ -1,0 +1,315 @@
+"""The contract of the loop: however a run is stopped, killed and resumed, it is the same run.
+
+Bitwise, on one CPU device. Log, evaluation and checkpoint intervals leave no trace in the weights.
+"""
+
+import dataclasses
+import math
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_run
+from small_run import dataset_fixture  # noqa: F401
+from training_runs import (  # noqa: F401
+    EVAL_NAMES,
+    MEANS,
+    TRAIN_NAMES,
+    after,
+    bits,
+    records,
+    saved,
+    shared_programs_fixture,
+    start,
+    whole_fixture,
+)
+
+from anytime_jax import averaging
+from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.data.dataset import SplitInfo
+from anytime_jax.data.windows import Windows
+from anytime_jax.errors import InputError
+from anytime_jax.training import preflight
+from anytime_jax.training.trainer import Outcome
+
+# Where saving is not what is asked about: at landmarks and at the end alone.
+RARELY = {"checkpoint__every": "100 steps"}
+
+
+def same(one, other):
+    """Whether two states are equal to the bit."""
+    left, right = ({k: x.tobytes() for k, x in small_run.leaves(s).items()} for s in (one, other))
+    return left == right
+
+
+# What a run leaves
+
+
+def test_records_are_rows_of_means_and_of_evaluations(whole, dataset, tmp_path):
+    rows = {step: set(values) for step, _, values in records(whole)}
+    trained = {step for step, names in rows.items() if names & TRAIN_NAMES}
+    assert trained == {3, 6, 9, 12, 15, 18}
+    assert {step for step, names in rows.items() if names & EVAL_NAMES} == {5, 10, 15, 20}
+    for names in rows.values():
+        assert names in (TRAIN_NAMES, EVAL_NAMES, TRAIN_NAMES | EVAL_NAMES)
+    assert all(
+        tokens == step * small_run.BATCH * small_run.LENGTH for step, tokens, _ in records(whole)
+    )
+    # A run that writes every update has the numbers that the means are made of.
+    _, said = start(
+        tmp_path, dataset, log__every="1 steps", eval__every="20 steps", stop="2x", **RARELY
+    )
+    assert "from     0 steps (0x, 0 tokens) to 20 steps (2x, 1.28K tokens)" in said
+    each = {step: values for step, _, values in records(tmp_path)}
+    for step, _, values in records(whole):
+        for name in TRAIN_NAMES & values.keys():
+            parts = [each[s][name] for s in range(step - 2, step + 1)]
+            wanted = math.fsum(parts) / 3 if name in MEANS else parts[-1]
+            assert values[name] == pytest.approx(wanted, rel=1e-12)
+    assert each[20]["train/loss"] < each[1]["train/loss"] - 1  # it learned
+
+
+def test_evaluations_are_those_of_the_checkpoint_of_that_step(whole, dataset):
+    program = small_run.program(small_run.config("unused"), small_run.mesh())
+    state = saved(whole, 10).state
+    windows = Windows(
+        dataset, "validation", length=small_run.LENGTH, seed=0, repeat=False, shuffle=False
+    )
+    values = {step: values for step, _, values in records(whole)}[10]
+    trees = {"last": state.params, **averaging.averages(state.opt_state)}
+    for label, tree in trees.items():
+        total = sum(
+            float(
+                program.eval_step(tree, jnp.asarray(windows.batch(n, 1).repeat(8, 0)), np.eye(8)[0])
+            )
+            for n in range(10)
+        )
+        assert values[f"eval/{label}/loss"] == pytest.approx(total / 80, rel=1e-5)
+
+
+def test_the_batches_are_the_samples_of_the_stream_in_order(whole, dataset):
+    """The run again, by hand: every window in the order of the seed."""
+    program = small_run.program(small_run.config("unused"), small_run.mesh())
+    windows = Windows(dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
+    state = program.init()
+    for n in range(20):
+        state, _ = program.train_step(
+            state, jnp.asarray(windows.batch(n * small_run.BATCH, small_run.BATCH))
+        )
+    assert same(state, saved(whole, 20).state)
+
+
+@pytest.mark.slow
+def test_a_batch_that_grows_takes_the_samples_that_follow(dataset, tmp_path):
+    """By hand, in one go, and with a stop on either side of the growth."""
+    grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
+    outcome, _ = start(tmp_path / "whole", dataset, stop="3x", **grown)
+    assert outcome == Outcome(20, "stop")  # 10 of 8 windows, 10 of 16: three times 80
+    meta = saved(tmp_path / "whole", 20).meta
+    assert (meta["samples"], meta["tokens"], meta["multiple"]) == (240, 1920, 3.0)
+    assert [row[:2] for row in records(tmp_path / "whole")][-2:] == [(18, 1664), (20, 1920)]
+    config = small_run.config("unused", **grown)
+    program = small_run.program(config, small_run.mesh())
+    windows = Windows(
+        dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED, repeat=True
+    )
+    state, n = program.init(), 0
+    for size in [8] * 10 + [16] * 10:
+        state, _ = program.train_step(state, jnp.asarray(windows.batch(n, size)))
+        n += size
+    assert same(state, saved(tmp_path / "whole", 20).state)
+    for stop in ("7 steps", "13 steps", "3x"):
+        start(tmp_path / "parts", dataset, stop=stop, **grown)
+    assert bits(tmp_path / "parts", 20) == bits(tmp_path / "whole", 20)
+    parts, whole = (
+        [row for row in records(tmp_path / name) if "train/loss" in row[2]]
+        for name in ("parts", "whole")
+    )
+    assert [row[2]["train/loss"] for row in parts] == [row[2]["train/loss"] for row in whole]
+
+
+def test_doublings_and_their_branch_points_are_kept(whole, dataset, tmp_path):
+    assert saved_steps(whole) == [9, 10, 18, 20]  # 4, 8, 12 and 16 are gone
+    start(tmp_path, dataset, stop="16 steps", checkpoint__keep_every="6 steps")
+    assert saved_steps(tmp_path) == [6, 9, 10, 12, 16]
+
+
+def test_meta_says_what_a_reader_needs(whole, dataset):
+    meta = saved(whole, 10).meta
+    assert meta["step"] == 10
+    assert meta["samples"] == 80
+    assert meta["tokens"] == 640
+    assert meta["multiple"] == 1.0
+    assert set(meta["averages"]) == {"f6.25", "f25"}
+    assert meta["fingerprint"] == dataset.fingerprint
+    assert meta["config"]["schedule"]["alpha"] == 7.0
+    assert meta["jax"] == jax.__version__
+    assert {len(values) for values in meta["interval"].values()} == {1}  # update 10, after row 9
+    assert meta["checksums"].keys() == {"params", "opt", "averages"}
+
+
+# Stopping and going on
+
+
+def test_stopping_and_going_on_is_never_having_stopped(whole, dataset, tmp_path):
+    assert start(tmp_path, dataset, stop="1x")[0] == Outcome(10, "stop")
+    assert bits(tmp_path, 10) == bits(whole, 10)  # whatever comes later
+    outcome, said = start(tmp_path, dataset, stop="2x")
+    assert outcome == Outcome(20, "stop")
+    assert "from     10 steps (1x, 640 tokens) to 20 steps" in said
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert records(tmp_path) == records(whole)
+    assert saved_steps(tmp_path) == saved_steps(whole)
+    assert saved(tmp_path, 20).meta["samples"] == 160
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(whole, dataset, tmp_path):
+    assert start(tmp_path, dataset, after(7), stop="2x")[0] == Outcome(7, "interrupted")
+    assert saved_steps(tmp_path)[-1] == 7
+    assert start(tmp_path, dataset, after(0), stop="2x")[0] == Outcome(7, "interrupted")
+    assert start(tmp_path, dataset, after(4), stop="2x")[0] == Outcome(11, "interrupted")
+    assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert records(tmp_path) == records(whole)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(whole, dataset, tmp_path):
+    for updates in (7, 10):  # after 4, the checkpoint before 7; after 12, the one before 14
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path, dataset, after(updates, then=KeyboardInterrupt()), stop="2x")
+    assert saved_steps(tmp_path)[-1] == 12
+    assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
+    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert records(tmp_path) == records(whole)
+
+
+def test_intervals_may_change_and_leave_no_trace_in_the_weights(whole, dataset, tmp_path):
+    start(
+        tmp_path,
+        dataset,
+        stop="13 steps",
+        log__every="4 steps",
+        eval__every="7 steps",
+        eval__tokens=5 * small_run.LENGTH,
+        checkpoint__every="5 steps",
+        checkpoint__keep=1,
+    )
+    start(tmp_path, dataset, stop="2x", log__every="1 steps", checkpoint__every="100 steps")
+    assert bits(tmp_path, 10) == bits(whole, 10)
+    assert bits(tmp_path, 20) == bits(whole, 20)
+
+
+def test_a_run_that_is_there_does_nothing(whole, dataset, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = sorted(p.name for p in (run / "records").iterdir())
+    assert start(run, dataset, stop="2x")[0] == Outcome(20, "stop")
+    assert start(run, dataset, stop="1x")[0] == Outcome(20, "stop")
+    assert sorted(p.name for p in (run / "records").iterdir()) == before
+    assert saved_steps(run) == [9, 10, 18, 20]
+
+
+@pytest.mark.slow
+def test_a_stop_with_a_plus_goes_on_to_the_next_doubling(whole, dataset, tmp_path):
+    assert start(tmp_path, dataset, stop="1x+")[0] == Outcome(10, "stop")
+    assert start(tmp_path, dataset, after(5), stop="1x+")[0] == Outcome(15, "interrupted")
+    assert start(tmp_path, dataset, stop="1x+")[0] == Outcome(20, "stop")
+    assert bits(tmp_path, 20) == bits(whole, 20)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_on_another_layout(whole, dataset, tmp_path):
+    mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
+    start(tmp_path, dataset, stop="1x")
+    outcome, _ = start(tmp_path, dataset, mesh=mesh, stop="2x", microbatches=2)
+    assert outcome == Outcome(20, "stop")
+    wanted = {step: values for step, _, values in records(whole)}
+    for step, _, values in records(tmp_path):
+        for name, value in values.items():
+            assert value == pytest.approx(wanted[step][name], abs=1e-5, rel=1e-4), (step, name)
+
+
+@pytest.mark.slow
+def test_averages_may_come_later_and_go(whole, dataset, tmp_path):
+    start(tmp_path, dataset, stop="1x")
+    _, said = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
+    assert "average f100 is new: it starts from the weights at step 10" in said
+    assert "average f6.25 is no longer kept" in said
+    config = small_run.config(tmp_path, averages=(25.0, 100.0))
+    found = small_run.leaves(saved(tmp_path, 20, config).state)
+    wanted = small_run.leaves(saved(whole, 20).state)
+    for name, leaf in found.items():
+        if "f100" not in name:  # the rest does not notice
+            assert leaf.tobytes() == wanted[name].tobytes(), name
+    # f100 is the weighted sum of the weights since step 10, which f25 and the rule do not hold.
+    rule = averaging.GrowingWindow(100.0)
+    program = small_run.program(small_run.config("unused"), small_run.mesh())
+    windows = Windows(dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
+    state = saved(whole, 10).state
+    head = np.asarray(state.params["head"], np.float64)
+    for n in range(10, 20):
+        state, _ = program.train_step(
+            state, jnp.asarray(windows.batch(n * small_run.BATCH, small_run.BATCH))
+        )
+        weight = float(rule.evaluate(n + 1))
+        head += weight * (np.asarray(state.params["head"], np.float64) - head)
+    (mine,) = (x for k, x in found.items() if "['f100']['head']" in k)
+    np.testing.assert_allclose(mine, head, rtol=0, atol=2e-7)
+    rows = {step: values for step, _, values in records(tmp_path)}
+    assert {"eval/last/loss", "eval/f25/loss", "eval/f100/loss"} < rows[15].keys()
+    assert "eval/f6.25/loss" not in rows[15]
+
+
+# Data
+
+
+def shortened(dataset, windows):
+    split = dataclasses.replace(dataset.splits["train"], windows=windows)
+    return dataclasses.replace(dataset, splits={**dataset.splits, "train": split})
+
+
+def test_a_run_without_a_stop_ends_with_its_data(dataset, tmp_path):
+    short = shortened(dataset, 13 * small_run.BATCH + 3)
+    assert start(tmp_path, short, stop="never", **RARELY)[0] == Outcome(13, "data")
+    assert saved_steps(tmp_path)[-1] == 13
+    assert start(tmp_path, short, stop="never", **RARELY)[0] == Outcome(13, "data")
+    # The end is evaluated, wherever it falls.
+    assert [row[0] for row in records(tmp_path) if row[2].keys() >= EVAL_NAMES] == [5, 10, 13]
+
+
+def test_a_stop_past_the_data_is_refused_at_once(dataset, tmp_path):
+    short = shortened(dataset, 13 * small_run.BATCH + 3)
+    with pytest.raises(InputError) as caught:
+        start(tmp_path, short, stop="2x")
+    message = str(caught.value)
+    assert "config.stop = '2x' needs 160 windows" in message
+    assert "has 107, enough for 13 steps (1.3x, 832 tokens)" in message
+    assert start(tmp_path, short, stop="13 steps", **RARELY)[0] == Outcome(13, "stop")
+
+
+def test_repeated_data_have_no_end(dataset, tmp_path):
+    short = shortened(dataset, 5 * small_run.BATCH)
+    outcome, _ = start(tmp_path, short, after(12), stop="never", data__repeat=True, **RARELY)
+    assert outcome == Outcome(12, "interrupted")
+    assert saved(tmp_path, 12).meta["samples"] == 96
+
+
+@pytest.mark.parametrize(
+    ("changes", "splits", "message"),
+    [
+        ({"model__length": 16}, {}, r"config\.model\.length = 16, but .* has windows of 8"),
+        ({"model__vocab_size": 290}, {}, r"config\.model\.vocab_size = 290, .* vocabulary of 300"),
+        (
+            {"eval__tokens": 808},
+            {"validation": SplitInfo(10, 800, 100)},
+            r"config\.eval\.tokens = 808, .* has 800",
+        ),
+    ],
+    ids=["length", "vocabulary", "evaluation"],
+)
+def test_data_that_do_not_fit_are_refused(dataset, changes, splits, message):
+    dataset = dataclasses.replace(dataset, splits={**dataset.splits, **splits})
+    with pytest.raises(InputError, match=message):
+        preflight.check_data(small_run.config("run", **changes), dataset)
+    preflight.check_data(small_run.config("run", eval__tokens=700), dataset)
