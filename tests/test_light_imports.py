@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 HEAVY = {
     "array_record",
     "flax",
