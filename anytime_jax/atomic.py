@@ -1,4 +1,4 @@
-"""Files that are complete or absent, whatever kills their writer, and a place to put them."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], work: Path | None = None) -> Iterator[Path]:
-    """Gives a temporary path to write, and renames it to `path` when the block succeeds.
+def atomic_write(path: str | os.PathLike[str], work: Path | None = None) -> Iterator[Path]:
+    """Yields a temporary path to write, and renames it to `path` if the block succeeds.
+
+    A reader sees the old file or the new one, never a part. The temporary name holds the process
+    id, so that a worker that outlives a killed start cannot write into the file of the next one.
 
     Args:
       path: the file to create or replace.
       work: folder for the temporary file, on the same filesystem; by default that of `path`.
-
-    Yields:
-      The temporary path. Its name holds the process id, so that a worker that outlives a killed
-      run cannot write into the file of the run that took over.
     """
     path = Path(path)
     temporary = (work or path.parent) / f"{path.name}.{os.getpid()}.tmp"
@@ -32,11 +31,11 @@ def replacing(path: str | os.PathLike[str], work: Path | None = None) -> Iterato
         temporary.unlink(missing_ok=True)
 
 
-def make_folder(path: Path) -> None:
-    """Makes a directory, if it is not there, and tries whether files can be written into it.
+def make_writable_directory(path: Path) -> None:
+    """Creates a directory if it does not exist, and writes a temporary file to test it.
 
     Raises:
-      OSError: if it cannot be made, or nothing can be written.
+      OSError: if it cannot be created or written to.
     """
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path):

@@ -1,16 +1,16 @@
-"""The two ways a run can end badly, each with its exit status."""
+"""Exceptions that a command reports in one line."""
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used: the command line prints the message and exits 2.
+    """Bad input: a command prints the message and exits with status 2.
 
-    The message is one line that says what was given, what is allowed and what to do. It is raised
-    before anything expensive has happened and leaves everything on disk as it was.
+    The message is one line: the value, what is allowed, what to do. It is raised before anything
+    expensive, and leaves everything on disk as it was.
     """
 
 
 class RunError(RuntimeError):
-    """A run broke in flight: the command line prints the message and exits 1.
+    """A failure of a run: a command prints the message and exits with status 1.
 
-    The message says what happened and names the last good checkpoint to go on from.
+    The message says what happened and names the last good checkpoint.
     """

@@ -1,8 +1,8 @@
-"""Numbers as people read them: counts, lengths of time, bytes."""
+"""Human-readable counts, durations and byte sizes."""
 
 
-def human(number: float) -> str:
-    """Returns a number with a letter for its thousands: 3276800000 is `3.28B`."""
+def format_count(number: float) -> str:
+    """Formats a number with a letter for its thousands: 3276800000 is `3.28B`."""
     for letter in ("", "K", "M", "B"):
         if abs(number) < 999.5:
             return f"{number:.3g}{letter}"
@@ -10,8 +10,8 @@ def human(number: float) -> str:
     return f"{number:.3g}T"
 
 
-def duration(seconds: float) -> str:
-    """Returns a length of time for people: `45s`, `3m 20s`, `5h 07m`, `12d 03h`."""
+def format_duration(seconds: float) -> str:
+    """Formats a duration: `45s`, `3m 20s`, `5h 07m`, `12d 03h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -22,8 +22,8 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
 
 
-def size(count: float) -> str:
-    """Returns a number of bytes for people: `6.94 GB`."""
+def format_bytes(count: float) -> str:
+    """Formats a number of bytes in decimal units: `6.94 GB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"

@@ -35,7 +35,7 @@ from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, runtime
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formatting import duration
+from anytime_jax.formatting import format_duration
 from anytime_jax.study import loss_table
 from anytime_jax.training import preflight, startup, trainer
 from anytime_jax.training.progress import Display
@@ -121,7 +121,7 @@ def _report(
 
     drawn = run_figure.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
     why = "the data are used up" if outcome.reason == "data" else "its stop"
-    display.say(f"at {where}: {why}, after {duration(seconds)}")
+    display.say(f"at {where}: {why}, after {format_duration(seconds)}")
     for what, path in (
         ("curves", drawn),
         ("records", run_dir / "records"),

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from anytime_jax.commands.command_line import answer
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.runtime import set_up
-from anytime_jax.formatting import size
+from anytime_jax.formatting import format_bytes
 from benchmarks import measure, record
 
 _LARGE = {"cpu": 2048}  # sides of the large product: enough to fill the device
@@ -65,7 +65,7 @@ def make_limits(config: Config) -> dict[str, Limit]:
         for name, shape in shapes.items()
     }
     count = _COPIED.get(platform, _COPIED_ELSEWHERE)
-    return {**limits, f"copy of {size(count)}": _copy(count)}
+    return {**limits, f"copy of {format_bytes(count)}": _copy(count)}
 
 
 def rate_of_products(limits: dict[str, Limit], seconds: dict[str, list[float]]) -> float:

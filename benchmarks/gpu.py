@@ -25,7 +25,7 @@ from typing import Any
 
 from anytime_jax.commands.command_line import answer
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formatting import duration
+from anytime_jax.formatting import format_duration
 from benchmarks import measure, record
 
 _LONGEST = 200  # characters of a part's last words in the table
@@ -198,7 +198,7 @@ def _measure(argv: Sequence[str], given: Any) -> int:
         details[name] = dataclasses.asdict(outcome)
         record.save("gpu", argv, rows, output, details, machine)
         said = outcome.failure or outcome.left_out or "done"
-        print(f"{name}: {said}, after {duration(outcome.seconds)}", flush=True)
+        print(f"{name}: {said}, after {format_duration(outcome.seconds)}", flush=True)
     record.show(f"{machine['devices']}", rows)
     print(f"written: {output}")
     return 1 if any(found["failure"] for found in details.values()) else 0

@@ -21,7 +21,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.commands.command_line import open_console
 
 RESULTS = Path(__file__).parent / "results"
@@ -86,7 +86,7 @@ def save(
         "details": dict(details or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         part.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from absl import flags
 from ml_collections import ConfigDict, FieldReference, config_flags
 from ml_collections.config_dict import RequiredValueError
 
-from anytime_jax.checks import shown
+from anytime_jax.checks import format_value
 from anytime_jax.commands.command_line import complain
 from anytime_jax.config.reading import nearest
 from anytime_jax.errors import InputError
@@ -63,7 +63,7 @@ def _check_file(argv: Sequence[str]) -> None:
         raise InputError(f"{prefix}{path}: {error}") from error
     except (Exception, SystemExit) as error:  # the file is code: it can raise anything
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        where = f"line {frames[-1].lineno}, {shown(frames[-1].line)}: " if frames else ""
+        where = f"line {frames[-1].lineno}, {format_value(frames[-1].line)}: " if frames else ""
         what = f"{where}{type(error).__name__}: {error}"
         raise InputError(f"{prefix}{path} cannot be run: {what}") from error
     if not isinstance(made, ConfigDict):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_weights
 from anytime_jax.weights.scoring import mean_and_error
 
@@ -40,8 +40,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     scorer, count = run_options.open_scorer(saved, arguments)
     console = command_line.open_console()
     console.print(
-        f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens), on "
-        f"{human(count * scorer.length)} tokens of {arguments.split}",
+        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens), on "
+        f"{format_count(count * scorer.length)} tokens of {arguments.split}",
         markup=False,
     )
     # Row by row as they are found: each may take minutes.

@@ -25,7 +25,7 @@ from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_directory, verifiers
 from anytime_jax.formats.tokenizer import write_tokenizer
-from anytime_jax.formatting import human, size
+from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.weights import saved_weights
 from anytime_jax.weights.post_hoc import Mix
 from anytime_jax.weights.saved_weights import Saved
@@ -81,7 +81,7 @@ def _export(arguments: argparse.Namespace) -> int:
     console = command_line.open_console()
     console.print(
         f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} "
-        f"({human(saved.tokens)} tokens)",
+        f"({format_count(saved.tokens)} tokens)",
         markup=False,
     )
     if len(mix.parts) > 1:
@@ -99,7 +99,8 @@ def _export(arguments: argparse.Namespace) -> int:
             for line in verify(part, form.name, arguments.verify_python):
                 console.print(line, markup=False)
     console.print(
-        f"wrote {arguments.output} ({size(written)}, {form.name}, {arguments.dtype})", markup=False
+        f"wrote {arguments.output} ({format_bytes(written)}, {form.name}, {arguments.dtype})",
+        markup=False,
     )
     return 0
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from anytime_jax.commands import command_line
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import duration
+from anytime_jax.formatting import format_duration
 from anytime_jax.study import plan, run_figure
 from anytime_jax.study.jobs import Job, check, log_file
 from anytime_jax.training import fleet, preflight, startup
@@ -62,7 +62,7 @@ def _work(arguments: argparse.Namespace) -> int:
         began = time.monotonic()
         with startup.interruptible() as interrupted:
             ended = fleet.train(members, mesh, dataset, interrupted)
-        spent = duration(time.monotonic() - began)
+        spent = format_duration(time.monotonic() - began)
         for member, how in zip(members, ended, strict=True):
             line = _tell(member, how, spent)
             console.print(f"{member.config.name}: {line}", markup=False)

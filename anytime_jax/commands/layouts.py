@@ -23,7 +23,7 @@ from anytime_jax.commands.config_file import CONFIG, DEBUG, parse
 from anytime_jax.config import schema
 from anytime_jax.distributed.sharding import MESH_AXES
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import human, size
+from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
 from anytime_jax.training import memory
 
@@ -58,7 +58,7 @@ def _table(source: dict[str, object], counts: Sequence[int], platform: str) -> T
     """The layouts of a run, a row each."""
     run = schema.build(source)
     title = (
-        f"{run.name}: {human(count_params(run.model)['all'])} parameters, "
+        f"{run.name}: {format_count(count_params(run.model)['all'])} parameters, "
         f"{len(run.averages)} averages, remat {run.model.remat}. On each device ({platform}):"
     )
     table = Table(title=title, box=box.SIMPLE, title_justify="left")
@@ -84,7 +84,7 @@ def _row(source: dict[str, object], count: int, axis: str, platform: str) -> lis
         takes = memory.measure(schema.build({**source, "microbatches": parts}), shape, platform)
     except ValueError:
         return nothing
-    *exact, activations, total = (size(getattr(takes, name)) for name in _PARTS)
+    *exact, activations, total = (format_bytes(getattr(takes, name)) for name in _PARTS)
     return [str(parts), str(rows // parts), *exact, f"~{activations}", f"~{total}"]
 
 

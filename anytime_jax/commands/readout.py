@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from anytime_jax.atomic import make_folder
+from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 from anytime_jax.study import plot_style
 from anytime_jax.weights import saved_weights
 from anytime_jax.weights.readout_search import Reading, Search, grid_of
@@ -63,14 +63,14 @@ def _search(arguments: argparse.Namespace) -> int:
         raise InputError(f"--tokens={arguments.tokens}: give two windows at least, one to choose")
     out = arguments.output or saved.run_dir
     try:
-        make_folder(out)
+        make_writable_directory(out)
     except OSError as error:
         raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
     search = Search(saved, scorer, count // 2, allowed)
     console = command_line.open_console()
     console.print(
-        f"{saved.run_dir} at step {saved.step:,} ({human(saved.tokens)} tokens): chosen on "
-        f"{human(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "
+        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): chosen on "
+        f"{format_count(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "
         "others",
         markup=False,
     )

@@ -23,11 +23,11 @@ from typing import Any
 
 from rich.console import Console
 
-from anytime_jax.atomic import make_folder
+from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checkpoints import records, run_directory
 from anytime_jax.commands import command_line
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 from anytime_jax.study import html_page, plan, published, report_items, run_report
 from anytime_jax.study.results import Results
 from anytime_jax.study.selection import Reading
@@ -88,7 +88,7 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.pack and {out.resolve(), (out / _RUNS).resolve()} & {*inside, root.resolve()}:
         raise InputError(f"--pack: {out} is the study's own directory: give another --out")
     try:
-        make_folder(out)
+        make_writable_directory(out)
     except OSError as error:
         raise InputError(
             f"--out={out} cannot be made or written into ({error.strerror}): choose another"
@@ -102,8 +102,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     about = [
         study.title,
         f"{done} of {len(results.results)} runs are finished. 1x is "
-        f"{human(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} updates "
-        f"of {human(clock.tokens_per_step)} tokens. Horizon-free runs are read out through "
+        f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} updates "
+        f"of {format_count(clock.tokens_per_step)} tokens. Horizon-free runs are read out through "
         f"{arguments.average}, cosine and WSD by their live weights.",
         *remarks,
     ]

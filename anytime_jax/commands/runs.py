@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory, verification
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checkpoints.verification import Found, Meta
 from anytime_jax.commands import command_line
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formatting import human, size
+from anytime_jax.formatting import format_bytes, format_count
 
 # In the run's directory: for each checkpoint that was verified, when, and its files' state then.
 NOTE = "verified.json"
@@ -126,7 +126,13 @@ def _lines(run_dir: Path, verify: bool) -> Iterator[tuple[tuple[str, ...], bool]
             meta = verification.verify(found.path) if verify else verification.read_meta(found.path)
         except RunError as error:
             notes.pop(found.path.name, None)
-            nothing = (f"{found.step:,}", "", "", size(verification.bytes_of(found.path)), "")
+            nothing = (
+                f"{found.step:,}",
+                "",
+                "",
+                format_bytes(verification.bytes_of(found.path)),
+                "",
+            )
             yield (*nothing, f"DAMAGED: {_without_path(error, found)}"), True
             continue
         if verify:
@@ -134,7 +140,7 @@ def _lines(run_dir: Path, verify: bool) -> Iterator[tuple[tuple[str, ...], bool]
             notes[found.path.name] = {"when": now, "files": _state_of_files(found.path)}
         yield _line(found, meta, notes.get(found.path.name)), False
     if verify and notes != before:
-        with replacing(run_dir / NOTE) as part:
+        with atomic_write(run_dir / NOTE) as part:
             part.write_text(json.dumps(notes, indent=1), encoding="utf-8")
 
 
@@ -148,9 +154,9 @@ def _line(found: Found, meta: Meta, note: dict[str, str] | None) -> tuple[str, .
         verified = f"no: changed since {note.get('when')}"
     return (
         f"{found.step:,}",
-        human(meta["tokens"]) if "tokens" in meta else "",
+        format_count(meta["tokens"]) if "tokens" in meta else "",
         f"{meta['multiple']:.4g}x" if "multiple" in meta else "",
-        size(verification.bytes_of(found.path)),
+        format_bytes(verification.bytes_of(found.path)),
         f"params, opt, {averages}",
         verified,
     )
@@ -169,7 +175,7 @@ def _odd_line(found: Found) -> tuple[tuple[str, ...], bool]:
     there = found.path
     count = verification.bytes_of(there)
     step = "" if found.step is None else f"{found.step:,}"
-    return (step, "", "", size(count), there.name, what), found.kind == "incomplete"
+    return (step, "", "", format_bytes(count), there.name, what), found.kind == "incomplete"
 
 
 def _without_path(error: RunError, found: Found) -> str:

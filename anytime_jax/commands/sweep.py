@@ -31,7 +31,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.commands import command_line
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import duration, human, size
+from anytime_jax.formatting import format_bytes, format_count, format_duration
 from anytime_jax.models import flops
 from anytime_jax.study import plan, slurm
 from anytime_jax.study.jobs import Job, check, log_file
@@ -129,9 +129,9 @@ def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.
         ("run", f"{len(jobs)} runs"),
         ("state", finished),
         ("stops at", ""),
-        ("tokens", human(total[0])),
+        ("tokens", format_count(total[0])),
         ("FLOPs", f"{total[1]:.2e}"),
-        ("disk", size(total[2])),
+        ("disk", format_bytes(total[2])),
         ("hours", f"{total[1] / speed / 3600:.4g}"),
     ):
         is_text = name in ("run", "state")
@@ -141,9 +141,9 @@ def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.
             job.run.name,
             _state(job),
             f"{job.config.clock.multiple(job.goal):g}x",
-            human(job.tokens),
+            format_count(job.tokens),
             f"{job.flops:.2e}",
-            size(job.disk_bytes),
+            format_bytes(job.disk_bytes),
             f"{job.flops / speed / 3600:.3g}",
         )
     return table
@@ -236,7 +236,7 @@ class _Sweep:
                 self._pass_on(signal.SIGTERM)
                 for under in self._under_way:
                     under.process.wait()
-        spent = duration(time.monotonic() - began)
+        spent = format_duration(time.monotonic() - began)
         self._say(
             f"interrupted after {spent}; the same line goes on"
             if self._asked
@@ -323,7 +323,7 @@ class _Sweep:
 
     def _take_note(self, job: Job, under: _Under, status: int) -> None:
         """Takes note of a run whose process has ended with a status."""
-        spent = duration(time.monotonic() - under.began)
+        spent = format_duration(time.monotonic() - under.began)
         if job.is_finished:
             self._finished(job, f"in {spent}")
         elif run_directory.is_held(job.run.run_dir):

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 
 _POINT = re.compile(
     r"(?P<number>\d+(_\d+)*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
@@ -205,7 +205,7 @@ class Clock:
 
     def describe(self, step: int) -> str:
         """Returns a step in all three units, for people: `12,500 steps (1x, 3.28B tokens)`."""
-        tokens = human(self.tokens(step))
+        tokens = format_count(self.tokens(step))
         return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
 
 

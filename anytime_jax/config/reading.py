@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from anytime_jax.checks import is_number, shown
+from anytime_jax.checks import format_value, is_number
 from anytime_jax.errors import InputError
 
 _KINDS = {
@@ -46,7 +46,7 @@ class Section:
         """
         if not isinstance(given, Mapping):
             raise InputError(
-                f"{path} = {shown(given)} is not allowed: it must be a group of settings"
+                f"{path} = {format_value(given)} is not allowed: it must be a group of settings"
             )
         self._path = path
         self._given = given
@@ -61,7 +61,7 @@ class Section:
             if name not in allowed:
                 hint = hint or nearest(str(name), allowed)
                 plain = isinstance(name, str) and re.fullmatch(r"\w{1,60}", name)
-                full = f"{self._path}.{name}" if plain else f"{self._path}: {shown(name)}"
+                full = f"{self._path}.{name}" if plain else f"{self._path}: {format_value(name)}"
                 raise InputError(f"{full} is not a setting: {hint}")
         for name in allowed:
             if name not in self._given:
@@ -79,7 +79,7 @@ class Section:
             value = tuple(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(
-                f"{self._path}.{name} = {shown(value)} is not allowed: it must be {_KINDS[kind]}"
+                f"{self._path}.{name} = {format_value(value)} is not allowed: it must be {_KINDS[kind]}"
             )
         return value
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import (
+    format_value,
     is_number,
     require,
     require_choice,
@@ -19,7 +20,6 @@ from anytime_jax.checks import (
     require_directory,
     require_fraction,
     require_word,
-    shown,
 )
 from anytime_jax.config.clock import Clock, Stop, read_stop
 from anytime_jax.config.reading import NOT_IDENTITY, Section, without
@@ -271,13 +271,13 @@ def _check_together(config: Config) -> None:
         )
     if config.initial_weights and config.branch.from_run:
         raise ValueError(
-            f"initial_weights = {shown(config.initial_weights)} and branch.from_run = "
-            f"{shown(config.branch.from_run)} exclude each other: a branch begins from its trunk"
+            f"initial_weights = {format_value(config.initial_weights)} and branch.from_run = "
+            f"{format_value(config.branch.from_run)} exclude each other: a branch begins from its trunk"
         )
     _check_branch(config)
     horizon = config.schedule.horizon_steps
     if horizon is not None and (config.stop.step is None or config.stop.step > horizon):
-        given = shown(config.source["stop"])
+        given = format_value(config.source["stop"])
         raise ValueError(
             f"stop = {given} is past the schedule's horizon of {config.clock.describe(horizon)}: "
             "stop there or earlier, or choose a schedule without a horizon"
@@ -296,7 +296,7 @@ def _check_branch(config: Config) -> None:
         )
     if config.stop.step is not None and config.stop.step <= leaves:
         raise ValueError(
-            f"stop = {shown(config.source['stop'])} is not after the branch point at "
+            f"stop = {format_value(config.source['stop'])} is not after the branch point at "
             f"{clock.describe(leaves)}: stop later, or leave the trunk earlier"
         )
 
@@ -314,7 +314,7 @@ def _rule(given: Any) -> averaging.Rule | float:
         value = float(number)
         return averaging.GrowingWindow(value) if kind == "f" else averaging.FixedDecay(value)
     raise ValueError(
-        f"{shown(given)} is not an average: give a number f, or one of the forms "
+        f"{format_value(given)} is not an average: give a number f, or one of the forms "
         '"f25", "ema0.999", "uniform", "uniform1000"'
     )
 

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from anytime_jax.checks import (
     LARGEST_COUNT,
+    format_value,
     is_number,
     require,
     require_choice,
@@ -13,7 +14,6 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
     require_word,
-    shown,
 )
 
 Attention = Literal["auto", "plain", "blocks", "xla", "cudnn"]
@@ -82,12 +82,12 @@ class BranchConfig:
             require(ok, "change", name, 'names of settings such as "schedule.peak", "optimizer.b2"')
         given = [name for name in ("multiple", "step", "data", "change") if getattr(self, name)]
         if not self.from_run and given:
-            value = shown(getattr(self, given[0]))
+            value = format_value(getattr(self, given[0]))
             raise ValueError(f"{given[0]} = {value} needs from_run: the directory of the trunk")
         if self.from_run and bool(self.multiple) == bool(self.step):
             given = "both are given" if self.step else "none is given"
             raise ValueError(
-                f"from_run = {shown(self.from_run)} needs one of multiple (the horizon, such as 4: "
+                f"from_run = {format_value(self.from_run)} needs one of multiple (the horizon, such as 4: "
                 f"the branch leaves at 90% of it) and step (the trunk's checkpoint): {given}"
             )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import (
     RECORD_NAME,
@@ -264,7 +264,7 @@ def _place_vocabulary(
     model = load_vocabulary(vocabulary).model
     # Other shares may be reading the one that is there.
     if not path.is_file() or path.read_bytes() != model:
-        with replacing(path, claim.scratch or claim.work) as temporary:
+        with atomic_write(path, claim.scratch or claim.work) as temporary:
             temporary.write_bytes(model)
     return load_vocabulary(path)
 

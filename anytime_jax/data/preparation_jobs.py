@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.data.sources import SPLITS, Part, split_of
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 
@@ -80,8 +80,8 @@ class TokenJob:
         counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
         self.record_path.unlink(missing_ok=True)
         with (
-            replacing(self.token_path(SPLITS[0]), self.scratch) as first,
-            replacing(self.token_path(SPLITS[1]), self.scratch) as second,
+            atomic_write(self.token_path(SPLITS[0]), self.scratch) as first,
+            atomic_write(self.token_path(SPLITS[1]), self.scratch) as second,
             open(first, "wb") as first_file,
             open(second, "wb") as second_file,
         ):
@@ -155,7 +155,7 @@ class ShardJob:
 
         tokens = self._read_tokens()
         features = window_features(self.length, self.dtype)
-        with replacing(self.output / self.name, self.scratch or self.folder) as temporary:
+        with atomic_write(self.output / self.name, self.scratch or self.folder) as temporary:
             # Groups of one: a random read then decompresses the one window it wants.
             writer = ArrayRecordWriter(str(temporary), "group_size:1")
             for start in range(0, self.windows * self.length, self.length):
@@ -222,7 +222,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 def write_record(path: Path, record: dict[str, Any], work: Path | None = None) -> None:
     """Writes a JSON record, completely or not at all."""
-    with replacing(path, work) as temporary:
+    with atomic_write(path, work) as temporary:
         temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + os.linesep, "utf-8")
 
 

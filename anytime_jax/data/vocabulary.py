@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import sentencepiece
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.data.hf_tokenizer import HubTokenizer, bundle, is_hub
 from anytime_jax.data.sentencepiece_vocabulary import LOG_NOTHING, Pieces
 from anytime_jax.data.text_files import refuse_address
@@ -192,7 +192,7 @@ def train_vocabulary(texts: Iterable[str], size: int, path: str | os.PathLike[st
             f"cannot train a vocabulary of {size} pieces on this text: SentencePiece says "
             f'"{reason}"; ask for another size or give more text'
         ) from error
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(model.getvalue())
     return load_vocabulary(path)
 

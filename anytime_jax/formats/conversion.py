@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime_jax.checkpoints.checksums import by_name
 from anytime_jax.checkpoints.verification import nested
-from anytime_jax.checks import require_count, require_positive, shown
+from anytime_jax.checks import format_value, require_count, require_positive
 from anytime_jax.config.sections import ModelConfig
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
@@ -119,7 +119,7 @@ class Format:
         for name, value in self.fixed.items():
             if given.get(name, value) != value:
                 raise InputError(
-                    f"{name} = {shown(given[name])} cannot be expressed here: it must be {value!r}"
+                    f"{name} = {format_value(given[name])} cannot be expressed here: it must be {value!r}"
                 )
         for ours, theirs in self.names.items():
             value = given.get(theirs)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checks import require_count, shown
+from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.sections import ModelConfig
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.conversion import Format, Settings, check_tensors, from_tensors, to_tensors
@@ -161,7 +161,9 @@ def describe(directory: Path) -> Described:
     form = next((form for form in FORMATS.values() if form.model_type == kind), None)
     if form is None:
         known = ", ".join(repr(form.model_type) for form in FORMATS.values())
-        raise InputError(f"{directory / name}: model_type = {shown(kind)} is none of {known}")
+        raise InputError(
+            f"{directory / name}: model_type = {format_value(kind)} is none of {known}"
+        )
     try:
         shape = form.shape(settings)
     except ValueError as error:

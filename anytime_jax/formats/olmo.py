@@ -6,7 +6,7 @@ for `transformers` after `import hf_olmo`; both read the same `model.safetensors
 
 import json
 
-from anytime_jax.checks import is_number, shown
+from anytime_jax.checks import format_value, is_number
 from anytime_jax.errors import InputError
 from anytime_jax.formats.conversion import Format, Piece, Settings
 
@@ -31,8 +31,8 @@ def _tidy(settings: Settings) -> Settings:
     heads, shared = given.get("n_heads"), given.get("n_kv_heads")
     if shared not in (None, heads):
         raise InputError(
-            f"n_kv_heads = {shown(shared)} cannot be expressed here: every head has its own keys "
-            f"and values, n_heads = {shown(heads)}"
+            f"n_kv_heads = {format_value(shared)} cannot be expressed here: every head has its own keys "
+            f"and values, n_heads = {format_value(heads)}"
         )
     others = {
         "embedding_size": given.get("vocab_size"),

@@ -2,7 +2,7 @@
 
 import json
 
-from anytime_jax.checks import shown
+from anytime_jax.checks import format_value
 from anytime_jax.errors import InputError
 from anytime_jax.formats.conversion import Format, Piece, Settings
 
@@ -14,13 +14,13 @@ def _tidy(settings: Settings) -> Settings:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise InputError(
-            f"rope_type = {shown(kind)} cannot be expressed here: it must be 'default'"
+            f"rope_type = {format_value(kind)} cannot be expressed here: it must be 'default'"
         )
     heads, shared = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
     if shared not in (None, heads):
         raise InputError(
-            f"num_key_value_heads = {shown(shared)} cannot be expressed here: every head has "
-            f"its own keys and values, num_attention_heads = {shown(heads)}"
+            f"num_key_value_heads = {format_value(shared)} cannot be expressed here: every head has "
+            f"its own keys and values, num_attention_heads = {format_value(heads)}"
         )
     theta = rope.get("rope_theta", settings.get("rope_theta"))
     return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.data.hf_tokenizer import (
     CONFIG,
     RULES,
@@ -79,7 +79,7 @@ def write_tokenizer(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        with replacing(directory / name) as temporary:
+        with atomic_write(directory / name) as temporary:
             temporary.write_bytes(text.encode("utf-8"))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.study import plot_style
 from anytime_jax.study.report_item import Exhibit, Table
 
@@ -59,13 +59,13 @@ def write(
         if exhibit.figure is not None:
             files += plot_style.save(exhibit.figure, out, exhibit.stem)
         files.append(_write_csv(out / f"{exhibit.stem}.csv", exhibit.table))
-    with replacing(page) as part:
+    with atomic_write(page) as part:
         part.write_text(_page(title, about, exhibits, left_out), encoding="utf-8")
     return [page, *files]
 
 
 def _write_csv(path: Path, table: Table) -> Path:
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(table)
     return path
 

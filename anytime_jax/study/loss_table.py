@@ -7,7 +7,7 @@ from rich.table import Table
 
 from anytime_jax.checkpoints.records import Row
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 
 LIVE = "last"
 
@@ -43,5 +43,5 @@ def table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) ->
         marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
         cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
         budget = f"{clock.multiple(row.step):.4g}x"
-        made.add_row(budget, f"{row.step:,}", human(row.tokens), *cells)
+        made.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
     return made

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.checks import require_choice
 from anytime_jax.errors import InputError
 from anytime_jax.study import published
@@ -245,7 +245,7 @@ def write(study: Study, root: str | Path, folder: str = ".") -> Path:
         for x in study.runs
     ]
     lines = ",\n".join(json.dumps(run) for run in runs)  # a line for each run
-    with replacing(root / FILE) as part:
+    with atomic_write(root / FILE) as part:
         part.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
     return root / FILE
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 from anytime_jax.study.loss_table import LIVE
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito), each with a mark and a dash of
@@ -49,7 +49,7 @@ def multiple_axis(axes: Axes, multiples: Sequence[float], clock: Clock) -> None:
     axes.set_xticks(list(multiples))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
     axes.xaxis.set_minor_locator(NullLocator())
-    tokens = human(clock.tokens(clock.chinchilla_steps))
+    tokens = format_count(clock.tokens(clock.chinchilla_steps))
     axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
     axes.grid(alpha=0.3)
 
@@ -67,7 +67,7 @@ def save(figure: Figure, out: Path, stem: str) -> list[Path]:
         path = out / f"{stem}.{kind}"
         # Without the moment it was made: the same numbers give the same file.
         about: dict[str, Any] = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-        with replacing(path) as part:
+        with atomic_write(path) as part:
             figure.savefig(part, dpi=_DPI, format=kind, metadata=about)
         files.append(path)
     return files

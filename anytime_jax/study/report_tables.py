@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from anytime_jax.checks import is_number
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 from anytime_jax.study import plot_style, published
 from anytime_jax.study.report_figures import Curve
 from anytime_jax.study.report_item import Exhibit, cells, notes, times
@@ -129,7 +129,7 @@ def all_runs(results: Results, reading: Reading) -> Exhibit:
         losses = {m: x[label] for m, x in run.losses.items() if label in x}
         table.append([run.name, state, label, *cells(losses, multiples)])
     finished = sum(run.is_finished for run in results.results)
-    tokens = human(results.clock.tokens(results.clock.chinchilla_steps))
+    tokens = format_count(results.clock.tokens(results.clock.chinchilla_steps))
     return Exhibit(
         "runs",
         "All runs",

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints.records import Row, read_records
 from anytime_jax.study.loss_table import LIVE, eval_losses
 
@@ -54,7 +54,7 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
             columnspacing=1.2,
         )
     path = Path(run_dir) / FILE
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         figure.savefig(part, dpi=140, format="png")
     return path
 

@@ -9,7 +9,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import Row, read_records
 from anytime_jax.config.clock import Clock, read_clock
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import duration, human
+from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.study import loss_table, run_figure
 from anytime_jax.study.loss_table import LIVE
 
@@ -72,8 +72,8 @@ def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Con
         left = clock.tokens(clock.next_doubling(last.step)) - clock.tokens(last.step)
         console.print(
             f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}, "
-            f"{human(speed)} tokens/s; the next doubling in "
-            + (duration(left / speed) if speed else "an unknown time")
+            f"{format_count(speed)} tokens/s; the next doubling in "
+            + (format_duration(left / speed) if speed else "an unknown time")
         )
     evaluated = loss_table.eval_losses(rows)
     if not evaluated:

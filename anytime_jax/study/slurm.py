@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anytime_jax.atomic import replacing
+from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import RECORD_NAME
 from anytime_jax.errors import InputError
@@ -71,10 +71,10 @@ def write(study: Study, file: str, jobs: Sequence[Job], folder: str | Path) -> s
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"--config={file}:{name}\n" for name in numbers)
-    with replacing(folder / _RUNS) as part:
+    with atomic_write(folder / _RUNS) as part:
         part.write_text(lines, encoding="utf-8")
     text = _submit_script(study, file, folder, groups, numbers)
-    with replacing(folder / _SUBMIT) as part:
+    with atomic_write(folder / _SUBMIT) as part:
         part.write_text(text, encoding="utf-8")
         part.chmod(0o755)
     plan.write(study, study.root)

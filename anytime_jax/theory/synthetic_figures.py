@@ -18,15 +18,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from anytime_jax.atomic import make_folder, replacing
+from anytime_jax.atomic import atomic_write, make_writable_directory
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import (
+    format_value,
     is_number,
     require,
     require_choice,
     require_count,
     require_directory,
-    shown,
 )
 from anytime_jax.schedules import Power
 from anytime_jax.theory.averages import Average, LastFraction, plan
@@ -168,10 +168,10 @@ def require_folder(name: str, path: Path) -> Path:
     """Returns a directory that is there now; raises if something else is there."""
     require_directory(name, str(path))
     try:
-        make_folder(path)
+        make_writable_directory(path)
     except OSError as error:
         raise ValueError(
-            f"{name} = {shown(str(path))} cannot be written to ({error.strerror}): choose another "
+            f"{name} = {format_value(str(path))} cannot be written to ({error.strerror}): choose another "
             "directory"
         ) from error
     return path
@@ -214,7 +214,7 @@ def _selected(config: FigureConfig, problem: Problem, noise: float, risks: Risks
 
 
 def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
         writer.writerow(names)
@@ -252,7 +252,7 @@ def _told(
 
 def write_json(path: Path, told: Mapping[str, Any]) -> Path:
     """Writes a file whole or not at all; numbers that are not finite become null."""
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         text = json.dumps(_finite(told), indent=1, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
     return path
@@ -267,7 +267,7 @@ def _finite(told: Any) -> Any:
 
 
 def _save(figure: Figure, path: Path, dpi: int) -> Path:
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         figure.savefig(part, dpi=dpi, format="png")
     return path
 

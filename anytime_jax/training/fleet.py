@@ -28,7 +28,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formatting import size
+from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
 from anytime_jax.training.evaluator import weight_trees
 from anytime_jax.training.loop import Ask, Asks, Current, Evaluation, Outcome, Run, Update
@@ -251,8 +251,8 @@ def _check_room(configs: Sequence[Config], mesh: Mesh) -> None:
     each = preflight.measure_on(configs[0], mesh)
     if there is not None and len(configs) * each.least > there:
         raise InputError(
-            f"{len(configs)} runs of {size(each.least)} each take more than the device's "
-            f"{size(there)}: --fleet={max(1, there // each.total)} or fewer at once"
+            f"{len(configs)} runs of {format_bytes(each.least)} each take more than the device's "
+            f"{format_bytes(there)}: --fleet={max(1, there // each.total)} or fewer at once"
         )
 
 

@@ -10,7 +10,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import human, size
+from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
 from anytime_jax.training import memory
@@ -44,17 +44,17 @@ def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
     there, takes = sharding.device_memory(mesh), measure_on(config, mesh)
     if there is not None and takes.least > there:
         raise InputError(
-            f"config.model: {size(takes.parameters)} parameters + {size(takes.moments)} moments + "
-            f"{size(takes.averages)} averages ({len(config.averages)}) + {size(takes.parameters)} "
-            f"gradients take {size(takes.least)} on each device, which has {size(there)}, and "
+            f"config.model: {format_bytes(takes.parameters)} parameters + {format_bytes(takes.moments)} moments + "
+            f"{format_bytes(takes.averages)} averages ({len(config.averages)}) + {format_bytes(takes.parameters)} "
+            f"gradients take {format_bytes(takes.least)} on each device, which has {format_bytes(there)}, and "
             "activations come on top: choose a larger mesh.fsdp, fewer averages, average_memory = "
             "'host' or a smaller model"
         )
     free = free_bytes(Path(config.run_dir))
     if (each := checkpoint_bytes(state_bytes(program))) > free:
         raise InputError(
-            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {size(each)} and the disk "
-            f"has {size(free)} free: make room, choose a directory on another disk, or a smaller "
+            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(each)} and the disk "
+            f"has {format_bytes(free)} free: make room, choose a directory on another disk, or a smaller "
             "config.model"
         )
 
@@ -152,13 +152,13 @@ def announce(
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
     policy, free = retention(config), free_bytes(Path(config.run_dir))
     each = checkpoint_bytes(state_bytes(program))
-    disk = f"{size(each)} a checkpoint"
+    disk = f"{format_bytes(each)} a checkpoint"
     if goal is not None:
         kept = policy.count_kept(start, goal)
         # One more is being written while the last of the rolling ones is still there.
         total = (kept + policy.rolling + 1) * each
-        disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {size(total)} at most"
-        disk += f"; {size(free)} free" + (", which is TOO LITTLE" if total > free else "")
+        disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {format_bytes(total)} at most"
+        disk += f"; {format_bytes(free)} free" + (", which is TOO LITTLE" if total > free else "")
     display.say(f"run      {config.name} in {config.run_dir}")
     if trunk is not None:
         leaves = config.clock.describe(trunk.step)
@@ -166,11 +166,11 @@ def announce(
     if config.initial_weights and start == 0:
         display.say(f"begins   with the weights in {config.initial_weights}")
     display.say(
-        f"model    {config.model.architecture}, {human(counts['blocks'])} in blocks, "
-        f"{human(counts['all'])} parameters in all; averages "
+        f"model    {config.model.architecture}, {format_count(counts['blocks'])} in blocks, "
+        f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averages) or "none")
     )
-    display.say(f"data     {dataset.path}: {human(dataset.splits['train'].tokens)} tokens")
+    display.say(f"data     {dataset.path}: {format_count(dataset.splits['train'].tokens)} tokens")
     display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
     display.say(
         f"memory   {describe_memory(measure_on(config, mesh), sharding.device_memory(mesh))}"
@@ -186,15 +186,17 @@ def describe_memory(takes: memory.Memory, there: int | None) -> str:
       there: what each device has; None if it is not known.
     """
     parts = [
-        f"{size(getattr(takes, name))} {name}"
+        f"{format_bytes(getattr(takes, name))} {name}"
         for name in ("parameters", "moments", "averages", "gradients")
         if getattr(takes, name)
     ]
-    total = f"about {size(takes.activations)} activations = about {size(takes.total)}"
+    total = (
+        f"about {format_bytes(takes.activations)} activations = about {format_bytes(takes.total)}"
+    )
     said = " + ".join([*parts, total])
     if there is None:
         return f"{said} on each device"
-    said += f" of {size(there)} on each device"
+    said += f" of {format_bytes(there)} on each device"
     if takes.total <= there:
         return said
     return (

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import duration, human
+from anytime_jax.formatting import format_count, format_duration
 
 _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
@@ -75,7 +75,7 @@ class Display:
         self.say(f"{self._clock.multiple(step):>6.4g}x  validation  " + "  ".join(parts) + note)
 
     def _line(self, step: int, goal: int, values: Mapping[str, float]) -> str:
-        tokens = human(self._clock.tokens(step))
+        tokens = format_count(self._clock.tokens(step))
         parts = [
             f"step {step:,}",
             f"{tokens} tokens",
@@ -86,8 +86,8 @@ class Display:
         if "tokens_per_s" in values:
             speed = values["tokens_per_s"]
             seconds = (self._clock.tokens(goal) - self._clock.tokens(step)) / speed
-            parts.append(f"{human(speed)} tokens/s")
+            parts.append(f"{format_count(speed)} tokens/s")
             if "mfu" in values:
                 parts.append(f"MFU {values['mfu']:.1%}")
-            parts.append(f"{self._clock.multiple(goal):g}x in {duration(seconds)}")
+            parts.append(f"{self._clock.multiple(goal):g}x in {format_duration(seconds)}")
         return "  ".join(parts)

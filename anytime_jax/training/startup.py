@@ -14,14 +14,14 @@ from typing import Any
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checks import shown
+from anytime_jax.checks import format_value
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare_builtin
 from anytime_jax.data.text_files import refuse_address
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import duration, human
+from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
@@ -59,7 +59,7 @@ def check_paths(settings: schema.Config) -> None:
             continue
         except OSError as error:
             raise InputError(
-                f"config.{name} = {shown(path)} cannot be a directory ({error.strerror}): choose "
+                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): choose "
                 "another"
             ) from error
 
@@ -79,8 +79,8 @@ def prepare(settings: schema.Config, mesh: Mesh, display: Display) -> DatasetInf
             vocab_size=model.vocab_size,
             megabytes=data.builtin_megabytes,
         )
-    seconds = duration(time.monotonic() - began)
-    tokens = human(dataset.splits["train"].tokens)
+    seconds = format_duration(time.monotonic() - began)
+    tokens = format_count(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
     return dataset
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime_jax.checks import shown
+from anytime_jax.checks import format_value
 from anytime_jax.config.clock import Clock, read_clock, read_stop
-from anytime_jax.formatting import human
+from anytime_jax.formatting import format_count
 
 PAPER = 3_276_800_000
 SMALL = Clock(256, 1024, PAPER)  # 150M
@@ -86,7 +86,7 @@ def test_tokens_in_capitals():
 def test_points_that_cannot_be_read(point):
     with pytest.raises(ValueError, match=r'must be a point in a run such as "12500 steps"') as bad:
         SMALL.steps(point, "stop")
-    assert str(bad.value).startswith(f"stop = {shown(point)} is not allowed")
+    assert str(bad.value).startswith(f"stop = {format_value(point)} is not allowed")
 
 
 @pytest.mark.parametrize("point", ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"])
@@ -171,7 +171,7 @@ def test_branch_points_round_up(horizon):
 def test_numbers_for_people():
     given = [0, 7, 999, 1000, 12_500, 999_499, 999_501, PAPER, 1e12, 5e15]
     texts = ["0", "7", "999", "1K", "12.5K", "999K", "1M", "3.28B", "1T", "5e+03T"]
-    assert [human(x) for x in given] == texts
+    assert [format_count(x) for x in given] == texts
     assert SMALL.describe(12_500) == "12,500 steps (1x, 3.28B tokens)"
     assert SMALL.describe(3125) == "3,125 steps (0.25x, 819M tokens)"
 
