@@ -233,7 +233,7 @@ BAD = [
     ("averages", ("f٣",), "config.averages: 'f٣' is not an average"),
     ("run_dir", "a\0b", "config.run_dir = 'a\\x00b' is not allowed: it must be a directory"),
     ("run_dir", "~/runs", "config.run_dir = '~/runs' is not allowed: it must be a directory"),
-    ("name", "a\nb", "config.name = 'a\\nb' is not allowed: it must be a word or a few"),
+    ("name", "a\nb", "config.name = 'a\\nb' is not allowed: it must be up to 200 printable"),
     ("x" * 300, 1, "config: 'xxx"),
     ("log__wandb_project", "\x1b[0m", "config.log.wandb_project = '\\x1b[0m' is not allowed"),
     # across settings
