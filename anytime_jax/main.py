@@ -58,7 +58,7 @@ _FALL_BACK = flags.DEFINE_bool(
 
 def main(argv: Sequence[str]) -> None:
     """Runs the command line; leaves through `sys.exit`."""
-    sys.exit(processes.leave(run(argv)))
+    sys.exit(processes.exit_together(run(argv)))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -81,20 +81,20 @@ def _run() -> int:
     if CONFIG.value is None:
         raise InputError("which run? Give --config=configs/quickstart.py, or another file there")
     settings = schema.build(CONFIG.value.to_dict())
-    runtime.set_up()
-    processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
-    display = Display(settings.clock, open_console(quiet=not processes.is_first()))
-    with processes.together():
+    runtime.configure()
+    processes.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _CLUSTER.value)
+    display = Display(settings.clock, open_console(quiet=not processes.is_primary()))
+    with processes.fail_together():
         startup.check_paths(settings)
         mesh = startup.make_mesh(settings)
-        prepared = startup.prepare(settings, mesh, display) if processes.is_first() else None
-    with processes.together():
+        prepared = startup.prepare(settings, mesh, display) if processes.is_primary() else None
+    with processes.fail_together():
         dataset = prepared or startup.load(settings)
         preflight.check_data(settings, dataset)
     began = time.monotonic()
     with startup.interruptible() as interrupted:
         outcome = trainer.train(settings, mesh, dataset, display, interrupted, _FALL_BACK.value)
-    if processes.is_first():
+    if processes.is_primary():
         _report(settings, dataset, display, outcome, time.monotonic() - began)
     return 0
 
@@ -167,13 +167,13 @@ def _command(stop: str | None = None, *more: str) -> str:
         arguments = [*kept, f"--config.stop={stop}"]
     here = os.path.relpath(sys.executable)
     python = "python" if here.startswith("..") else here
-    if not processes.is_alone():
+    if not processes.is_single():
         pairs = itertools.pairwise(["", *arguments])
         arguments = [
             x for before, x in pairs if not (_PLACE.match(x) or _PLACE_APART.match(before))
         ]
     line = shlex.join([python, "-m", "anytime_jax.main", *arguments])
-    return line if processes.is_alone() else f"{line} (in every process, started as before)"
+    return line if processes.is_single() else f"{line} (in every process, started as before)"
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -74,14 +74,14 @@ class Checkpoints:
         self.directory = Path(run_dir).absolute() / verification.DIRECTORY
         self._say = say
         self._bytes = 0  # of the save under way
-        if processes.is_first():
+        if processes.is_primary():
             for found in verification.survey(run_dir):
                 if found.kind == "half-written":
                     shutil.rmtree(found.path)
                     say(f"removed {found.path.name}: the save was cut short")
                 elif found.kind == "foreign":
                     say(f"passing over {found.path}: it is no checkpoint")
-        processes.wait()
+        processes.barrier()
         rolling = checkpoint_managers.LatestN(policy.rolling)
         kept = checkpoint_managers.AnyPreservationPolicy([rolling, _Keep(policy.keeps_forever)])
         options = ocp.CheckpointManagerOptions(
@@ -151,7 +151,7 @@ class Checkpoints:
         """
         kinds, found = ("complete", "incomplete"), verification.survey(self.directory.parent)
         steps = [x for x in found if x.kind in kinds]
-        while (step := processes.agree(int(steps.pop().path.name) if steps else -1)) >= 0:
+        while (step := processes.broadcast(int(steps.pop().path.name) if steps else -1)) >= 0:
             path = self.directory / str(step)
             steps = [x for x in steps if int(x.path.name) < step]
             try:
@@ -162,8 +162,11 @@ class Checkpoints:
 
     def _restore_whole(self, path: Path, abstract: TrainState) -> Restored:
         """Restores a checkpoint that the first process has found."""
-        with processes.together("see a checkpoint", RunError):
-            if processes.see(path.exists) and verification.survey_one(path).kind == "incomplete":
+        with processes.fail_together("see a checkpoint", RunError):
+            if (
+                processes.wait_until_visible(path.exists)
+                and verification.survey_one(path).kind == "incomplete"
+            ):
                 verification.verify(path)  # says what is wrong with it
         return self.restore(int(path.name), abstract)
 
@@ -171,7 +174,7 @@ class Checkpoints:
         self, path: Path, error: RunError, older: Sequence[Found], fall_back: bool
     ) -> None:
         """Renames a damaged checkpoint where that is allowed, and raises where it is not."""
-        if processes.agree(processes.is_first() and verification.is_good(path)):
+        if processes.broadcast(processes.is_primary() and verification.is_good(path)):
             raise error  # reading it failed for a reason that is not on disk
         if not fall_back:
             good = next((x for x in reversed(older) if verification.is_good(x.path)), None)
@@ -184,9 +187,9 @@ class Checkpoints:
             raise RunError(f"{error}. {advice}") from error
         names = (f"{path.name}{DAMAGED}{f'.{n}' if n else ''}" for n in itertools.count())
         aside = next(x for name in names if not (x := path.with_name(name)).exists())
-        if processes.is_first():
+        if processes.is_primary():
             path.rename(aside)
-        processes.wait()
+        processes.barrier()
         self._manager.reload()
         self._say(f"set aside as {aside.name}: {error}")
 
@@ -234,7 +237,7 @@ def restore(path: Path, abstract: TrainState) -> Restored:
     """
     wanted = _items(abstract)
     averages = wanted.pop("averages")
-    with processes.together("read its part of a checkpoint", RunError):
+    with processes.fail_together("read its part of a checkpoint", RunError):
         meta = verification.read_meta(path)
         stored = list(meta["averages"])
         restored = {item: _read(path, item, tree) for item, tree in wanted.items()}

@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    runtime.set_up()
+    runtime.configure()
     allowed = run_options.limits(arguments)
     saved = saved_weights.open_saved(arguments.run, arguments.step)
     names = arguments.weights or list(saved.here)

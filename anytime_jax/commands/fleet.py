@@ -46,7 +46,7 @@ def _work(arguments: argparse.Namespace) -> int:
     jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
     _check_shapes(jobs)
     configs = [job.config for job in jobs]
-    runtime.set_up()
+    runtime.configure()
     console = command_line.open_console()
     with contextlib.ExitStack() as stack:
         members = []

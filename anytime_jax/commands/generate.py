@@ -50,7 +50,7 @@ def _work(arguments: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    runtime.set_up()
+    runtime.configure()
     allowed = run_options.limits(arguments)
     try:
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)

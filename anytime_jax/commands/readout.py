@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    runtime.set_up()
+    runtime.configure()
     allowed = run_options.limits(arguments)
     saved = saved_weights.open_saved(arguments.run, arguments.step)
     grid = grid_of(saved, _POINTS)

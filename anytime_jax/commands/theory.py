@@ -37,7 +37,7 @@ from anytime_jax.theory import answer_tables, synthetic_figures
 def main(argv: Sequence[str]) -> int:
     """Runs the command line and returns its exit status."""
     console = open_console(width=200)
-    runtime.set_up()
+    runtime.configure()
     try:
         if CONFIG.value is not None:
             if len(argv) > 1:

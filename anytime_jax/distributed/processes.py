@@ -1,8 +1,8 @@
-"""The processes of a run, one a host: how they find each other, agree, and end together.
+"""Processes of a multi-host run: rendezvous, barriers, shared failure and preemption.
 
-JAX's distributed runtime does the work. It watches over every process: when one is lost, the others
-are ended by it within a minute, with a message, rather than wait for ever; and it carries a SIGTERM
-that any of them gets to all, so that all save after the same update.
+JAX's distributed runtime does the work. It watches every process: when one is lost, it aborts the
+others within a minute, with a message, instead of letting them wait for ever. It also passes a
+SIGTERM that reaches one process on to all, so that all save after the same update.
 """
 
 import contextlib
@@ -20,39 +20,39 @@ from jax.experimental import multihost_utils
 
 from anytime_jax.errors import InputError
 
-# A process that has not been heard of for so long is lost.
-_HEARTBEAT_SECONDS = 30
-_START_SECONDS = 300
-_LONGEST_MS = 7 * 24 * 3600 * 1000
-_meetings = itertools.count()  # a barrier has a name of its own
-_SHARED_SECONDS = 60  # until a shared file system shows what another host has written
+_HEARTBEAT_SECONDS = 30  # a process silent for so long counts as lost
+_RENDEZVOUS_SECONDS = 300
+_BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
+_VISIBILITY_SECONDS = 60  # until a shared file system shows what another host has written
+_barrier_ids = itertools.count()  # every barrier needs a name of its own
 
 
-def start(
+def initialize(
     coordinator: str | None, processes: int | None, process: int | None, cluster: bool
 ) -> None:
     """Joins the processes of a run; must come before anything that looks for devices.
 
     Args:
-      coordinator: address `HOST:PORT` of process 0, where it listens; None to stay alone or to be
-        told by the cluster.
-      processes: how many there are.
+      coordinator: address `HOST:PORT` on which process 0 listens.
+      processes: number of processes.
       process: number of this one, from 0.
-      cluster: find the three in what SLURM, Open MPI, a TPU slice or GKE say.
+      cluster: take the three from Slurm, Open MPI, a TPU slice or GKE instead. Without it, and with
+        none of the three, the process stays single.
 
     Raises:
-      InputError: if they do not go together, or nothing tells them, or nobody answers.
+      InputError: if the arguments contradict each other or the processes do not find each other.
     """
-    given = {"coordinator": coordinator, "processes": processes, "process": process}
-    missing = [f"--{name}" for name, value in given.items() if value is None]
+    options = {"--coordinator": coordinator, "--processes": processes, "--process": process}
+    missing = [name for name, value in options.items() if value is None]
     if len(missing) == 3 and not cluster:
         return
     if cluster and len(missing) < 3:
-        raise InputError("--cluster finds --coordinator, --processes and --process: leave them out")
+        raise InputError(f"--cluster sets {', '.join(options)} itself: leave them out")
     if not cluster:
         if missing:
-            told = ", ".join(f"--{name}" for name in given)
-            raise InputError(f"{' and '.join(missing)} missing: give all of {told}, or --cluster")
+            raise InputError(
+                f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
+            )
         _check(str(coordinator), int(processes or 0), int(process or 0))
     try:
         jax.distributed.initialize(
@@ -60,14 +60,14 @@ def start(
             processes,
             process,
             cluster_detection_method=None if cluster else "deactivate",
-            initialization_timeout=_START_SECONDS,
+            initialization_timeout=_RENDEZVOUS_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError, KeyError) as error:
-        what = "--cluster: " if cluster else f"--coordinator={coordinator}: "
+        option = "--cluster" if cluster else f"--coordinator={coordinator}"
         raise InputError(
-            f"{what}the processes did not find each other ({' '.join(str(error).split())[:200]}): "
-            "start all of them within five minutes, with the same address and number"
+            f"{option}: the processes did not connect ({' '.join(str(error).split())[:200]}): "
+            "start all of them within five minutes, with the same address and number of processes"
         ) from error
 
 
@@ -75,109 +75,107 @@ def _check(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(
-            f"--coordinator={coordinator} is no address: give HOST:PORT of process 0, such as "
+            f"--coordinator={coordinator} is not an address: set HOST:PORT of process 0, such as "
             "node1:1234"
         )
     if processes < 1 or not 0 <= process < processes:
         raise InputError(
-            f"--process={process} of --processes={processes}: give 1 process or more, and numbers "
-            "from 0 to below that"
+            f"--process={process} is not a number from 0 to below --processes={processes}"
         )
 
 
 def count() -> int:
-    """Returns how many processes there are."""
+    """Number of processes."""
     return jax.process_count()
 
 
-def is_alone() -> bool:
-    """Whether this process has the run to itself; asks no device."""
+def is_single() -> bool:
+    """Whether this is the only process of the run; does not touch the devices."""
     return not jax.distributed.is_initialized() or count() == 1
 
 
-def is_first() -> bool:
-    """Whether this is the process that speaks and writes for all."""
+def is_primary() -> bool:
+    """Whether this is process 0, which prints and writes for all."""
     return jax.process_index() == 0
 
 
-def agree(value: int) -> int:
-    """Returns the first process's value, in every process.
+def broadcast(value: int) -> int:
+    """Returns process 0's value in every process; an integer below 2^31 in size.
 
-    What is read from a shared disk may differ for a moment from host to host.
-
-    Args:
-      value: a whole number below 2^31 in size.
+    For what is read from a shared file system, which may differ for a moment between hosts.
     """
-    if is_alone():
+    if is_single():
         return value
-    wait()
+    barrier()
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def wait() -> None:
-    """Returns when every process has come here, however long the others take."""
-    if not is_alone():
-        # Of the runtime and not of the devices, whose exchanges give up on a slow process.
-        key = f"anytime_jax/{next(_meetings)}"
-        ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_LONGEST_MS)
+def barrier() -> None:
+    """Waits until every process is here, however long that takes."""
+    if not is_single():
+        # The runtime's barrier: collectives of the devices give up on a slow process.
+        key = f"anytime_jax/{next(_barrier_ids)}"
+        ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_BARRIER_MILLISECONDS)
 
 
 @contextlib.contextmanager
-def together(what: str = "begin", kind: type[Exception] = InputError) -> Iterator[None]:
-    """Ends in every process what is done inside, if it cannot be done in any; all must enter it.
+def fail_together(
+    action: str = "start", error_type: type[Exception] = InputError
+) -> Iterator[None]:
+    """Raises in every process if the body raises in any; all processes must enter it.
 
     Args:
-      what: is done inside, for the message in the others.
-      kind: of the error that the others raise.
-
-    Raises:
-      Exception: what is wrong here, as it is; or one of that kind if something is wrong elsewhere.
+      action: what the body does, for the message in the processes where it succeeded.
+      error_type: the error those raise; a process where the body failed raises its own.
     """
-    wrong: Exception | None = None
+    error: Exception | None = None
     try:
         yield
-    except Exception as error:
-        wrong = error
-    if not is_alone():
-        wait()
-        fine = multihost_utils.process_allgather(np.int32(wrong is None))
-        bad = [str(i) for i, x in enumerate(fine) if not x]
-        if bad and wrong is None:
-            told = f"process {' and '.join(bad)} of {count()} could not {what}"
-            raise kind(f"{told}: its own output says why")
-    if wrong is not None:
-        raise wrong
+    except Exception as caught:
+        error = caught
+    if not is_single():
+        barrier()
+        succeeded = multihost_utils.process_allgather(np.int32(error is None))
+        failed = [str(i) for i, success in enumerate(succeeded) if not success]
+        if failed and error is None:
+            raise error_type(
+                f"process {' and '.join(failed)} of {count()} could not {action}: see its output"
+            )
+    if error is not None:
+        raise error
 
 
-def see(is_there: Callable[[], bool]) -> bool:
-    """Whether something that another process has written is seen here too, soon."""
-    until = time.monotonic() + _SHARED_SECONDS
-    while not (there := is_there()) and time.monotonic() < until:
+def wait_until_visible(is_visible: Callable[[], bool]) -> bool:
+    """Waits up to a minute for something another process wrote to be visible here too."""
+    deadline = time.monotonic() + _VISIBILITY_SECONDS
+    while not (visible := is_visible()) and time.monotonic() < deadline:
         time.sleep(0.5)
-    return there
+    return visible
 
 
-class Preempted:
-    """Whether any process was told to save and end; all learn of it after the same update."""
+class PreemptionSignal:
+    """Whether any process got SIGTERM or Ctrl-C; true in all after the same number of calls.
+
+    JAX watches for SIGTERM from `initialize` on; creating this makes Ctrl-C mean the same.
+    """
 
     def __init__(self) -> None:
-        """Lets Ctrl-C mean what SIGTERM does, which JAX watches for from `start` on."""
         self._calls = 0
-        self._is_told = False
+        self._received = False
         signal.signal(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
 
     def __call__(self) -> bool:
-        """Must be called as often in every process."""
-        if not self._is_told:
+        """Must be called equally often in every process."""
+        if not self._received:
             self._calls += 1
-            self._is_told = multihost_utils.reached_preemption_sync_point(self._calls)
-        return self._is_told
+            self._received = multihost_utils.reached_preemption_sync_point(self._calls)
+        return self._received
 
 
-def leave(status: int) -> int:
-    """Ends this process at once if others may wait for it; returns the status if there are none."""
-    if status and not is_alone():
+def exit_together(status: int) -> int:
+    """Returns the status; with other processes, a nonzero one ends this process at once instead."""
+    if status and not is_single():
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # JAX would wait for the others, and they for this one
+        os._exit(status)  # a normal exit would wait for the others, and they for this one
     return status

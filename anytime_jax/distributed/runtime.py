@@ -12,7 +12,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # in /dev
 
 
-def set_up() -> None:
+def configure() -> None:
     """Sets what must be set before JAX looks for devices."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs compiled by earlier starts
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

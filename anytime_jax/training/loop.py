@@ -101,7 +101,7 @@ def read_stream(
 
 def was_evaluated(run_dir: Path, step: int) -> bool:
     """Whether the records hold an evaluation of a step, as the process that writes them sees it."""
-    return bool(processes.agree(is_evaluated(run_dir, step)))
+    return bool(processes.broadcast(is_evaluated(run_dir, step)))
 
 
 class Run:
@@ -148,11 +148,11 @@ class Run:
             label: self._start if label in added else begun.get(label, 0)
             for label in config.averages
         }
-        self._saved = processes.agree(max(saved_steps(config.run_dir), default=0))
+        self._saved = processes.broadcast(max(saved_steps(config.run_dir), default=0))
         self._samples = int(meta.get("samples", 0))
         self._start_samples = self._samples
         head = (Path(config.run_dir), config.name, config.log, self._start, _header(mesh))
-        self._writers = Writers(*head) if processes.is_first() else NoWriters()
+        self._writers = Writers(*head) if processes.is_primary() else NoWriters()
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
             config.every("log"),
@@ -201,7 +201,7 @@ class Run:
             return Outcome(step, self._reason if ended else "interrupted", self._samples)
         except jax.errors.JaxRuntimeError as error:
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
-            if not processes.is_alone():
+            if not processes.is_single():
                 advice += "; the same lines again, if a process was lost"
             raise self._broken(str(error)[:300], advice) from error
         except OSError as error:

@@ -94,8 +94,8 @@ def load(settings: schema.Config) -> DatasetInfo:
         "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
         f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
-    if data.builtin_megabytes and not processes.is_first():
-        processes.see((Path(data.path) / RECORD_NAME).exists)
+    if data.builtin_megabytes and not processes.is_primary():
+        processes.wait_until_visible((Path(data.path) / RECORD_NAME).exists)
     with _named("config.branch.data" if settings.branch.data else "config.data.path"):
         return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
 
@@ -103,8 +103,8 @@ def load(settings: schema.Config) -> DatasetInfo:
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
-    if not processes.is_alone():
-        yield processes.Preempted()
+    if not processes.is_single():
+        yield processes.PreemptionSignal()
         return
     asked: list[int] = []
 

@@ -135,7 +135,7 @@ def begun(
       InputError, RunError: as `train`.
     """
     run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
-    with processes.together():
+    with processes.fail_together():
         if trunk := branching.find_trunk(config, dataset):
             named["branch.checkpoint"] = trunk.digest
         if given := pretrained.find_initial(config, dataset):
@@ -146,8 +146,8 @@ def begun(
     def consumed(step: int) -> int:
         return first + config.clock.samples(step) - config.clock.samples(begin)
 
-    start = processes.agree(max(saved_steps(run_dir), default=begin))
-    with processes.together():
+    start = processes.broadcast(max(saved_steps(run_dir), default=begin))
+    with processes.fail_together():
         goal, reason = find_goal(config, dataset, start, consumed(start))
     if goal is not None and (start > goal or (start == goal and was_evaluated(run_dir, start))):
         yield Outcome(start, reason, consumed(start))
@@ -155,11 +155,11 @@ def begun(
     about = {"name": config.name, "version": __version__, "config": dict(config.source)}
     about |= {"branch": trunk.provenance} if trunk else {}
     with contextlib.ExitStack() as stack:
-        with processes.together():
-            if processes.is_first():
+        with processes.fail_together():
+            if processes.is_primary():
                 check_mirrors(config.log)
             program = program or checked_program(config, mesh)
-            if processes.is_first():
+            if processes.is_primary():
                 run_directory.claim(run_dir, named, about)
                 stack.enter_context(run_directory.alone(run_dir))
         _check_shared(run_dir)
@@ -186,9 +186,9 @@ def _check_shared(run_dir: Path) -> None:
     def mark() -> int:
         return zlib.crc32(run_directory.holder(run_dir).encode("utf-8")) >> 1
 
-    held = processes.agree(mark() if processes.is_first() else 0)
-    with processes.together():
-        if not processes.see(lambda: mark() == held):
+    held = processes.broadcast(mark() if processes.is_primary() else 0)
+    with processes.fail_together():
+        if not processes.wait_until_visible(lambda: mark() == held):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
                 f"{jax.process_index()} does not see what process 0 wrote there): give a directory "

@@ -13,7 +13,7 @@ import jax, jax.numpy as jnp
 from anytime_jax.distributed import runtime
 
 if "set" in sys.argv:
-    runtime.set_up()
+    runtime.configure()
 
 @jax.jit
 def program(x):
