@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from anytime_jax.commands.command_line import answer
 from anytime_jax.config.schema import Config
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.formatting import format_bytes
 from benchmarks import measure, record
 
@@ -128,5 +128,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

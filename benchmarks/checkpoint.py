@@ -24,7 +24,7 @@ from anytime_jax.checkpoints.retention import retention
 from anytime_jax.checkpoints.state import TrainState
 from anytime_jax.commands.command_line import answer
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.training import step
 from benchmarks import measure, record
 
@@ -98,5 +98,5 @@ def _row(what: str, seconds: Sequence[float], total: int) -> record.Row:
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

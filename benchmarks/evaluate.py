@@ -18,7 +18,7 @@ from anytime_jax.commands.command_line import answer
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluator
 from benchmarks import measure, record
@@ -75,5 +75,5 @@ def _row(trees: int, seconds: dict[int, list[float]], tokens: int) -> record.Row
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from anytime_jax.commands.command_line import answer
 from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.errors import InputError
 from anytime_jax.training import fleet
 from benchmarks import measure, record
@@ -144,5 +144,5 @@ def _row(
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

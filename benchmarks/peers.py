@@ -30,7 +30,7 @@ from anytime_jax.averaging import GrowingWindow
 from anytime_jax.commands.command_line import answer
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.conversion import to_tensors
 from anytime_jax.formats.olmo import OLMO
@@ -261,5 +261,5 @@ def _summary(
 if __name__ == "__main__":
     # A GPU is shared with the workers: nobody takes all of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from anytime_jax.commands.command_line import answer
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from benchmarks import measure, record
@@ -160,5 +160,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ from typing import Any
 from anytime_jax.checkpoints.records import TIMINGS, Row, read_records
 from anytime_jax.commands.command_line import answer
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.distributed.runtime import set_up
+from anytime_jax.distributed.runtime import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import measure, record
 
@@ -168,5 +168,5 @@ def _speed(values: Mapping[int, Mapping[str, float]], steps: range) -> float:
 
 
 if __name__ == "__main__":
-    set_up()
+    configure()
     sys.exit(main(sys.argv[1:]))
