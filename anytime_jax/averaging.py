@@ -64,7 +64,7 @@ class Rule(abc.ABC):
             raise ValueError(f"averages count updates from {first}; got {t.min():g}")
         return np.asarray(self._of_several(t, every, np), dtype=np.float64)
 
-    def weights(self, t: int, every: int = 1) -> np.ndarray:
+    def kernel(self, t: int, every: int = 1) -> np.ndarray:
         """Returns the weight of every iterate in the average after `t` updates.
 
         Args:
@@ -211,9 +211,10 @@ def average_params(
 
         avg_t = tau * avg_{t-k} + (1 - tau) * theta_t,        tau = tau_{t-k+1} * ... * tau_t
 
-    In between they stay as they are, at most k - 1 updates old. `update` finds out by itself when
-    they are to move, by `lax.cond`; told by `moves`, a Python bool, it has no condition, and where
-    that is False the averages pass through untouched. It must be right: True at every k-th update.
+    In between they stay as they are, at most k - 1 updates old. `update` decides with `lax.cond`
+    whether the averages move. A caller that knows passes `update_averages`, a Python bool that must
+    be True at exactly every k-th update: then there is no condition, and where it is False the
+    averages pass through untouched.
 
     Args:
       rules: the averages to keep: rules, with a bare number f meaning `GrowingWindow(f)`; or a
@@ -227,7 +228,7 @@ def average_params(
     Raises:
       ValueError: for an unknown kind of rule or a label given twice; at `init`, for parameters
         that are not floating point; at `update`, if `params` is not passed, an average is missing
-        from the state, or `moves` is False where they move at every update.
+        from the state, or `update_averages` is False where they move at every update.
 
     Source: Section 4, "Averaging".
     """
@@ -248,14 +249,19 @@ def average_params(
         state: Any,
         params: optax.Params | None = None,
         *,
-        moves: bool | None = None,
+        update_averages: bool | None = None,
         **unused: Any,
     ) -> tuple[optax.Updates, AverageParamsState]:
         del unused
         if params is None:
             raise ValueError("average_params needs the parameters: call update(..., params=params)")
         if every == 1:
-            require(moves is not False, "moves", moves, "True or None where every = 1")
+            require(
+                update_averages is not False,
+                "update_averages",
+                update_averages,
+                "True or None where every = 1",
+            )
         count = jnp.asarray(optax.safe_increment(state.count))
 
         def move() -> dict[str, optax.Params]:
@@ -271,10 +277,10 @@ def average_params(
                 for label, newest in weights.items()
             }
 
-        if every > 1 and moves is None:
+        if every > 1 and update_averages is None:
             moved = jax.lax.cond(count % every == 0, move, lambda: state.averages)
         else:
-            moved = state.averages if moves is False else move()
+            moved = state.averages if update_averages is False else move()
         return updates, AverageParamsState(count, moved)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -137,7 +137,7 @@ def test_weights_are_the_unrolled_recursion(rule, updates):
     for t in range(1, updates + 1):
         expected *= old[t - 1]
         expected[t] += 1 - old[t - 1]
-    weights = rule.weights(updates)
+    weights = rule.kernel(updates)
     assert weights.shape == (updates + 1,)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     np.testing.assert_allclose(weights, expected, rtol=1e-10, atol=1e-13)
@@ -417,9 +417,9 @@ INVALID = [
     (lambda: average_params([1.0], every=2.0), r"every = 2\.0"),
     (
         lambda: average_params([1.0]).update(
-            jnp.ones(2), average_params([1.0]).init(jnp.ones(2)), jnp.ones(2), moves=False
+            jnp.ones(2), average_params([1.0]).init(jnp.ones(2)), jnp.ones(2), update_averages=False
         ),
-        "moves = False is not allowed: it must be True or None where every = 1",
+        "update_averages = False is not allowed: it must be True or None where every = 1",
     ),
 ]
 
@@ -460,7 +460,7 @@ def test_weights_of_every_kth_are_the_unrolled_recursion(rule, updates, every):
         product = np.prod(old[t - every : t])
         expected *= product
         expected[t] += 1 - product
-    weights = rule.weights(updates, every)
+    weights = rule.kernel(updates, every)
     assert weights.shape == (updates + 1,)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-12)
@@ -490,18 +490,18 @@ def test_every_kth_of_a_thousand_updates(every):
         exact, _ = weighted_sum(iterates[::every], old)
         assert relative_error(state.averages[rule.label], exact) < 1e-6
         np.testing.assert_allclose(
-            rule.weights(updates, every) @ iterates.astype(np.float64), exact, rtol=1e-9
+            rule.kernel(updates, every) @ iterates.astype(np.float64), exact, rtol=1e-9
         )
 
 
 def test_every_kth_donated_and_told(compilations):
-    """Told by `moves`, the two programs make what the one with a condition makes, to the bit."""
+    """Given `update_averages`, two programs compute bitwise what the one with a condition does."""
     rules, every = [6.25, Uniform(2), FixedDecay(0.0)], 3
     optimizer = optax.chain(optax.adamw(0.05), average_params(rules, every=every))
 
     def step(params, state, moves=None):
         grads = jax.grad(quadratic)(params)
-        updates, state = optimizer.update(grads, state, params, moves=moves)
+        updates, state = optimizer.update(grads, state, params, update_averages=moves)
         return optax.apply_updates(params, updates), state
 
     step = jax.jit(step, donate_argnums=(0, 1), static_argnums=2)
@@ -520,19 +520,19 @@ def test_every_kth_donated_and_told(compilations):
     assert sum(compiled) == 3
     assert_trees_close(averages(state)["ema0"], history[9], 0)
     for rule in (GrowingWindow(6.25), Uniform(2)):
-        weights = rule.weights(11, every)
+        weights = rule.kernel(11, every)
         expected = jax.tree.map(lambda *xs, w=weights: np.tensordot(w, xs, axes=1), *history)
         assert_trees_close(averages(state)[rule.label], expected, 2e-6)
 
 
 def test_every_update_is_what_it_was_to_the_bit():
-    """With every = 1 there is no condition, and `moves` changes nothing."""
+    """With every = 1 there is no condition, and `update_averages` changes nothing."""
     params = make_params()
     plain, told = average_params(PAPER), average_params(PAPER, every=1)
     update = jax.tree.map(lambda p: 0.1 * p, params)
     text = str(jax.make_jaxpr(plain.update)(update, plain.init(params), params))
     assert text == str(
-        jax.make_jaxpr(lambda u, s, p: told.update(u, s, p, moves=True))(
+        jax.make_jaxpr(lambda u, s, p: told.update(u, s, p, update_averages=True))(
             update, told.init(params), params
         )
     )

@@ -31,7 +31,7 @@ from anytime_jax.commands.config_file import CONFIG, parse
 from anytime_jax.config.reading import Section
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.theory import answer_tables, synthetic_figures
+from anytime_jax.theory import comparison_report, synthetic_figures
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,7 +59,7 @@ def _figure(console: Console) -> int:
     began = time.monotonic()
     with _progress(console, f"{len(config.problems)} panels") as report:
         files, told = synthetic_figures.make(config, report)
-    console.print(answer_tables.selected(config, told))
+    console.print(comparison_report.selected(config, told))
     console.print(f"done in {time.monotonic() - began:.0f} s:")
     for file in files:
         console.print(f"  {file}")

@@ -12,13 +12,13 @@ from rich.console import Console
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
 from anytime_jax.commands.command_line import Parser
 from anytime_jax.schedules import Power
-from anytime_jax.theory import answer_tables, rates, synthetic_figures
-from anytime_jax.theory.answer_tables import percent
-from anytime_jax.theory.averages import LastFraction
-from anytime_jax.theory.compare import TOLERANCE, Comparison, Run, advise, compare
+from anytime_jax.theory import comparison_report, rates, synthetic_figures
+from anytime_jax.theory.comparison import TOLERANCE, Comparison, Trajectory, advise, compare
+from anytime_jax.theory.comparison_report import percent
+from anytime_jax.theory.parallel import in_parallel
 from anytime_jax.theory.risk import excess_risk, largest_error, require_noise
 from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.step_sizes import in_parallel
+from anytime_jax.weights.post_hoc import LastFraction
 
 Progress = Callable[[Console, str], AbstractContextManager[Callable[[float], None]]]
 LIMITS = (
@@ -141,11 +141,11 @@ def _computed(given: argparse.Namespace, console: Console, progress: Progress) -
 def _compare(given: argparse.Namespace, console: Console, progress: Progress) -> int:
     comparison = _computed(given, console, progress)
     for noise in given.noise:
-        answer_tables.show(comparison, noise, console)
+        comparison_report.show(comparison, noise, console)
     if len(given.noise) > 1:
-        console.print(answer_tables.by_noise(comparison, given.noise))
+        console.print(comparison_report.by_noise(comparison, given.noise))
     if given.output is not None:
-        answer_tables.write(comparison, given.noise[0], given.output, console)
+        comparison_report.write(comparison, given.noise[0], given.output, console)
     return 0
 
 
@@ -156,7 +156,7 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
     console.print(
         f"{_shape(run, shortest)}, average {run.average}, "
         f"peak step size {run.multiplier * comparison.problem.step_unit:.3g} "
-        f"= {run.multiplier:.3g} {answer_tables.unit(comparison.problem)}"
+        f"= {run.multiplier:.3g} {comparison_report.unit(comparison.problem)}"
     )
     console.print(
         f"its gap to the cosine tuned at each length: "
@@ -169,7 +169,7 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
         f"within {100 * TOLERANCE:g}% of the best any peak can do"
     )
     near = [comparison.best(given.noise, average=label) for label in comparison.anytime.labels]
-    table = answer_tables.table(
+    table = comparison_report.table(
         "the best run with each average", ["average", "step sizes", "c", "worst", "mean"]
     )
     for other in near:
@@ -180,14 +180,14 @@ def _advise(given: argparse.Namespace, console: Console, progress: Progress) -> 
         )
         table.add_row(other.average, other.family.name, *cells)
     console.print(table)
-    answer_tables.show(comparison, given.noise, console)
+    comparison_report.show(comparison, given.noise, console)
     console.print(LIMITS)
     if given.output is not None:
-        answer_tables.write(comparison, given.noise, given.output, console)
+        comparison_report.write(comparison, given.noise, given.output, console)
     return 0
 
 
-def _shape(run: Run, shortest: int) -> str:
+def _shape(run: Trajectory, shortest: int) -> str:
     gamma, alpha = run.family.gamma, run.family.alpha
     if gamma == 0:
         return "gamma = 0 (a constant step size: there is no alpha)"
@@ -221,7 +221,9 @@ def _bound(given: argparse.Namespace, console: Console, progress: Progress) -> i
         f"{given.multiplier:g}/tr(H) / t^{gamma:.3g}: mean of iterates N+1 .. 2N"
     )
     names = ["N", "k*", "bias k<=k*", "bias k>k*", "k* sigma^2/N", "sum eta^2 lambda^2"]
-    table = answer_tables.table(title, [*names, "sum eta lambda", "bound", "exact", "bound/exact"])
+    table = comparison_report.table(
+        title, [*names, "sum eta lambda", "bound", "exact", "bound/exact"]
+    )
     for n, bound, risk in zip(steps, bounds, exact, strict=True):
         terms = (
             bound.bias_head,
@@ -274,7 +276,7 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
         "(in brackets: Theorem 1)"
     )
     names = ["a, b", *(f"{gamma:g}" for gamma in gammas), "gamma*", "at gamma*", "minimax"]
-    table = answer_tables.table(title, names)
+    table = comparison_report.table(title, names)
     for (a, b), risks in zip(_GRID, found, strict=True):
         values = risks.excess(given.noise, tail.label)[:, -5:]
         fits = [rates.fitted_exponent(np.array(ends[-5:]), row) for row in values]
@@ -291,7 +293,7 @@ def _rates(given: argparse.Namespace, console: Console, progress: Progress) -> i
             f"{rates.minimax_exponent(a, b):.2f}",
         )
     console.print(table)
-    proven = answer_tables.table(
+    proven = comparison_report.table(
         "proven, up to constants and logarithms", ["step sizes", "average", "horizon", "regime"]
     )
     for a, b in _GRID:

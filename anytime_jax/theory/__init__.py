@@ -8,11 +8,12 @@ risks = theory.excess_risk(problem, given, [25.0], checkpoints=[1_000, 100_000])
 risks.excess(noise=0.1, label="f25")  # float64[schedules, checkpoints]
 """
 
-from anytime_jax.theory.averages import LastFraction, Tail
 from anytime_jax.theory.direct_recursion import direct_risk
 from anytime_jax.theory.rates import gamma_star, theorem_1
 from anytime_jax.theory.risk import Risks, excess_risk
 from anytime_jax.theory.spectrum import Problem, Quadrature
+from anytime_jax.theory.tail_averages import Tail
+from anytime_jax.weights.post_hoc import LastFraction
 
 __all__ = [
     "LastFraction",

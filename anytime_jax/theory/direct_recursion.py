@@ -10,9 +10,9 @@ import numpy as np
 
 from anytime_jax.checks import require
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.averages import Average, Plan, plan
 from anytime_jax.theory.risk import Risks, diverged_to_inf, require_checkpoints
 from anytime_jax.theory.spectrum import Problem
+from anytime_jax.theory.tail_averages import Average, Plan, plan
 
 
 def direct_risk(

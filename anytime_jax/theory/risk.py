@@ -39,8 +39,8 @@ import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.averages import Average, Plan, plan
 from anytime_jax.theory.spectrum import Nodes, Problem, Quadrature
+from anytime_jax.theory.tail_averages import Average, Plan, plan
 
 CHECK = Quadrature(first=16, near=64, far=20)
 _CHUNK = 4096  # updates in a call: what an interruption waits for

@@ -29,11 +29,12 @@ from anytime_jax.checks import (
     require_directory,
 )
 from anytime_jax.schedules import Power
-from anytime_jax.theory.averages import Average, LastFraction, plan
+from anytime_jax.theory.parallel import GAMMAS, Report, best, in_parallel, lengths
 from anytime_jax.theory.rates import fitted_exponent, minimax_exponent
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
 from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.step_sizes import GAMMAS, Report, best, in_parallel, lengths
+from anytime_jax.theory.tail_averages import Average, plan
+from anytime_jax.weights.post_hoc import LastFraction
 
 # Colours that stay apart for colour-blind readers and in grey (Okabe and Ito).
 _COLOURS = {"constant": "#0072B2", "inverse_sqrt": "#D55E00"}
@@ -106,7 +107,7 @@ class FigureConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
+class SelectedRun:
     """The trajectory that was selected in a panel.
 
     Attributes:
@@ -192,7 +193,9 @@ def _sweep(config: FigureConfig, problem: Problem) -> Callable[[Report], Risks]:
     return task
 
 
-def _selected(config: FigureConfig, problem: Problem, noise: float, risks: Risks) -> list[Curve]:
+def _selected(
+    config: FigureConfig, problem: Problem, noise: float, risks: Risks
+) -> list[SelectedRun]:
     """For each schedule and average the trajectory that was best at the update of selection."""
     settings = _settings(config)
     curves = []
@@ -206,14 +209,14 @@ def _selected(config: FigureConfig, problem: Problem, noise: float, risks: Risks
             values = of_name.excess(noise, label)[k]
             multiplier = settings[mine[k]][1]
             curves.append(
-                Curve(
+                SelectedRun(
                     noise, problem.a, problem.b, name, label, multiplier, risks.checkpoints, values
                 )
             )
     return curves
 
 
-def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
+def _write_csv(path: Path, curves: Sequence[SelectedRun]) -> Path:
     with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
@@ -226,7 +229,7 @@ def _write_csv(path: Path, curves: Sequence[Curve]) -> Path:
 
 
 def _told(
-    config: FigureConfig, sweeps: Sequence[Risks], curves: Sequence[Curve], seconds: float
+    config: FigureConfig, sweeps: Sequence[Risks], curves: Sequence[SelectedRun], seconds: float
 ) -> dict[str, Any]:
     """What was asked for, what was selected, and how exact it is."""
     return {
@@ -299,7 +302,7 @@ def _ticks(panel: Axes) -> None:
     panel.yaxis.set_minor_locator(NullLocator())
 
 
-def _rate(axes: Axes, curve: Curve, from_step: int) -> None:
+def _rate(axes: Axes, curve: SelectedRun, from_step: int) -> None:
     """The dashed line of the minimax rate, through the curve at the selection."""
     late = curve.steps >= from_step
     steps = curve.steps[late]
@@ -307,7 +310,7 @@ def _rate(axes: Axes, curve: Curve, from_step: int) -> None:
     axes.plot(steps, line, "k--", lw=1, label=r"$N^{-(b-1)/\max(a,b)}$")
 
 
-def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve]) -> Path:
+def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[SelectedRun]) -> Path:
     """The figure of the paper: the running average of each schedule, and the predicted rate."""
     figure, axes = _panels(config, len(config.source_ratio), noise, "running average")
     for panel, problem in zip(axes.flat, config.problems, strict=True):
@@ -323,7 +326,9 @@ def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve
     return _save(figure, path, dpi=130)
 
 
-def _draw_averages(path: Path, config: FigureConfig, noise: float, curves: Sequence[Curve]) -> Path:
+def _draw_averages(
+    path: Path, config: FigureConfig, noise: float, curves: Sequence[SelectedRun]
+) -> Path:
     """The same for every average, each relative to the running one of its schedule."""
     rows = [(ratio, name) for ratio in config.source_ratio for name in config.schedules]
     figure, axes = _panels(config, len(rows), noise, "every average over the running one")

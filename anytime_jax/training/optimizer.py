@@ -40,8 +40,8 @@ def make_optimizer(
     """Returns AdamW with a clip by global norm before it and the averages of the weights after it.
 
     Its `update` takes the loss as `value` and the norm of the gradient as `grad_norm`: an update
-    that the guard finds bad is zero. Told by `moves` whether the averages move, it needs no
-    condition for that (`averaging.average_params`).
+    that the guard finds bad is zero. Given `update_averages`, it needs
+    no condition for the averages (`averaging.average_params`).
 
     Args:
       config: Adam's constants and the clip.

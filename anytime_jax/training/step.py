@@ -157,7 +157,7 @@ def train_step(
         trees = jax.device_put(averaging.averages(held), fetched)
         held = averaging.replace_averages(held, trees)
     updates, opt_state = _optimizer(config, schedule, numbers).update(
-        grads, held, state.params, value=loss, grad_norm=grad_norm, moves=moves
+        grads, held, state.params, value=loss, grad_norm=grad_norm, update_averages=moves
     )
     before, after = find_guard(state.opt_state), find_guard(opt_state)
     metrics = {

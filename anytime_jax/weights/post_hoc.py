@@ -1,7 +1,7 @@
 """Weights that a run did not keep, mixed from those it did.
 
 Whatever a run keeps is a weighted sum of its iterates theta_0 ... theta_t: the live weights put all
-weight on theta_t, an average spreads it as its rule says (`Rule.weights`). The weights over the
+weight on theta_t, an average spreads it as its rule says (`Rule.kernel`). The weights over the
 iterates are the kernel. A mix of kept trees has the same mix of kernels, so for a kernel k that was
 not kept the nearest mix is a small least-squares problem:
 
@@ -33,7 +33,7 @@ _LEAST_SINGULAR = 1e-12  # of the inner products, relative: below it two kernels
 class Target(Protocol):
     """A kernel to imitate. The growing windows of `averaging` are targets too."""
 
-    def weights(self, t: int) -> np.ndarray:
+    def kernel(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate after `t` updates, float64[t + 1] that sums to 1."""
         ...
 
@@ -52,7 +52,12 @@ class LastFraction:
         """Checks the fraction."""
         _require_part("fraction", self.fraction)
 
-    def weights(self, t: int) -> np.ndarray:
+    @property
+    def label(self) -> str:
+        """`last50%` for a fraction of 1/2."""
+        return f"last{100 * self.fraction:.6g}%"
+
+    def kernel(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
         first = self.before(t) + 1
         return np.where(np.arange(t + 1) < first, 0.0, 1 / (t + 1 - first))
@@ -82,7 +87,7 @@ class DecayedRate:
         _require_part("fraction", self.fraction)
         require_choice("shape", self.shape, get_args(DecayShape))
 
-    def weights(self, t: int) -> np.ndarray:
+    def kernel(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
         start = t - max(1, round(self.fraction * t))
         decay = Decay(constant(1.0), start, horizon=t, floor=0.0, shape=self.shape)
@@ -114,13 +119,13 @@ class Kept:
         """`f25@3840`."""
         return f"{self.label}@{self.step}"
 
-    def weights(self, t: int) -> np.ndarray:
+    def kernel(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate up to `t`, float64[t + 1]; `t` is at least `step`."""
         kernel = np.zeros(t + 1)
         if self.rule is None:
             kernel[self.step] = 1
             return kernel
-        kernel[: self.step + 1] = self.rule.weights(self.step, self.every)
+        kernel[: self.step + 1] = self.rule.kernel(self.step, self.every)
         # The past of an average that was added to an old run is one iterate.
         kernel[self.since] = kernel[: self.since + 1].sum()
         kernel[: self.since] = 0
@@ -163,8 +168,8 @@ def best_mix(kept: Sequence[Kept], target: Target, t: int, most: int, enough: fl
         raise ValueError("no average is kept: there is nothing to mix")
     steps = np.array([x.step for x in averages])
     edges = _edges(t, steps, max(x.every for x in averages))
-    wanted = _binned(target.weights(t), edges)
-    kernels = np.stack([_binned(x.weights(t), edges) for x in averages])
+    wanted = _binned(target.kernel(t), edges)
+    kernels = np.stack([_binned(x.kernel(t), edges) for x in averages])
     inner, onto = kernels @ kernels.T, kernels @ wanted
 
     def solve(chosen: Sequence[int]) -> tuple[float, np.ndarray, np.ndarray]:
@@ -196,7 +201,7 @@ def merge(live: Sequence[Kept], target: Target, t: int) -> Mix:
       target: the kernel wanted.
       t: updates done where it ends.
     """
-    wanted, steps = target.weights(t), [x.step for x in live]
+    wanted, steps = target.kernel(t), [x.step for x in live]
     hats = [np.interp(np.arange(t + 1), steps, row) for row in np.eye(len(live))]
     shares = [float(hat @ wanted) for hat in hats]
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]

@@ -218,17 +218,17 @@ def test_inside_multi_steps_real_updates_count_outside_microbatches():
     assert [int(averaging.find_state(s).count) for s in (within, without)] == [60, 60 * k]
     iterates = theta[::k]
     for label, rule in averaging.label_rules(rules).items():
-        outer = rule.weights(60 * k) @ iterates[np.arange(60 * k + 1) // k]
+        outer = rule.kernel(60 * k) @ iterates[np.arange(60 * k + 1) // k]
         assert_close(averaging.averages(without)[label], outer)
-        assert_close(averaging.averages(within)[label], rule.weights(60) @ iterates)
+        assert_close(averaging.averages(within)[label], rule.kernel(60) @ iterates)
 
     def age(weights, updates):
         return weights @ (60 - updates)
 
     inner, outer = np.arange(61), np.arange(60 * k + 1) // k
     f, ema = averaging.label_rules(rules).values()
-    assert abs(age(f.weights(60), inner) - age(f.weights(60 * k), outer)) < 1
-    assert age(ema.weights(60 * k), outer) < 0.3 * age(ema.weights(60), inner)
+    assert abs(age(f.kernel(60), inner) - age(f.kernel(60 * k), outer)) < 1
+    assert age(ema.kernel(60 * k), outer) < 0.3 * age(ema.kernel(60), inner)
 
 
 def test_a_wsd_branch_goes_on_from_the_state_of_its_trunk():

@@ -9,10 +9,11 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
-from anytime_jax.theory.averages import LastFraction, Tail
 from anytime_jax.theory.direct_recursion import direct_risk
 from anytime_jax.theory.risk import excess_risk
 from anytime_jax.theory.spectrum import Problem, Quadrature
+from anytime_jax.theory.tail_averages import Tail
+from anytime_jax.weights.post_hoc import LastFraction
 
 AVERAGES = [Uniform(), Uniform(40), 6.25, 100.0, FixedDecay(0.9), Tail(30, 70), LastFraction(0.5)]
 CHECKPOINTS = [1, 2, 7, 50, 99, 100, 200]
@@ -164,7 +165,7 @@ def test_a_dense_covariance_recursion(rule, batch):
         risks = excess_risk(problem, [schedule], [rule], [40])
         etas = schedule.evaluate(np.arange(40))
         for weights, found in (
-            (rule.weights(40), risks.excess(0.3)[1, 0, 0]),
+            (rule.kernel(40), risks.excess(0.3)[1, 0, 0]),
             (np.eye(41)[40], risks.excess(0.3)[0, 0, 0]),
         ):
             wanted = dense(hessian, target, etas, weights, 0.3, batch)

@@ -83,7 +83,7 @@ def test_averages_move_at_every_kth_update_as_the_sum_in_float64(on_device):
         name = "['blocks']['qkv']"
         (path,) = (k for k in states[0] if f"averages['{label}']{name}" in k)
         for t, state in enumerate(states):
-            weights = rule.weights(t, EVERY)
+            weights = rule.kernel(t, EVERY)
             thetas = [s[f".params{name}"].astype(np.float64) for s in states[: t + 1]]
             np.testing.assert_allclose(
                 state[path], np.tensordot(weights, thetas, axes=1), rtol=0, atol=2e-7

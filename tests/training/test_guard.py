@@ -70,7 +70,7 @@ def test_a_bad_update_reaches_nothing_but_the_counts(loss, gradient, skip):
     # The averages take the same weights in once more, as the formula says.
     for label, rule in RULES.items():
         thetas = [np.float64(s.params["w"]) for s in (start, good, bad, after)]
-        wanted = sum(w * x for w, x in zip(rule.weights(3), thetas, strict=True))
+        wanted = sum(w * x for w, x in zip(rule.kernel(3), thetas, strict=True))
         found = averaging.averages(after.opt_state)[label]["w"]
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-7)
     guard = find_guard(after.opt_state)

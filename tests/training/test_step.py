@@ -100,7 +100,7 @@ def test_averages_follow_the_weights(ran):
     states, *_ = ran
     for label, rule in averaging.label_rules(small_run.RULES).items():
         for name in (".params['head']", ".params['blocks']['q_norm']['scale']"):
-            weights = rule.weights(STEPS)
+            weights = rule.kernel(STEPS)
             wanted = sum(
                 w * s[name].astype(np.float64) for w, s in zip(weights, states, strict=True)
             )

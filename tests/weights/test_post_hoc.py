@@ -19,7 +19,7 @@ def kept(*steps, f=STORED, **about):
 
 def kernel_of(mix, t):
     """The weight of every iterate in a mix, float64[t + 1]."""
-    return mix.coefficients @ np.stack([part.weights(t) for part in mix.parts])
+    return mix.coefficients @ np.stack([part.kernel(t) for part in mix.parts])
 
 
 def iterates(count, width=5, seed=0):
@@ -41,14 +41,14 @@ def average(walk, rule, every=1, since=0):
 @pytest.mark.parametrize(("every", "since"), [(1, 0), (1, 40), (4, 0), (4, 40)])
 def test_a_kernel_is_what_the_recursion_does(rule, every, since):
     walk = iterates(120)
-    kernel = Kept(120, "x", rule, every, since).weights(120)
+    kernel = Kept(120, "x", rule, every, since).kernel(120)
     assert kernel.sum() == pytest.approx(1)
     np.testing.assert_allclose(kernel @ walk, average(walk, rule, every, since), rtol=1e-9)
 
 
 def test_the_kernel_of_an_earlier_checkpoint_leaves_out_what_came_after():
     walk = iterates(120)
-    kernel = Kept(80, "x", GrowingWindow(6.25)).weights(120)
+    kernel = Kept(80, "x", GrowingWindow(6.25)).kernel(120)
     np.testing.assert_allclose(kernel @ walk, average(walk[:81], GrowingWindow(6.25)), rtol=1e-9)
 
 
@@ -56,7 +56,7 @@ def test_inner_products_are_those_of_powers():
     """c d / (c + d - 1) * t1^(d - 1) / t2^d: derived by hand, for continuous time."""
     t1, t2, f, g = 30_000, 40_000, 6.25, 25.0
     c, d = f * math.log(2), g * math.log(2)
-    left, right = (Kept(t, "x", GrowingWindow(x)).weights(t2) for t, x in ((t1, f), (t2, g)))
+    left, right = (Kept(t, "x", GrowingWindow(x)).kernel(t2) for t, x in ((t1, f), (t2, g)))
     assert left @ right == pytest.approx(c * d / (c + d - 1) * t1 ** (d - 1) / t2**d, rel=3e-3)
 
 
@@ -71,7 +71,7 @@ def test_every_f_between_those_kept_is_near():
 def test_the_error_is_that_of_the_kernels():
     for target in (GrowingWindow(35.0), GrowingWindow(3.0), LastFraction(0.3)):
         mix = best_mix(kept(T // 2, T), target, T, 2)
-        wanted = target.weights(T)
+        wanted = target.kernel(T)
         error = np.linalg.norm(kernel_of(mix, T) - wanted) / np.linalg.norm(wanted)
         assert mix.error == pytest.approx(error, rel=1e-4)
         assert sum(mix.coefficients) == pytest.approx(1)
@@ -84,7 +84,7 @@ def test_no_other_mix_is_nearer():
     for _ in range(50):
         step = rng.normal(size=len(mix.parts)) * 1e-3
         moved = Mix(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
-        wanted = target.weights(T)
+        wanted = target.kernel(T)
         error = np.linalg.norm(kernel_of(moved, T) - wanted) / np.linalg.norm(wanted)
         assert error >= mix.error
 
@@ -128,12 +128,12 @@ def test_a_decayed_rate_is_a_sum_of_iterates(shape):
     value = walk[0]
     for t in range(1, 101):
         value = value + decay.evaluate(t - 1) * (walk[t] - walk[t - 1])
-    np.testing.assert_allclose(DecayedRate(0.2, shape).weights(100) @ walk, value, rtol=1e-9)
+    np.testing.assert_allclose(DecayedRate(0.2, shape).kernel(100) @ walk, value, rtol=1e-9)
 
 
 def test_a_linear_decay_is_a_tail():
     np.testing.assert_allclose(
-        DecayedRate(0.1, "linear").weights(500), LastFraction(0.1).weights(500), atol=1e-12
+        DecayedRate(0.1, "linear").kernel(500), LastFraction(0.1).kernel(500), atol=1e-12
     )
 
 
@@ -143,7 +143,7 @@ def test_a_merge_takes_iterates_on_the_lines_between_checkpoints():
     target = DecayedRate(0.4, "1-sqrt")
     mix = merge([Kept(s, "last") for s in steps], target, 100)
     assert sum(mix.coefficients) == pytest.approx(1)
-    assert kernel_of(mix, 100) @ walk == pytest.approx(target.weights(100) @ walk)
+    assert kernel_of(mix, 100) @ walk == pytest.approx(target.kernel(100) @ walk)
 
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.5, math.nan, "0.3", True])
@@ -168,4 +168,4 @@ def test_averages_that_move_seldom_mix_as_well(every, steps):
     assert mix.error == pytest.approx(plain.error, rel=0.1, abs=2e-3)
     np.testing.assert_allclose(mix.coefficients, plain.coefficients, atol=0.1)
     ages = T - np.arange(T + 1)
-    assert kernel_of(mix, T) @ ages == pytest.approx(target.weights(T) @ ages, rel=0.05)
+    assert kernel_of(mix, T) @ ages == pytest.approx(target.kernel(T) @ ages, rel=0.05)

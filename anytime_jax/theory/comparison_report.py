@@ -11,7 +11,7 @@ from rich.table import Table
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.theory import synthetic_figures
-from anytime_jax.theory.compare import ENVELOPE, GRID, Comparison, Run, mean_gap
+from anytime_jax.theory.comparison import ENVELOPE, GRID, Comparison, Trajectory, mean_gap
 from anytime_jax.theory.spectrum import Problem
 
 
@@ -92,11 +92,11 @@ def unit(problem: Problem) -> str:
     return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
 
 
-def _mark(run: Run) -> str:
+def _mark(run: Trajectory) -> str:
     return "*" if run.multiplier in (GRID[0], GRID[-1]) else ""
 
 
-def _peak(run: Run) -> str:
+def _peak(run: Trajectory) -> str:
     return f"{run.multiplier:.2g}{_mark(run)}"
 
 
@@ -135,7 +135,7 @@ def write(comparison: Comparison, noise: float, folder: Path, console: Console) 
     console.print(f"  {picture}\n  {numbers}")
 
 
-def _told(run: Run) -> dict[str, object]:
+def _told(run: Trajectory) -> dict[str, object]:
     return {
         "gamma": run.family.gamma,
         "alpha": run.family.alpha,

@@ -17,8 +17,8 @@ from anytime_jax import schedules
 from anytime_jax.averaging import Uniform
 from anytime_jax.commands import theory_commands
 from anytime_jax.config.reading import Section
-from anytime_jax.theory import rates, step_sizes, synthetic_figures
-from anytime_jax.theory.compare import AVERAGES, ENVELOPE, GRID, advise, compare
+from anytime_jax.theory import parallel, rates, synthetic_figures
+from anytime_jax.theory.comparison import AVERAGES, ENVELOPE, GRID, advise, compare
 from anytime_jax.theory.risk import excess_risk
 from anytime_jax.theory.spectrum import Problem
 from configs import theory_figure
@@ -96,7 +96,7 @@ def test_a_fitted_exponent():
     [(150_000, 5_000), (150_000, 149_999), (150_000, 110_000), (100, 100), (10, 1), (7, 6)],
 )
 def test_lengths_rise_and_pass_where_they_should(steps, through):
-    found = step_sizes.lengths(steps, through)
+    found = parallel.lengths(steps, through)
     assert found == sorted(set(found))
     assert found[0] >= 1
     assert found[-1] == steps
@@ -105,7 +105,7 @@ def test_lengths_rise_and_pass_where_they_should(steps, through):
 
 
 def test_the_last_half_needs_two_columns_at_the_figure_lengths():
-    lengths = step_sizes.lengths(150_000, 5_000)
+    lengths = parallel.lengths(150_000, 5_000)
     assert min(y / x for x, y in zip(lengths[6:], lengths[8:], strict=False)) >= 2
 
 
@@ -113,17 +113,17 @@ def test_the_best_of_a_sweep():
     problem = Problem(1.5, 2.0, 60)
     given = [schedules.Power(c / problem.trace, 0.0) for c in (0.01, 0.3, 9.0)]
     risks = excess_risk(problem, given, [], [10, 5000])
-    assert step_sizes.best(risks, 0.0, "last", 10) == 1
-    assert step_sizes.best(risks, 0.1, "last", 5000) in (0, 1)
+    assert parallel.best(risks, 0.0, "last", 10) == 1
+    assert parallel.best(risks, 0.1, "last", 5000) in (0, 1)
     lost = excess_risk(problem, given[2:], [], [5000])
     with pytest.raises(ValueError, match="every run of the sweep has diverged by update 5000"):
-        step_sizes.best(lost, 0.1, "last", 5000)
+        parallel.best(lost, 0.1, "last", 5000)
 
 
 def test_tasks_in_parallel_report_and_fail_together():
     told = []
     tasks = [lambda report, k=k: (report(1.0), k)[1] for k in range(3)]
-    assert step_sizes.in_parallel(tasks, [1.0, 2.0, 3.0], told.append) == [0, 1, 2]
+    assert parallel.in_parallel(tasks, [1.0, 2.0, 3.0], told.append) == [0, 1, 2]
     assert told[-1] == 1
 
     def forever(report):
@@ -135,7 +135,7 @@ def test_tasks_in_parallel_report_and_fail_together():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        step_sizes.in_parallel([forever, fail], [1.0, 1.0], quiet)
+        parallel.in_parallel([forever, fail], [1.0, 1.0], quiet)
 
 
 # Cosine against anytime runs

@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule, label_rules
 from anytime_jax.checks import require_count
-from anytime_jax.weights import post_hoc
+from anytime_jax.weights.post_hoc import LastFraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +47,22 @@ class Tail:
         """The last update in the mean."""
         return self.start + self.length - 1
 
-    def windows(self, checkpoints: Sequence[int]) -> dict[int, int]:
-        """Returns the number of updates before the mean, by the checkpoint at which it ends."""
-        if self.end not in checkpoints:
-            where = "after the last" if self.end > checkpoints[-1] else "which is no"
-            raise ValueError(
-                f"the tail w_{{{self.start}:{self.start + self.length}}} ends at update "
-                f"{self.end}, {where} checkpoint ({checkpoints[-1]} is the last): ask for that "
-                "checkpoint, or for a tail inside the run"
-            )
-        return {self.end: self.start - 1}
-
-
-@dataclasses.dataclass(frozen=True)
-class LastFraction(post_hoc.LastFraction):
-    """The mean of the last fraction of all iterates, at every checkpoint."""
-
-    @property
-    def label(self) -> str:
-        """`last50%` for a fraction of 1/2."""
-        return f"last{100 * self.fraction:.6g}%"
-
-    def windows(self, checkpoints: Sequence[int]) -> dict[int, int]:
-        """Returns the number of updates before the mean, by checkpoint."""
-        return {t: self.before(t) for t in checkpoints}
-
 
 Average = Rule | Tail | LastFraction | float
+
+
+def _windows(average: Tail | LastFraction, checkpoints: Sequence[int]) -> dict[int, int]:
+    """The number of updates before the mean, by the checkpoint at which the mean ends."""
+    if isinstance(average, LastFraction):
+        return {t: average.before(t) for t in checkpoints}
+    if average.end not in checkpoints:
+        where = "after the last" if average.end > checkpoints[-1] else "which is no"
+        raise ValueError(
+            f"the tail w_{{{average.start}:{average.start + average.length}}} ends at update "
+            f"{average.end}, {where} checkpoint ({checkpoints[-1]} is the last): ask for that "
+            "checkpoint, or for a tail inside the run"
+        )
+    return {average.end: average.start - 1}
 
 
 class _Column(Protocol):
@@ -138,7 +127,7 @@ def plan(averages: Iterable[Average], checkpoints: Sequence[int]) -> Plan:
             columns.append(rule)
         else:
             label = average.label
-            windows = average.windows(checkpoints)
+            windows = _windows(average, checkpoints)
             own: list[_Windows] = []
             where = []
             for t in checkpoints:

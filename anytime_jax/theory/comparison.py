@@ -18,11 +18,11 @@ from anytime_jax import schedules
 from anytime_jax.averaging import LIVE, Uniform
 from anytime_jax.checks import require_count
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.averages import Average
+from anytime_jax.theory.parallel import Report, in_parallel
 from anytime_jax.theory.rates import gamma_star
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error
 from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.step_sizes import Report, in_parallel
+from anytime_jax.theory.tail_averages import Average
 
 # Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant one diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
@@ -73,7 +73,7 @@ def families(problem: Problem, shortest: int) -> list[Family]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+class Trajectory:
     """One anytime trajectory and one of its averages.
 
     Attributes:
@@ -121,7 +121,7 @@ class Comparison:
     families: tuple[Family, ...]
     anytime: Risks
     rivals: Mapping[str, Sequence[Risks]]
-    _runs: dict[float, list[Run]] = dataclasses.field(default_factory=dict, repr=False)
+    _runs: dict[float, list[Trajectory]] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def error(self) -> float:
@@ -147,13 +147,13 @@ class Comparison:
             )
         return envelope
 
-    def runs(self, noise: float) -> list[Run]:
+    def runs(self, noise: float) -> list[Trajectory]:
         """Returns every trajectory with every average that stays finite."""
         if noise not in self._runs:
             self._runs[noise] = self._all_runs(noise)
         return self._runs[noise]
 
-    def _all_runs(self, noise: float) -> list[Run]:
+    def _all_runs(self, noise: float) -> list[Trajectory]:
         envelope = self._envelope(noise)
         found = []
         for row, label in enumerate(self.anytime.labels):
@@ -163,10 +163,12 @@ class Comparison:
                 for j, multiplier in enumerate(GRID):
                     gap = gaps[k * len(GRID) + j]
                     if np.isfinite(gap).all():
-                        found.append(Run(family, multiplier, label, gap))
+                        found.append(Trajectory(family, multiplier, label, gap))
         return found
 
-    def best(self, noise: float, family: Family | None = None, average: str | None = None) -> Run:
+    def best(
+        self, noise: float, family: Family | None = None, average: str | None = None
+    ) -> Trajectory:
         """Returns the run with the smallest mean gap over all lengths, as the paper selects.
 
         Args:
@@ -176,13 +178,13 @@ class Comparison:
         """
         return min(self.of(noise, family, average), key=lambda run: run.mean)
 
-    def tuned_at(self, noise: float, like: Run, length: int) -> Run:
+    def tuned_at(self, noise: float, like: Trajectory, length: int) -> Trajectory:
         """Returns the run of a family and average that is best at one length."""
         at = self.lengths.index(length)
         runs = self.of(noise, like.family, like.average)
         return min(runs, key=lambda run: run.gaps[at])
 
-    def of(self, noise: float, family: Family | None, average: str | None) -> list[Run]:
+    def of(self, noise: float, family: Family | None, average: str | None) -> list[Trajectory]:
         """Returns the runs of some step sizes and of an average; None for all."""
         return [
             run
@@ -254,9 +256,9 @@ class Advice:
       tuned: the run found there.
     """
 
-    run: Run
+    run: Trajectory
     tune_at: int
-    tuned: Run
+    tuned: Trajectory
 
 
 TOLERANCE = 0.02
