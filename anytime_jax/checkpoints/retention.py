@@ -13,10 +13,10 @@ _OVERHEAD = 2**18  # bytes of a checkpoint that are not arrays, files' last bloc
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """The policy of a run: landmarks and multiples of a distance for ever, the last few besides.
+    """The policy of a run: milestones and multiples of a distance for ever, the last few besides.
 
     Attributes:
-      clock: the run's clock; its landmarks are each multiple 1x, 2x, 4x, ... and 90% of it.
+      clock: the run's clock; its milestones are each multiple 1x, 2x, 4x, ... and 90% of it.
       every: distance between other checkpoints kept for ever, in updates; None for none.
       rolling: number of latest checkpoints kept.
     """
@@ -27,12 +27,12 @@ class Retention:
 
     def keeps_forever(self, step: int) -> bool:
         """Whether the checkpoint of a step is kept whatever its age."""
-        return self.clock.is_landmark(step) or (self.every is not None and step % self.every == 0)
+        return self.clock.is_milestone(step) or (self.every is not None and step % self.every == 0)
 
     def count_kept(self, start: int, goal: int) -> int:
         """Returns how many checkpoints after `start`, up to `goal`, are kept for ever."""
-        landmarks = itertools.takewhile(lambda step: step <= goal, self.clock.landmarks())
-        new = [step for step in landmarks if step > start]
+        milestones = itertools.takewhile(lambda step: step <= goal, self.clock.milestones())
+        new = [step for step in milestones if step > start]
         if self.every is None:
             return len(new)
         multiples = goal // self.every - start // self.every

@@ -191,7 +191,7 @@ class Clock:
         """Returns the horizon whose 90% is `step`; of several, the last."""
         return self.steps_within(int(self.samples(step) / BRANCH))
 
-    def landmarks(self) -> Iterator[int]:
+    def milestones(self) -> Iterator[int]:
         """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
         samples = self._chinchilla_samples
         while True:
@@ -199,9 +199,9 @@ class Clock:
             yield from dict.fromkeys((self.branch_step(doubling), doubling))
             samples *= 2
 
-    def is_landmark(self, step: int) -> bool:
-        """Whether `step` is one of `landmarks`."""
-        return step in itertools.takewhile(lambda landmark: landmark <= step, self.landmarks())
+    def is_milestone(self, step: int) -> bool:
+        """Whether `step` is one of `milestones`."""
+        return step in itertools.takewhile(lambda milestone: milestone <= step, self.milestones())
 
     def describe(self, step: int) -> str:
         """Returns a step in all three units, for people: `12,500 steps (1x, 3.28B tokens)`."""

@@ -108,7 +108,7 @@ class Config:
 
     @property
     def keep_every_steps(self) -> int | None:
-        """Distance between checkpoints kept for ever, in updates; None for landmarks only."""
+        """Distance between checkpoints kept for ever, in updates; None for milestones only."""
         if self.checkpoint.keep_every == "never":
             return None
         return _distance(self.clock, self.checkpoint.keep_every, "checkpoint.keep_every")

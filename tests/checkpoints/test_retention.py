@@ -20,7 +20,7 @@ def test_what_is_counted_is_what_is_kept(chinchilla, every, start, further):
     assert policy.count_kept(start, start + further) == len(kept)
 
 
-def test_landmarks_and_multiples_are_kept():
+def test_milestones_and_multiples_are_kept():
     policy = Retention(Clock(1, 1, 10), every=25, rolling=2)
     kept = [step for step in range(1, 101) if policy.keeps_forever(step)]
     assert kept == [9, 10, 18, 20, 25, 36, 40, 50, 72, 75, 80, 100]

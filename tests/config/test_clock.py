@@ -144,13 +144,13 @@ def test_the_next_doubling(clock, step):
 
 
 @given(st.integers(1, 30))
-def test_landmarks_are_the_doublings_and_their_branch_points(one):
+def test_milestones_are_the_doublings_and_their_branch_points(one):
     clock = Clock(1, 1, one)
     end = 40 * one
     doublings = [one * 2**i for i in range(8)]
     branches = [math.ceil(Fraction(9 * d, 10)) for d in doublings]
     expected = {s for s in (*doublings, *branches) if s <= end}
-    assert {s for s in range(end + 1) if clock.is_landmark(s)} == expected
+    assert {s for s in range(end + 1) if clock.is_milestone(s)} == expected
 
 
 def test_doublings_have_no_end():
@@ -159,7 +159,7 @@ def test_doublings_have_no_end():
         step = SMALL.next_doubling(step)
         assert step == 12_500 * 2**i
     assert not SMALL.is_doubling(0)
-    assert not SMALL.is_landmark(0)
+    assert not SMALL.is_milestone(0)
 
 
 @given(st.integers(1, 10**12))
@@ -215,8 +215,8 @@ def test_doublings_and_branches_of_a_grown_batch():
         horizon = GROWN.horizon_of_branch(step)
         assert GROWN.branch_step(horizon) <= step < GROWN.branch_step(horizon + 1)
         assert 10 * GROWN.samples(GROWN.branch_step(step)) >= 9 * GROWN.samples(step)
-    landmarks = list(itertools.takewhile(lambda x: x < 2900, GROWN.landmarks()))
-    assert landmarks == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
+    milestones = list(itertools.takewhile(lambda x: x < 2900, GROWN.milestones()))
+    assert milestones == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
 
 
 @pytest.mark.parametrize("begin", [0, 5, 959, 960, 2500])

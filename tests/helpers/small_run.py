@@ -31,7 +31,7 @@ LENGTH = 8
 BATCH = 8
 VOCABULARY = 300
 DATA_SEED = 3
-CHINCHILLA_STEPS = 10  # so landmarks are 9, 10, 18, 20, 36, 40, ...
+CHINCHILLA_STEPS = 10  # so milestones are 9, 10, 18, 20, 36, 40, ...
 RULES = (6.25, 25.0)
 AVERAGES = ("f6.25", "f25")
 

@@ -32,13 +32,13 @@ from anytime_jax.training import branching, preflight
 from anytime_jax.training.trainer import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
-TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at landmarks alone
+TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at milestones alone
 WSD = {**CONSTANT, "kind": "wsd", "horizon": "branch", "floor": 0.1, "shape": "linear"}
 
 
 @pytest.fixture(scope="module", name="trunk")
 def trunk_fixture(dataset, tmp_path_factory):
-    """A constant run to 2x, 20 updates: landmarks 9, 10, 18, 20."""
+    """A constant run to 2x, 20 updates: milestones 9, 10, 18, 20."""
     return finished(tmp_path_factory, "trunk", dataset, stop="2x", **TRUNK)
 
 

@@ -34,7 +34,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
 from anytime_jax.training.trainer import Outcome
 
-# Where saving is not what is asked about: at landmarks and at the end alone.
+# Where saving is not what is asked about: at milestones and at the end alone.
 RARELY = {"checkpoint__every": "100 steps"}
 
 

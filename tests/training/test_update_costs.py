@@ -78,7 +78,7 @@ PROGRAMS = 4
 # Of its second start: a conversion of JAX's own. What is restored lies where `init` puts it, or the
 # train step would be compiled again.
 RESUMED = 1
-UPDATES = 8  # of that run: none of them a landmark of the tiny run
+UPDATES = 8  # of that run: none of them a milestone of the tiny run
 
 # By default each architecture, each loop, and averages; the rest of the table is slow.
 DEFAULT = (("olmo", "scan", MANY), ("olmo2", "unroll", ()))
