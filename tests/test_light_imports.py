@@ -68,7 +68,7 @@ def test_schedules_and_averages_need_only_jax_and_optax():
             "anytime_jax.checks",
             "anytime_jax.errors",
             "anytime_jax.config.clock",
-            "anytime_jax.config.reading",
+            "anytime_jax.config.fields",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from ml_collections.config_dict import RequiredValueError
 
 from anytime_jax.checks import format_value
 from anytime_jax.commands.command_line import complain
-from anytime_jax.config.reading import nearest
+from anytime_jax.config.fields import nearest
 from anytime_jax.errors import InputError
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="Path of a configuration file.")

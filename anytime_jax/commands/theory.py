@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from anytime_jax.commands import theory_commands
 from anytime_jax.commands.command_line import complain, open_console
 from anytime_jax.commands.config_file import CONFIG, parse
-from anytime_jax.config.reading import Section
+from anytime_jax.config.fields import Section
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.theory import comparison_report, synthetic_figures

@@ -14,7 +14,7 @@ import numpy as np
 from anytime_jax.checkpoints.checksums import by_name
 from anytime_jax.checkpoints.verification import nested
 from anytime_jax.checks import format_value, require_count, require_positive
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checks import format_value, require_count
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.conversion import Format, Settings, check_tensors, from_tensors, to_tensors
 from anytime_jax.formats.olmo import OLMO

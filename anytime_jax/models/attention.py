@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.config.sections import Attention, Dtype
+from anytime_jax.config.model import Attention, Dtype
 from anytime_jax.models.matmul import product
 
 # Of queries. Two compute 3 of 4 quarters of the scores; four compute 10 of 16 squares and take half

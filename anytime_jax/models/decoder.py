@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from anytime_jax.config.sections import (
+from anytime_jax.config.model import (
     Attention,
     ModelConfig,
 )

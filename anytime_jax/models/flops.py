@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.models.decoder import count_params
 
 # Dense bfloat16 matrix-product peaks in FLOP/s per device, from the makers' data sheets, by words

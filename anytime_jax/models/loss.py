@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.config.sections import Dtype
+from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import Constraint
 from anytime_jax.models.matmul import product
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anytime_jax.config.sections import Dtype
+from anytime_jax.config.model import Dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))

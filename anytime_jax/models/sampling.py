@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count, require_fraction
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Cache, Params
 

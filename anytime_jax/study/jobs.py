@@ -8,7 +8,7 @@ from anytime_jax.checkpoints import run_directory, verification
 from anytime_jax.checkpoints.records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention
 from anytime_jax.config import schema
-from anytime_jax.config.reading import without
+from anytime_jax.config.fields import without
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import flops

@@ -15,7 +15,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
 from anytime_jax.config.clock import BRANCH, Clock, read_clock
-from anytime_jax.config.reading import NOT_IDENTITY, flatten, without
+from anytime_jax.config.fields import NOT_IDENTITY, flatten, without
 from anytime_jax.errors import InputError
 from anytime_jax.study.loss_table import LIVE, eval_losses
 from anytime_jax.study.plan import Run, Study

@@ -12,7 +12,7 @@ from typing import Any
 from anytime_jax.checkpoints import manager, run_directory, verification
 from anytime_jax.checkpoints.manager import Restored
 from anytime_jax.checkpoints.state import TrainState
-from anytime_jax.config.reading import NOT_IDENTITY, flatten, nearest, without
+from anytime_jax.config.fields import NOT_IDENTITY, flatten, nearest, without
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.config.sections import GuardConfig
+from anytime_jax.config.schema import GuardConfig
 
 MEMORY = 128  # updates over which the mean and the spread of the loss are taken
 # Where the loss hardly moves from update to update, rounding alone would be many spreads.

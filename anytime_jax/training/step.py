@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.state import TrainState
-from anytime_jax.config.schema import Config
-from anytime_jax.config.sections import Dtype, OptimizerConfig
+from anytime_jax.config.model import Dtype
+from anytime_jax.config.schema import Config, OptimizerConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import head_losses, mean_loss

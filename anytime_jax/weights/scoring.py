@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
-from anytime_jax.config.sections import MeshConfig, ModelConfig
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.schema import MeshConfig
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding

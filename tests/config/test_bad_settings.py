@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from settings_attacks import Answer, Change, Door
 from small_run import dataset_fixture  # noqa: F401
 
-from anytime_jax.config.reading import flatten
+from anytime_jax.config.fields import flatten
 from configs import quickstart
 
 SECONDS = 5.0  # to an answer, imports and all

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from anytime_jax import averaging, schedules
-from anytime_jax.config import reading, schema
+from anytime_jax.config import fields, schema
 from anytime_jax.config.clock import Stop
-from anytime_jax.config.reading import NOT_IDENTITY
+from anytime_jax.config.fields import NOT_IDENTITY
 from anytime_jax.errors import InputError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -294,10 +294,10 @@ def test_a_schedule_names_what_it_takes():
 
 
 def test_the_nearest_name():
-    assert reading.nearest("model.widht", ["name", "model.width"]) == "did you mean model.width?"
-    assert reading.nearest("widht", ["name", "model.width"]) == "did you mean model.width?"
-    assert reading.nearest("lenght", ["layers", "length"]) == "did you mean length?"
-    assert reading.nearest("zzz", ["layers", "length"]) == "allowed: layers, length"
+    assert fields.nearest("model.widht", ["name", "model.width"]) == "did you mean model.width?"
+    assert fields.nearest("widht", ["name", "model.width"]) == "did you mean model.width?"
+    assert fields.nearest("lenght", ["layers", "length"]) == "did you mean length?"
+    assert fields.nearest("zzz", ["layers", "length"]) == "allowed: layers, length"
 
 
 def test_a_decay_and_its_stop():
@@ -354,7 +354,7 @@ def test_identity():
     outside |= {"model.attention", "model.layer_loop", "model.remat"}
     groups = ("mesh", "guard", "eval", "checkpoint", "log")
     branch = {"branch.from_run", "branch.data", "branch.change"}
-    flat = dict(reading.flatten(quickstart()))
+    flat = dict(fields.flatten(quickstart()))
     left_out = (*groups, "branch", "batch_growth")  # of a run of its own, of one batch size
     inside = {n for n in flat if n not in outside and n.partition(".")[0] not in left_out}
     assert set(identity) == inside | {"data.fingerprint"}

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from anytime_jax import averaging
-from anytime_jax.config.sections import MeshConfig, ModelConfig
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.training.step import batch_loss

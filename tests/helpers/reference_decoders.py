@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 LAYERS, WIDTH = 3, 32  # of the oracles

@@ -17,8 +17,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from anytime_jax.config import schema as config_lib
-from anytime_jax.config.schema import Config
-from anytime_jax.config.sections import MeshConfig
+from anytime_jax.config.schema import Config, MeshConfig
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource

@@ -5,7 +5,7 @@ import types
 import jax
 import pytest
 
-from anytime_jax.config.sections import ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.models import flops
 
 PAPER = {

@@ -16,7 +16,7 @@ import pytest
 from anytime_jax import schedules
 from anytime_jax.averaging import Uniform
 from anytime_jax.commands import theory_commands
-from anytime_jax.config.reading import Section
+from anytime_jax.config.fields import Section
 from anytime_jax.theory import parallel, rates, synthetic_figures
 from anytime_jax.theory.comparison import AVERAGES, ENVELOPE, GRID, advise, compare
 from anytime_jax.theory.risk import excess_risk

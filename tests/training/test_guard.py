@@ -10,7 +10,7 @@ import pytest
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.state import TrainState
-from anytime_jax.config.sections import GuardConfig, OptimizerConfig
+from anytime_jax.config.schema import GuardConfig, OptimizerConfig
 from anytime_jax.training.guard import MEMORY, find_guard
 from anytime_jax.training.optimizer import make_optimizer
 

@@ -9,7 +9,7 @@ import pytest
 import small_run
 
 from anytime_jax.config import schema
-from anytime_jax.config.sections import MeshConfig
+from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.training import memory, preflight
 from anytime_jax.training.memory import Memory, measure

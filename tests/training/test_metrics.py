@@ -8,7 +8,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from anytime_jax.checkpoints.records import read_records
-from anytime_jax.config.sections import LogConfig
+from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metrics
 from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_mirrors
