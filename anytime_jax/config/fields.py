@@ -79,7 +79,8 @@ class Section:
             value = tuple(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(
-                f"{self._path}.{name} = {format_value(value)} is not allowed: it must be {_KINDS[kind]}"
+                f"{self._path}.{name} = {format_value(value)} is not allowed: it must be "
+                f"{_KINDS[kind]}"
             )
         return value
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import (
-    format_value,
     LARGEST_COUNT,
+    format_value,
     is_number,
     require,
     require_choice,
