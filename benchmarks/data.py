@@ -23,7 +23,7 @@ from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource, Source
-from anytime_jax.data.windows import Windows, stream
+from anytime_jax.data.windows import Windows, prefetch_batches
 from anytime_jax.data.worker_pool import Progress
 from anytime_jax.errors import InputError
 from benchmarks import measure, record
@@ -74,7 +74,7 @@ def _source(given: Any, scratch: Path) -> Source:
     for i in range(_FILES):  # compressed, as C4 is
         with gzip.open(scratch / f"{i}.json.gz", "wb", compresslevel=6) as file:
             file.writelines(itertools.chain.from_iterable(itertools.repeat(lines, times)))
-    return FileSource("json", str(scratch / "*.json.gz"), validation_share=_SHARE)
+    return FileSource("json", str(scratch / "*.json.gz"), validation_fraction=_SHARE)
 
 
 def _prepare(
@@ -109,7 +109,7 @@ def _read(info: DatasetInfo, batches: Sequence[int], seconds: float) -> list[rec
     windows = Windows(info, "train", length=info.length, seed=0, repeat=True)
     ways: dict[str, Callable[[int], Iterator[np.ndarray]]] = {
         "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
-        "stream": lambda size: stream(windows, 0, size),
+        "prefetch_batches": lambda size: prefetch_batches(windows, 0, size),
     }
     rows = []
     for (way, begin), size in itertools.product(ways.items(), batches):

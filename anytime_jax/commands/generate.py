@@ -79,12 +79,12 @@ def _generate(arguments: argparse.Namespace) -> None:
         arguments.tokens,
         vocabulary.eos_id,
     )
-    text = vocabulary.stream()
+    decoder = vocabulary.incremental_decoder()
     for token in prompt:
-        print(text.add(int(token)), end="")
+        print(decoder.decode(int(token)), end="")
     for token in made:
-        print(text.add(token), end="", flush=True)
-    print(text.end(), flush=True)
+        print(decoder.decode(token), end="", flush=True)
+    print(decoder.flush(), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from anytime_jax.commands import command_line
 from anytime_jax.data.builtin_source import BuiltinSource
-from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo
+from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
 from anytime_jax.data.preparation import Remainder, prepare, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.tfds_source import TfdsSource
-from anytime_jax.data.verification import verify
+from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare(arguments: argparse.Namespace) -> str:
     """Prepares, and says what."""
     began = time.monotonic()
-    was_there = (arguments.output / RECORD_NAME).is_file()
+    was_there = (arguments.output / METADATA_NAME).is_file()
     share = None if arguments.share is None else Share.parse(arguments.share)
     trains = arguments.vocabulary is None
     work = prepare if share is None else functools.partial(prepare_share, share=share)
@@ -110,7 +110,7 @@ def _say_left(share: Share | None, left: Remainder) -> str:
 def _verify(arguments: argparse.Namespace) -> str:
     """Reads a prepared dataset whole, and says that it is what was written."""
     with _progress_display() as progress:
-        info = verify(arguments.output, arguments.workers, progress)
+        info = verify_dataset(arguments.output, arguments.workers, progress)
     windows = sum(counts.windows for counts in info.splits.values())
     return (
         f"{info.path} is what was written: {windows:,} windows of {info.length} + 1, fingerprint "
@@ -173,7 +173,7 @@ def _source(arguments: argparse.Namespace) -> Source:
             f"--validation-fraction and --{own.replace('_', '-')} exclude each other; give one"
         )
     options = {
-        "validation_share": arguments.validation_fraction,
+        "validation_fraction": arguments.validation_fraction,
         **{option: getattr(arguments, option) for option in _LIMITED_OPTIONS},
     }
     given = {option: value for option, value in options.items() if value is not None}
@@ -182,7 +182,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     if "input" not in given:
         raise InputError(f"--source={kind} needs --input; name the text to read")
     if kind == "tfds":
-        if "validation_share" in given:
+        if "validation_fraction" in given:
             given["validation_split"] = None
         return TfdsSource(**given)
     return FileSource(kind, **given)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from anytime_jax.checks import is_number
-from anytime_jax.data.dataset import RECORD_NAME, load_dataset
+from anytime_jax.data.dataset import METADATA_NAME, load_dataset
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
@@ -126,7 +126,7 @@ def find_vocabulary(saved: Saved, given: Path | None) -> tuple[Path, Vocabulary]
     path = given
     if path is None:
         data = Path(saved.config.data.path)
-        if not (data / RECORD_NAME).is_file():
+        if not (data / METADATA_NAME).is_file():
             raise InputError(
                 f"the data of the run, {data}, are not here, nor the vocabulary with them: give "
                 "its file with --vocabulary"

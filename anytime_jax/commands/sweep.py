@@ -29,7 +29,7 @@ from rich.table import Table
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.commands import command_line
-from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count, format_duration
 from anytime_jax.models import flops
@@ -304,7 +304,7 @@ class _Sweep:
         unfinished += [job.run.name for job in under_way]
         data = job.config.data.path
         shared = any(other.config.data.path == data for other in under_way)
-        prepared = (Path(data) / RECORD_NAME).exists()
+        prepared = (Path(data) / METADATA_NAME).exists()
         held = run_directory.is_held(job.run.run_dir)
         return job.run.after not in unfinished and (prepared or not shared) and not held
 

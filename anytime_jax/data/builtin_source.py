@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.data.sources import FilesPart, Part, check_share, group_files
+from anytime_jax.data.sources import FilesPart, Part, check_fraction, group_files
 from anytime_jax.errors import InputError
 
 
@@ -22,16 +22,16 @@ class BuiltinSource:
 
     Attributes:
       megabytes: how much to take, in 10⁶ bytes of UTF-8.
-      validation_share: the share of documents set aside for validation, by the hash of their
+      validation_fraction: the share of documents set aside for validation, by the hash of their
         content.
     """
 
     megabytes: float
-    validation_share: float = 0.05
+    validation_fraction: float = 0.05
 
     def parts(self) -> Sequence[Part]:
         """Lists the files, each folder's in the order of the hash of their names."""
-        check_share(self.validation_share)
+        check_fraction(self.validation_fraction)
         if not self.megabytes > 0:
             raise InputError(f"{self.megabytes} megabytes of built-in text; ask for more than 0")
         wanted = self.megabytes * 1e6
@@ -51,7 +51,7 @@ class BuiltinSource:
                 f"{self.megabytes:g} MB of built-in text asked for, this machine has "
                 f"{total / 1e6:.1f} MB; ask for less, or give a folder of text instead"
             )
-        return [FilesPart(group, "", self.validation_share) for group in group_files(files)]
+        return [FilesPart(group, "", self.validation_fraction) for group in group_files(files)]
 
     def settings(self) -> dict[str, Any]:
         """The attributes."""

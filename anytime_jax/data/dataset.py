@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.data.text_files import refuse_address
+from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
 
 # 2: the record has a digest of itself, and hashes of the files beside the shards.
@@ -19,7 +19,7 @@ FORMAT_VERSION = 2
 _WINDOWS_VERSION = 1
 _DIGEST = "sha256"
 # Written last: a directory that has it is complete.
-RECORD_NAME = "anytime_jax.json"
+METADATA_NAME = "anytime_jax.json"
 VOCABULARY_NAME = "vocabulary.model"
 # Everything unfinished lives in this folder, and goes with it.
 WORK_NAME = ".preparing"
@@ -95,7 +95,7 @@ class DatasetInfo:
 def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> DatasetInfo:
     """Reads the description of a prepared dataset, and sees that its files are what they were.
 
-    The shards are compared by size alone; `verify.verify` reads them.
+    The shards are compared by size alone; `verify_dataset` reads them.
 
     Args:
       path: the directory that `prepare` wrote.
@@ -107,13 +107,13 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
     Raises:
       InputError: the dataset was never prepared, not to the end, or has been damaged since.
     """
-    refuse_address(path)
+    require_local_path(path)
     path = Path(path)
-    record_path = path / RECORD_NAME
+    record_path = path / METADATA_NAME
     hint = f"; {prepare_hint}" if prepare_hint else ""
     if not record_path.is_file():
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
-        raise InputError(f"{path} is {state} (it has no {RECORD_NAME}){hint}")
+        raise InputError(f"{path} is {state} (it has no {METADATA_NAME}){hint}")
     try:
         info, files = _parse(path, json.loads(record_path.read_text("utf-8")))
     except InputError:
@@ -162,7 +162,7 @@ def _parse(path: Path, record: dict[str, Any]) -> tuple[DatasetInfo, dict[str, d
     version = record["format_version"]
     if version != FORMAT_VERSION:
         raise InputError(
-            f"{path / RECORD_NAME} has format version {version}, this program reads version "
+            f"{path / METADATA_NAME} has format version {version}, this program reads version "
             f"{FORMAT_VERSION}; delete the dataset and prepare it again: the same text and "
             "settings give the same fingerprint, and runs go on with it"
         )

@@ -17,12 +17,12 @@ import numpy as np
 
 from anytime_jax.errors import InputError
 
-RULES = "tokenizer.json"
-CONFIG = "tokenizer_config.json"
-SPECIAL_TOKENS = "special_tokens_map.json"
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 
-def tokenizers_library() -> ModuleType:
+def import_tokenizers() -> ModuleType:
     """Returns the package `tokenizers`; raises InputError where it is not installed."""
     try:
         import tokenizers  # not for those who train with SentencePiece models
@@ -34,7 +34,7 @@ def tokenizers_library() -> ModuleType:
     return tokenizers
 
 
-def is_hub(content: bytes, path: Path) -> bool:
+def is_hf_tokenizer(content: bytes, path: Path) -> bool:
     """Whether a file is meant as JSON: no SentencePiece model begins so."""
     return path.suffix == ".json" or content.lstrip()[:1] == b"{"
 
@@ -52,22 +52,22 @@ def bundle(content: bytes, path: Path) -> bytes:
     Raises:
       InputError: a file is not JSON, or cannot be read.
     """
-    if RULES in _parse(content, path):
+    if TOKENIZER_FILE in _parse(content, path):
         return content
-    files = {RULES: content.decode("utf-8")}
-    for name in (CONFIG, SPECIAL_TOKENS):
+    files = {TOKENIZER_FILE: content.decode("utf-8")}
+    for name in (CONFIG_FILE, SPECIAL_TOKENS_FILE):
         neighbour = path.with_name(name)
         if neighbour.is_file():
             files[name] = neighbour.read_bytes().decode("utf-8", errors="replace")
     return json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True).encode("utf-8")
 
 
-def files_of(model: bytes) -> dict[str, str]:
+def unbundle(model: bytes) -> dict[str, str]:
     """Returns the text of each file in a bundle, by name."""
     return json.loads(model)
 
 
-class HubTokenizer:
+class HfTokenizer:
     """A tokenizer of the `tokenizers` library.
 
     Attributes:
@@ -81,11 +81,11 @@ class HubTokenizer:
         Raises:
           InputError: the library is missing or cannot read it, or it has no EOS token.
         """
-        library = tokenizers_library()
-        files = files_of(model)
+        library = import_tokenizers()
+        files = unbundle(model)
         eos = _eos_token(files, path)
         try:
-            self._tokenizer = library.Tokenizer.from_str(files[RULES])
+            self._tokenizer = library.Tokenizer.from_str(files[TOKENIZER_FILE])
         except Exception as error:  # the library raises this very class
             reason = " ".join(str(error).split())
             raise InputError(
@@ -95,8 +95,8 @@ class HubTokenizer:
         eos_id = self._tokenizer.token_to_id(eos)
         if eos_id is None:
             raise InputError(
-                f"vocabulary {path} has no token {eos!r}, which {CONFIG} or {SPECIAL_TOKENS} "
-                "beside it names as eos_token; name one that it has"
+                f"vocabulary {path} has no token {eos!r}, which {CONFIG_FILE} or "
+                f"{SPECIAL_TOKENS_FILE} beside it names as eos_token; name one that it has"
             )
         self.eos_id: int = eos_id
         # Ids can have holes, and a model needs a row for every one below the highest.
@@ -117,21 +117,21 @@ class HubTokenizer:
         """As `Vocabulary.decode`."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-    def stream(self) -> HubStream:
-        """As `Vocabulary.stream`."""
-        return HubStream(self._tokenizer)
+    def incremental_decoder(self) -> HfDecoder:
+        """As `Vocabulary.incremental_decoder`."""
+        return HfDecoder(self._tokenizer)
 
 
-class HubStream:
+class HfDecoder:
     """Turns ids into text as they come; the library holds back what may yet become a character."""
 
     def __init__(self, tokenizer: Any):
         """Takes the library's tokenizer."""
         self._tokenizer = tokenizer
-        self._stream = tokenizers_library().decoders.DecodeStream(skip_special_tokens=True)
+        self._stream = import_tokenizers().decoders.DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []
 
-    def add(self, token: int) -> str:
+    def decode(self, token: int) -> str:
         """Takes the next id; returns the text that is certain now, which may be none."""
         self._pending.append(token)
         text = self._stream.step(self._tokenizer, token)
@@ -139,7 +139,7 @@ class HubStream:
             self._pending = []
         return text or ""
 
-    def end(self) -> str:
+    def flush(self) -> str:
         """Returns what was held back: bytes that became no character read as U+FFFD."""
         pending, self._pending = self._pending, []
         return self._tokenizer.decode(pending, skip_special_tokens=True)
@@ -147,7 +147,7 @@ class HubStream:
 
 def _eos_token(files: dict[str, str], path: Path) -> str:
     """The `eos_token` of the first file that names one: as a string, or an object around it."""
-    names = (CONFIG, SPECIAL_TOKENS)
+    names = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
     for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in names]:
         token = parsed.get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
@@ -155,7 +155,7 @@ def _eos_token(files: dict[str, str], path: Path) -> str:
             return token
     raise InputError(
         f"vocabulary {path} has no EOS token, which must end every document; name one of its "
-        f"tokens as eos_token in {path.with_name(CONFIG)}"
+        f"tokens as eos_token in {path.with_name(CONFIG_FILE)}"
     )
 
 

@@ -12,7 +12,7 @@ from etils import epath
 
 from anytime_jax.data.dataset import (
     FORMAT_VERSION,
-    RECORD_NAME,
+    METADATA_NAME,
     VOCABULARY_NAME,
     ShardInfo,
     fingerprint_of,
@@ -72,7 +72,7 @@ def finish(
         },
     }
     record["fingerprint"] = fingerprint_of(record, [ShardInfo(**each) for each in shard_records])
-    write_record(output / RECORD_NAME, seal(record), work)
+    write_record(output / METADATA_NAME, seal(record), work)
 
 
 def _written(file: Path) -> dict[str, Any]:

@@ -22,13 +22,14 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import (
-    RECORD_NAME,
+    METADATA_NAME,
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
     digest_of,
     load_dataset,
 )
+from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.metadata import finish
 from anytime_jax.data.preparation_jobs import (
     DATASET_NAME,
@@ -39,7 +40,6 @@ from anytime_jax.data.preparation_jobs import (
 )
 from anytime_jax.data.preparation_lock import Claim, Share, claimed, compare_settings
 from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, split_of
-from anytime_jax.data.text_files import refuse_address
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.data.worker_pool import ProgressCallback, run_jobs
 from anytime_jax.errors import InputError
@@ -205,7 +205,7 @@ def prepare_builtin(
 
 def _absolute(output: str | os.PathLike[str]) -> Path:
     # A mounted bucket would not do: it lacks locks between hosts, or atomic renames, or both.
-    refuse_address(output, "prepare on a disk, then copy the finished directory to the bucket")
+    require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
     return Path(output).absolute()
 
 
@@ -226,7 +226,7 @@ def _check_settings(
 
 def _finished(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:
     """The dataset, if the directory holds a complete one; it must have the same settings."""
-    if not (output / RECORD_NAME).is_file():
+    if not (output / METADATA_NAME).is_file():
         return None
     info = load_dataset(output)
     compare_settings(output, "holds a dataset", dict(info.settings), settings)
@@ -276,7 +276,7 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
     for part in (parts[index] for index in chosen):
         characters = 0
         for text in part.documents():
-            if split_of(text, part.validation_share) == TRAIN:
+            if split_of(text, part.validation_fraction) == TRAIN:
                 yield text[: share - characters]
                 characters += len(text)
             if characters >= share:

@@ -88,7 +88,7 @@ class TokenJob:
             files: dict[str, BinaryIO] = dict(zip(SPLITS, (first_file, second_file), strict=True))
             for texts in _batches(self.part.documents(), _BATCH_DOCUMENTS):
                 for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
-                    split = split_of(text, self.part.validation_share)
+                    split = split_of(text, self.part.validation_fraction)
                     tokens = np.append(ids, vocabulary.eos_id).astype(vocabulary.token_dtype)
                     files[split].write(tokens.tobytes())
                     counts[split]["documents"] += 1

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from anytime_jax.data.dataset import RECORD_NAME, VOCABULARY_NAME, WORK_NAME, digest_of
+from anytime_jax.data.dataset import METADATA_NAME, VOCABULARY_NAME, WORK_NAME, digest_of
 from anytime_jax.data.preparation_jobs import read_record, write_record
 from anytime_jax.data.sources import Part
 from anytime_jax.errors import InputError
@@ -197,7 +197,7 @@ def claimed(output: Path, settings: dict[str, Any], share: Share | None = None) 
                     output.rmdir()
             raise
     # Not before the locks are closed: over NFS, a folder with an open file cannot be removed.
-    if (output / RECORD_NAME).is_file():
+    if (output / METADATA_NAME).is_file():
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -16,7 +16,7 @@ LOG_NOTHING = 5
 _CHARACTER_BYTES = 4
 
 
-class Pieces:
+class SentencePieceTokenizer:
     """A SentencePiece model.
 
     Attributes:
@@ -59,15 +59,15 @@ class Pieces:
         """As `Vocabulary.decode`."""
         return self._processor.decode(ids)
 
-    def stream(self) -> PieceStream:
-        """As `Vocabulary.stream`."""
-        return PieceStream(self._processor)
+    def incremental_decoder(self) -> SentencePieceDecoder:
+        """As `Vocabulary.incremental_decoder`."""
+        return SentencePieceDecoder(self._processor)
 
 
-class PieceStream:
+class SentencePieceDecoder:
     """Turns ids into text as they come, for a terminal.
 
-    What `add` and `end` return, joined, is `decode` of all ids. A character may be
+    What `decode` and `flush` return, joined, is `decode` of all ids. A character may be
     spread over several byte pieces, and a space at the very start may be left out: so bytes that
     may yet become a character are held back, and a few ids are decoded each time, however long the
     text has grown.
@@ -81,10 +81,10 @@ class PieceStream:
         self._before: list[int] = []
         self._pending: list[int] = []
 
-    def add(self, token: int) -> str:
+    def decode(self, token: int) -> str:
         """Takes the next id; returns the text that is certain now, which may be none."""
         if self._processor.IsControl(token):  # reads as nothing, and ends a run of bytes
-            return self.end()
+            return self.flush()
         self._pending.append(token)
         text = self._decode()
         held = _unfinished(text) if self._processor.IsByte(token) else 0
@@ -95,7 +95,7 @@ class PieceStream:
             del self._pending[1:]  # of spaces left out at the start, the first tells all
         return self._emit(text[: len(text) - held])
 
-    def end(self) -> str:
+    def flush(self) -> str:
         """Returns what was held back: each byte that became no character reads as U+FFFD."""
         text = self._decode()
         if text:

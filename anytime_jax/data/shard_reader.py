@@ -23,7 +23,7 @@ from anytime_jax.errors import RunError
 _BATCHED_WINDOWS = 32
 
 
-class Shards:
+class ShardReader:
     """Some shards of a dataset, their windows numbered from 0 in order."""
 
     def __init__(self, info: DatasetInfo, shards: Sequence[ShardInfo]):

@@ -25,7 +25,7 @@ class Part(Protocol):
     """A unit of work, read by one process from start to end."""
 
     @property
-    def validation_share(self) -> float:
+    def validation_fraction(self) -> float:
         """The share of the documents that go to validation: 0, 1, or between, by their hash."""
         ...
 
@@ -51,20 +51,20 @@ class Source(Protocol):
         ...
 
 
-def split_of(text: str, validation_share: float) -> str:
+def split_of(text: str, validation_fraction: float) -> str:
     """Decides by its content which split a document belongs to, so that equal ones share one.
 
     Args:
       text: the document.
-      validation_share: 0 puts all in "train", 1 all in "validation".
+      validation_fraction: 0 puts all in "train", 1 all in "validation".
 
     Returns:
       "train" or "validation".
     """
-    if validation_share in (0, 1):
-        return SPLITS[int(validation_share)]
+    if validation_fraction in (0, 1):
+        return SPLITS[int(validation_fraction)]
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
-    return VALIDATION if int.from_bytes(digest, "big") < validation_share * 2**64 else TRAIN
+    return VALIDATION if int.from_bytes(digest, "big") < validation_fraction * 2**64 else TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +74,17 @@ class FilesPart:
     Attributes:
       files: (path, bytes) of each, in order.
       text_field: the key of the text in a JSON line.
-      validation_share: see `Part`.
+      validation_fraction: see `Part`.
     """
 
     files: tuple[tuple[str, int], ...]
     text_field: str
-    validation_share: float
+    validation_fraction: float
 
     @property
     def identity(self) -> list[Any]:
         """The files' paths and sizes."""
-        return [*map(list, self.files), self.validation_share]
+        return [*map(list, self.files), self.validation_fraction]
 
     def documents(self) -> Iterator[str]:
         """Yields the documents of each file in turn."""
@@ -103,7 +103,7 @@ class FileSource:
       kind: which of the two.
       input: a file, a glob, or (a folder, searched recursively).
       validation_input: the same, for validation.
-      validation_share: where there is no validation_input, the share of documents set aside for
+      validation_fraction: where there is no validation_input, the share of documents set aside for
         validation by the hash of their content.
       text_field: the key of the text in a JSON line.
     """
@@ -111,14 +111,14 @@ class FileSource:
     kind: Literal["json", "folder"]
     input: str
     validation_input: str | None = None
-    validation_share: float = 0.01
+    validation_fraction: float = 0.01
     text_field: str = "text"
 
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
         if self.validation_input is None:
-            check_share(self.validation_share)
-            return self._list(self.input, self.validation_share)
+            check_fraction(self.validation_fraction)
+            return self._list(self.input, self.validation_fraction)
         train, validation = self._list(self.input, 0.0), self._list(self.validation_input, 1.0)
         both = {path for part in train for path, _ in part.files} & {
             path for part in validation for path, _ in part.files
@@ -138,7 +138,7 @@ class FileSource:
             "text_field": self.text_field,
         }
         if self.validation_input is None:
-            return settings | {"validation_share": self.validation_share}
+            return settings | {"validation_fraction": self.validation_fraction}
         return settings | {"validation_input": os.path.abspath(self.validation_input)}
 
     def _list(self, pattern: str, share: float) -> list[FilesPart]:
@@ -147,7 +147,7 @@ class FileSource:
         return [FilesPart(group, self.text_field, share) for group in group_files(files)]
 
 
-def check_share(share: float) -> None:
+def check_fraction(share: float) -> None:
     """Raises InputError unless `share` leaves documents for both splits."""
     if not 0 < share < 1:
         raise InputError(

@@ -11,12 +11,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
-# gs://bucket, also as pathlib writes it, with one slash.
-_ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 _HEAD_BYTES = 64
 _GZIP = b"\x1f\x8b"
 _UTF_8_BOM = b"\xef\xbb\xbf"
@@ -38,21 +37,6 @@ _DISGUISES = (
 _HTML = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 
 
-def refuse_address(path: str | os.PathLike[str], remedy: str = "") -> None:
-    """Raises InputError where a path is an address, such as a bucket's, not one on this machine.
-
-    Args:
-      path: the path.
-      remedy: what to do; by default, to mount the bucket.
-    """
-    if match := _ADDRESS.match(os.fspath(path)):
-        address = f"{match[1]}://{os.fspath(path)[match.end() :]}"
-        mount = (
-            "mount the bucket (gs:// with gcsfuse, s3:// with mountpoint-s3), give the path there"
-        )
-        raise InputError(f"{address} is an address, not a local path; {remedy or mount}")
-
-
 def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]:
     """Finds the files of a path, a glob or a folder (searched recursively).
 
@@ -67,7 +51,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
       InputError: there is none, one is of another kind, or a JSON file is empty, compressed in
         another way than its name says, or something else altogether.
     """
-    refuse_address(pattern)
+    require_local_path(pattern)
     root = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(root):
         found = [os.path.join(folder, n) for folder, _, names in _walk(root) for n in names]

@@ -17,8 +17,8 @@ from typing import Any
 
 from etils import epath
 
-from anytime_jax.data.sources import Part, check_share
-from anytime_jax.data.text_files import refuse_address
+from anytime_jax.data.local_paths import require_local_path
+from anytime_jax.data.sources import Part, check_fraction
 from anytime_jax.data.tfrecord import read_tfrecord
 from anytime_jax.errors import InputError
 
@@ -38,7 +38,7 @@ class TfdsPart:
       take: records to read.
       total: records it holds.
       text_field: the feature that holds the text.
-      validation_share: see `Part`.
+      validation_fraction: see `Part`.
     """
 
     file: str
@@ -46,13 +46,13 @@ class TfdsPart:
     take: int
     total: int
     text_field: str
-    validation_share: float
+    validation_fraction: float
 
     @property
     def identity(self) -> list[Any]:
         """The shard's name, the records and its size."""
         size = Path(self.file).stat().st_size
-        return [Path(self.file).name, self.skip, self.take, size, self.validation_share]
+        return [Path(self.file).name, self.skip, self.take, size, self.validation_fraction]
 
     def documents(self) -> Iterator[str]:
         """Yields the texts of the shard's records."""
@@ -127,24 +127,24 @@ class TfdsSource:
       input: the directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
       split: the training split; a slice such as "train[:10]" is allowed.
       validation_split: the same, for validation; None to set a share of `split` aside.
-      validation_share: that share, by the hash of the documents' content.
+      validation_fraction: that share, by the hash of the documents' content.
       text_field: the feature that holds the text.
     """
 
     input: str
     split: str = "train"
     validation_split: str | None = "validation"
-    validation_share: float = 0.01
+    validation_fraction: float = 0.01
     text_field: str = "text"
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
-        refuse_address(self.input)
+        require_local_path(self.input)
         directory = os.path.abspath(os.path.expanduser(self.input))
         splits = _read_splits(directory)
         if self.validation_split is None:
-            check_share(self.validation_share)
-            return self._list(directory, splits, self.split, self.validation_share)
+            check_fraction(self.validation_fraction)
+            return self._list(directory, splits, self.split, self.validation_fraction)
         return [
             *self._list(directory, splits, self.split, 0.0),
             *self._list(directory, splits, self.validation_split, 1.0),
@@ -159,7 +159,7 @@ class TfdsSource:
             "text_field": self.text_field,
         }
         if self.validation_split is None:
-            return settings | {"validation_share": self.validation_share}
+            return settings | {"validation_fraction": self.validation_fraction}
         return settings | {"validation_split": self.validation_split}
 
     def _list(self, directory: str, splits: Any, split: str, share: float) -> Sequence[Part]:

@@ -11,14 +11,14 @@ import numpy as np
 
 from anytime_jax.data.dataset import DatasetInfo, ShardInfo, fingerprint_of, load_dataset
 from anytime_jax.data.preparation_jobs import token_bytes
-from anytime_jax.data.shard_reader import Shards
+from anytime_jax.data.shard_reader import ShardReader
 from anytime_jax.data.worker_pool import ProgressCallback, run_jobs
 from anytime_jax.errors import RunError
 
 _WINDOWS_AT_ONCE = 1024
 
 
-def verify(
+def verify_dataset(
     path: str | os.PathLike[str],
     workers: int | None = None,
     progress: ProgressCallback | None = None,
@@ -80,7 +80,7 @@ class _VerifyJob:
 
     def _hash(self) -> str:
         """The hash of all tokens; none where a window does not go on where the last one ended."""
-        shards, dtype = Shards(self.info, [self.shard]), np.dtype(self.info.token_dtype)
+        shards, dtype = ShardReader(self.info, [self.shard]), np.dtype(self.info.token_dtype)
         digest, last = hashlib.sha256(), None
         for start in range(0, self.shard.windows, _WINDOWS_AT_ONCE):
             end = min(start + _WINDOWS_AT_ONCE, self.shard.windows)

@@ -16,9 +16,9 @@ import numpy as np
 import sentencepiece
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.data.hf_tokenizer import HubTokenizer, bundle, is_hub
-from anytime_jax.data.sentencepiece_vocabulary import LOG_NOTHING, Pieces
-from anytime_jax.data.text_files import refuse_address
+from anytime_jax.data.hf_tokenizer import HfTokenizer, bundle, is_hf_tokenizer
+from anytime_jax.data.local_paths import require_local_path
+from anytime_jax.data.sentencepiece_vocabulary import LOG_NOTHING, SentencePieceTokenizer
 from anytime_jax.errors import InputError
 
 # Enough text for every pair worth merging to be seen often, little enough for a second of work.
@@ -31,14 +31,14 @@ _CHARACTER_COVERAGE = 0.9995
 _SLICE_CHARACTERS = 4_000
 
 
-class TextStream(Protocol):
+class IncrementalDecoder(Protocol):
     """Turns ids into text as they come: all it returns, joined, is `decode` of all ids."""
 
-    def add(self, token: int) -> str:
+    def decode(self, token: int) -> str:
         """Takes the next id; returns the text that is certain now, which may be none."""
         ...
 
-    def end(self) -> str:
+    def flush(self) -> str:
         """Returns what was held back."""
         ...
 
@@ -57,8 +57,8 @@ class Tokenizer(Protocol):
         """As `Vocabulary.decode`."""
         ...
 
-    def stream(self) -> TextStream:
-        """As `Vocabulary.stream`."""
+    def incremental_decoder(self) -> IncrementalDecoder:
+        """As `Vocabulary.incremental_decoder`."""
         ...
 
 
@@ -99,9 +99,9 @@ class Vocabulary:
         """Turns ids back into text; control tokens such as EOS and padding read as nothing."""
         return self._tokenizer.decode(np.asarray(ids).tolist())
 
-    def stream(self) -> TextStream:
+    def incremental_decoder(self) -> IncrementalDecoder:
         """Returns what turns ids into text as they come, whole characters at a time."""
-        return self._tokenizer.stream()
+        return self._tokenizer.incremental_decoder()
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
@@ -118,7 +118,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
       InputError: there is no such file, it is no vocabulary, it has no EOS token, or it is a
         `tokenizer.json` and the library to read it is not installed.
     """
-    refuse_address(path, "copy the file here, give its path")
+    require_local_path(path, "copy the file here, give its path")
     path = Path(path)
     try:
         model = path.read_bytes()
@@ -127,11 +127,11 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
             f"vocabulary {path}: {error.strerror}; give the path of a SentencePiece .model file or "
             "of a tokenizer.json"
         ) from error
-    if is_hub(model, path):
+    if is_hf_tokenizer(model, path):
         model = bundle(model, path)
-        tokenizer = HubTokenizer(model, path)
+        tokenizer = HfTokenizer(model, path)
     else:
-        tokenizer = Pieces(model, path)
+        tokenizer = SentencePieceTokenizer(model, path)
     digest = hashlib.sha256(model).hexdigest()
     return Vocabulary(tokenizer.size, tokenizer.eos_id, digest, model, tokenizer)
 

@@ -15,11 +15,9 @@ from typing import cast
 import grain
 import numpy as np
 
-from anytime_jax.data.dataset import DatasetInfo, SplitInfo, load_dataset
-from anytime_jax.data.shard_reader import Shards
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.shard_reader import ShardReader
 from anytime_jax.errors import InputError, RunError
-
-__all__ = ["DataExhausted", "DatasetInfo", "SplitInfo", "Windows", "load_dataset", "stream"]
 
 # More threads only contend for the interpreter; more batches ahead only cost memory.
 _PREFETCH = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
@@ -85,7 +83,7 @@ class Windows:
         self._name = f'split "{split}" of {info.path}'
         self._windows = info.splits[split].windows
         self._repeat = repeat
-        self._shards = Shards(info, info.shards[split])
+        self._shards = ShardReader(info, info.shards[split])
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
@@ -130,7 +128,7 @@ class Windows:
             ) from error
 
 
-def stream(
+def prefetch_batches(
     windows: Windows, start: int, batch_size: int, rows: slice | None = None
 ) -> Iterator[np.ndarray]:
     """Iterates over batches, reading ahead in threads that end with the iterator.

@@ -15,12 +15,12 @@ from typing import Any
 
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.hf_tokenizer import (
-    CONFIG,
-    RULES,
-    SPECIAL_TOKENS,
-    files_of,
-    is_hub,
-    tokenizers_library,
+    CONFIG_FILE,
+    SPECIAL_TOKENS_FILE,
+    TOKENIZER_FILE,
+    import_tokenizers,
+    is_hf_tokenizer,
+    unbundle,
 )
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
@@ -72,7 +72,7 @@ def write_tokenizer(
       RunError: the tokenizer to be written does not give the same ids as the vocabulary.
     """
     vocabulary = load_vocabulary(vocabulary_path)
-    if is_hub(vocabulary.model, Path(vocabulary_path)):
+    if is_hf_tokenizer(vocabulary.model, Path(vocabulary_path)):
         files = _as_it_came(vocabulary, length)
     else:
         files = _translated(vocabulary, length, vocabulary_path)
@@ -85,19 +85,19 @@ def write_tokenizer(
 
 def _as_it_came(vocabulary: Vocabulary, length: int) -> dict[str, str]:
     """The files of a tokenizer that was theirs before; only the length is this model's."""
-    files = files_of(vocabulary.model)
-    special_tokens = json.loads(files.get(SPECIAL_TOKENS, "{}"))
-    config = json.loads(files.get(CONFIG, "{}"))
+    files = unbundle(vocabulary.model)
+    special_tokens = json.loads(files.get(SPECIAL_TOKENS_FILE, "{}"))
+    config = json.loads(files.get(CONFIG_FILE, "{}"))
     config = {**_CLASS, **special_tokens, **config, "model_max_length": length}
     named = {name: config[name] for name in _NAMES if name in config}
-    return {SPECIAL_TOKENS: _dump(named), **files, CONFIG: _dump(config)}
+    return {SPECIAL_TOKENS_FILE: _dump(named), **files, CONFIG_FILE: _dump(config)}
 
 
 def _translated(
     vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]
 ) -> dict[str, str]:
     """The files that say a SentencePiece model again, held against it."""
-    library = tokenizers_library()
+    library = import_tokenizers()
     model = parse_model(vocabulary.model)
     _check(model, path)
     tokenizer = library.Tokenizer(_algorithm(model))
@@ -118,7 +118,11 @@ def _translated(
         # Decoders take no token_type_ids.
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    return {RULES: rules, CONFIG: _dump(config), SPECIAL_TOKENS: _dump(special_tokens)}
+    return {
+        TOKENIZER_FILE: rules,
+        CONFIG_FILE: _dump(config),
+        SPECIAL_TOKENS_FILE: _dump(special_tokens),
+    }
 
 
 def _check(model: Any, path: str | os.PathLike[str]) -> None:
@@ -149,7 +153,7 @@ def _check(model: Any, path: str | os.PathLike[str]) -> None:
 
 def _algorithm(model: Any) -> Any:
     """What cuts a normalised text into pieces."""
-    models = tokenizers_library().models
+    models = import_tokenizers().models
     fallback = model.trainer_spec.byte_fallback
     if model.trainer_spec.model_type == ModelType.BPE:
         return models.BPE(
@@ -188,7 +192,7 @@ def _merges(model: Any) -> list[tuple[str, str]]:
 
 def _normalizer(model: Any) -> Any:
     """What SentencePiece does to a text before it looks for pieces, in its order."""
-    library = tokenizers_library()
+    library = import_tokenizers()
     spec, normalizers = model.normalizer_spec, library.normalizers
     steps = []
     if spec.precompiled_charsmap:
@@ -203,7 +207,7 @@ def _normalizer(model: Any) -> Any:
 
 
 def _decoder(model: Any) -> Any:
-    decoders, spec = tokenizers_library().decoders, model.normalizer_spec
+    decoders, spec = import_tokenizers().decoders, model.normalizer_spec
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
         most = _ALL if spec.remove_extra_whitespaces else 1

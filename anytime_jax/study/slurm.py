@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.study import plan
 from anytime_jax.study.jobs import Job
@@ -96,7 +96,7 @@ def _check(missing: Sequence[Job]) -> None:
         )
     for job in missing:
         data = Path(job.config.data.path)
-        if not (data / RECORD_NAME).exists():
+        if not (data / METADATA_NAME).exists():
             raise InputError(
                 f"{data} holds no prepared data, which {job.run.name} trains on: prepare them "
                 "first (docs/data.md), so that no two tasks do"

@@ -26,7 +26,7 @@ from anytime_jax.checkpoints.retention import retention
 from anytime_jax.checkpoints.verification import saved_steps
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.windows import Windows, stream
+from anytime_jax.data.windows import Windows, prefetch_batches
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.models import flops
@@ -96,7 +96,7 @@ def read_stream(
         seed=config.data.seed,
         repeat=config.data.repeat,
     )
-    return stream(windows, samples, batch_size, rows)
+    return prefetch_batches(windows, samples, batch_size, rows)
 
 
 def was_evaluated(run_dir: Path, step: int) -> bool:

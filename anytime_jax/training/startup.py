@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checks import format_value
 from anytime_jax.config import schema
-from anytime_jax.data.dataset import RECORD_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.preparation import prepare_builtin
-from anytime_jax.data.text_files import refuse_address
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
@@ -51,7 +51,7 @@ def check_paths(settings: schema.Config) -> None:
     """Checks that nothing else is where directories are wanted."""
     for name, path in (("run_dir", settings.run_dir), ("data.path", settings.data.path)):
         with _named(f"config.{name}"):
-            refuse_address(path)
+            require_local_path(path)
         try:
             if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file")
@@ -67,7 +67,7 @@ def check_paths(settings: schema.Config) -> None:
 def prepare(settings: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo | None:
     """Prepares the built-in corpus where the configuration says so and it is not there yet."""
     data, model = settings.data, settings.model
-    if not data.builtin_megabytes or (Path(data.path) / RECORD_NAME).exists():
+    if not data.builtin_megabytes or (Path(data.path) / METADATA_NAME).exists():
         return None
     _check_without_data(settings, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
@@ -95,7 +95,7 @@ def load(settings: schema.Config) -> DatasetInfo:
         f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
     if data.builtin_megabytes and not processes.is_primary():
-        processes.wait_until_visible((Path(data.path) / RECORD_NAME).exists)
+        processes.wait_until_visible((Path(data.path) / METADATA_NAME).exists)
     with _named("config.branch.data" if settings.branch.data else "config.data.path"):
         return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anytime_jax.commands import prepare
-from anytime_jax.data.windows import load_dataset
+from anytime_jax.data.dataset import load_dataset
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def test_builtin_is_the_shortest_command(tmp_path):
     output = tmp_path / "output"
     command = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400"]
     assert prepare.main([*command, "--length=64", f"--output={output}"]) == 0
-    assert load_dataset(output).settings["validation_share"] == 0.05
+    assert load_dataset(output).settings["validation_fraction"] == 0.05
 
 
 def test_c4_with_the_vocabulary_of_t5(c4_data, tmp_path):

@@ -21,7 +21,7 @@ from small_study import BRANCHES, HELPERS, REPOSITORY, study_fixture  # noqa: F4
 from anytime_jax.checkpoints.verification import saved_steps
 from anytime_jax.commands import fleet, sweep
 from anytime_jax.config import schema
-from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.study import plan
 
 PRETENDED = """
@@ -134,7 +134,7 @@ def test_two_at_once_have_a_core_each(study, pretend):
     file, root = study("[]")
     pretend()
     pathlib.Path(root.parent / "data").mkdir()
-    (root.parent / "data" / RECORD_NAME).touch()
+    (root.parent / "data" / METADATA_NAME).touch()
     file.write_text(file.read_text().replace("'data'", repr(str(root.parent / "data"))))
     assert run(file, "--jobs=2") == 0
     told = order(root)

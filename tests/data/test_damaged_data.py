@@ -22,7 +22,7 @@ from anytime_jax.data import dataset, preparation, tfrecord
 from anytime_jax.data.dataset import load_dataset, seal
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.vocabulary import train_vocabulary
-from anytime_jax.data.windows import Windows, stream
+from anytime_jax.data.windows import Windows, prefetch_batches
 from anytime_jax.errors import InputError, RunError
 
 LENGTH = 16
@@ -572,7 +572,7 @@ def spoil(copy, window):
 def test_damage_reaches_the_consumer_of_a_stream(copy):
     windows = open_windows(load_dataset(copy))
     spoil(copy, 30)
-    batches = stream(windows, 0, 8)
+    batches = prefetch_batches(windows, 0, 8)
     with pytest.raises(RunError) as error:
         list(itertools.islice(batches, 20))
     assert type(error.value) is RunError

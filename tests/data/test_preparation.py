@@ -19,7 +19,7 @@ from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.preparation import prepare, prepare_builtin, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource
-from anytime_jax.data.verification import verify
+from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.errors import InputError, RunError
 
@@ -156,7 +156,7 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path, many_small_files):
         np.testing.assert_array_equal(example["tokens"], expected)
     assert len(stored) == (len(stream) - 1) // LENGTH > 3
     assert (whole.vocab_size, whole.eos_id) == (oracle.get_vocab_size(), 1)
-    assert verify(whole.path) == whole
+    assert verify_dataset(whole.path) == whole
 
     options = {"length": LENGTH, "vocabulary": vocabulary, "workers": 1}
     for index in range(2):
@@ -313,7 +313,7 @@ def test_death_of_a_worker_is_reported(inputs, tmp_path, many_small_files, monke
 
 
 class DeadlyPart:
-    validation_share = 0.0
+    validation_fraction = 0.0
     identity = ["deadly"]  # noqa: RUF012
 
     def documents(self):

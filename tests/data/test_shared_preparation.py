@@ -88,7 +88,7 @@ def end(process):
 
 
 def do(text, output, share, **more):
-    source = FileSource("json", f"{text}/*.jsonl", validation_share=0.1)
+    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
     settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
     return prepare_share(source, output, share=share, **settings)
 
@@ -206,7 +206,7 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path, small):
     bad = text / "1.jsonl"
     good = bad.read_text()
     bad.write_text("no record")
-    source = FileSource("json", f"{text}/*.jsonl", validation_share=0.1)
+    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
     plan = {"length": LENGTH, "vocabulary": f"trained, {PIECES} pieces", **source.settings()}
     with claimed(output, plan, Share(0, 2)) as claim:  # at work, with nothing done yet
         with pytest.raises(InputError, match=r"1\.jsonl line 1"):

@@ -25,7 +25,7 @@ def read(source):
     documents = {"train": [], "validation": []}
     for part in pickle.loads(pickle.dumps(source.parts())):
         for text in part.documents():
-            documents[split_of(text, part.validation_share)].append(text)
+            documents[split_of(text, part.validation_fraction)].append(text)
     return documents
 
 
@@ -61,7 +61,7 @@ def test_folder_reads_recursively_sorted_by_path(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(json_lines(TEXTS))
     (tmp_path / "a.txt").write_text("first", "utf-8")
     (tmp_path / "picture.png").write_bytes(b"\xff\xfe")
-    documents = read(FileSource("folder", str(tmp_path), validation_share=0.3))
+    documents = read(FileSource("folder", str(tmp_path), validation_fraction=0.3))
     ordered = ["first", *TEXTS, "crlf\r\nkept\r\n"]
     assert documents["train"] == [text for text in ordered if text in documents["train"]]
     assert sorted(documents["train"] + documents["validation"]) == sorted(ordered)
@@ -149,7 +149,7 @@ def test_tfds(tfds_directories, format_name):
 
 def test_tfds_share_for_validation(tfds_directories):
     source = TfdsSource(
-        str(tfds_directories["tfrecord"]), validation_split=None, validation_share=0.3
+        str(tfds_directories["tfrecord"]), validation_split=None, validation_fraction=0.3
     )
     documents = read(source)
     assert sorted(documents["train"] + documents["validation"]) == sorted(TEXTS)
@@ -160,7 +160,7 @@ def test_tfds_share_for_validation(tfds_directories):
     ("options", "message"),
     [
         ({"split": "test"}, "no split 'test'.*train.*validation"),
-        ({"validation_split": None, "validation_share": 1.5}, "fraction 1.5"),
+        ({"validation_split": None, "validation_fraction": 1.5}, "fraction 1.5"),
         ({"input": "/nowhere"}, "not a prepared TFDS dataset"),
     ],
 )
@@ -191,7 +191,7 @@ def test_tfds_damaged(tfds_directories, tmp_path, format_name, damage):
 
 
 def test_builtin():
-    source = BuiltinSource(0.5, validation_share=0.3)
+    source = BuiltinSource(0.5, validation_fraction=0.3)
     assert pickle.dumps(source.parts()) == pickle.dumps(source.parts())
     documents = read(source)
     texts = documents["train"] + documents["validation"]
@@ -212,7 +212,7 @@ def test_builtin():
     [
         (BuiltinSource(1e6), "this machine has"),
         (BuiltinSource(0), "more than 0"),
-        (BuiltinSource(1, validation_share=0), "fraction 0"),
+        (BuiltinSource(1, validation_fraction=0), "fraction 0"),
     ],
 )
 def test_builtin_bad_settings(source, message, monkeypatch):
@@ -268,6 +268,8 @@ def test_real_c4(c4_data):
     files = [c4_data / name for name in names]
     lines = [line for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
     expected = [json.loads(line)["text"] for line in lines]
-    source = FileSource("json", str(files[0].parent / "c4-sample.*.json.gz"), validation_share=0.1)
+    source = FileSource(
+        "json", str(files[0].parent / "c4-sample.*.json.gz"), validation_fraction=0.1
+    )
     documents = read(source)
     assert sorted(documents["train"] + documents["validation"]) == sorted(expected)

@@ -121,8 +121,8 @@ def test_t5(c4_data):
 
 def pieces(vocabulary, ids):
     """What a terminal is given: the text after each id, and at the end."""
-    stream = vocabulary.stream()
-    return [*(stream.add(int(i)) for i in ids), stream.end()]
+    stream = vocabulary.incremental_decoder()
+    return [*(stream.decode(int(i)) for i in ids), stream.flush()]
 
 
 def check_any_ids(vocabulary, awkward):
@@ -203,13 +203,13 @@ def test_an_id_costs_the_same_wherever_it_stands(trained, monkeypatch):
             longest = max(longest, len(ids))
             return self._processor.decode(ids)
 
-    stream = trained.stream()
+    stream = trained.incremental_decoder()
     monkeypatch.setattr(stream, "_processor", Counting(stream._processor))
     (space,) = trained.encode([" "])[0].tolist()
     for ids in (CONTROL[:2], [space], PARTS, [PARTS[0]], trained.encode([SOURCE])[0][:300]):
         for _ in range(100):
             for piece in ids:
-                stream.add(int(piece))
+                stream.decode(int(piece))
     assert 0 < longest <= 6
 
 

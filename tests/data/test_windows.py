@@ -11,9 +11,10 @@ import pytest
 import tensorflow_datasets as tfds
 
 from anytime_jax.data import shard_reader
+from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
-from anytime_jax.data.windows import DataExhausted, Windows, load_dataset, stream
+from anytime_jax.data.windows import DataExhausted, Windows, prefetch_batches
 from anytime_jax.errors import InputError, RunError
 
 LENGTH = 16
@@ -24,7 +25,7 @@ def info(tmp_path_factory):
     folder = tmp_path_factory.mktemp("windows")
     lines = [json.dumps({"text": f"{i}: " + "words and numbers " * (i % 7)}) for i in range(400)]
     (folder / "text.jsonl").write_text("\n".join(lines))
-    source = FileSource("json", str(folder / "text.jsonl"), validation_share=0.2)
+    source = FileSource("json", str(folder / "text.jsonl"), validation_fraction=0.2)
     return prepare(source, folder / "dataset", length=LENGTH, vocabulary=280)
 
 
@@ -77,7 +78,7 @@ def test_windows_read_together_are_those_read_one_by_one(info, stored, monkeypat
     given = [7, 3, 3, len(stored) - 1, 0]
     for least in (1, len(given) + 1):
         monkeypatch.setattr(shard_reader, "_BATCHED_WINDOWS", least)
-        read = shard_reader.Shards(info, info.shards["train"]).read(given)
+        read = shard_reader.ShardReader(info, info.shards["train"]).read(given)
         np.testing.assert_array_equal(read, stored[given])
 
 
@@ -114,14 +115,14 @@ def test_running_out_is_a_clear_stop(info):
 
 def test_stream_is_the_batches_in_order(info):
     windows = open_windows(info, seed=9, repeat=True)
-    batches = stream(windows, 11, 8, slice(2, 5))
+    batches = prefetch_batches(windows, 11, 8, slice(2, 5))
     for k in range(40):
         np.testing.assert_array_equal(next(batches), windows.batch(11 + 8 * k, 8)[2:5])
 
 
 def test_stream_ends_where_the_data_ends(info):
     windows, count = open_windows(info), info.splits["train"].windows
-    batches = stream(windows, 0, 10)
+    batches = prefetch_batches(windows, 0, 10)
     for _ in range(count // 10):
         next(batches)
     with pytest.raises(DataExhausted) as stop:
@@ -131,7 +132,7 @@ def test_stream_ends_where_the_data_ends(info):
 
 def test_stream_leaves_no_threads(info):
     before = set(threading.enumerate())
-    batches = stream(open_windows(info, repeat=True), 0, 8)
+    batches = prefetch_batches(open_windows(info, repeat=True), 0, 8)
     next(batches)
     assert set(threading.enumerate()) - before
     del batches

@@ -254,7 +254,7 @@ class Door:
         self._folder, self._count = folder, 0
         self.data = {"tiny": str(tiny_data), "quickstart": str(folder / "quickstart")}
         (folder / "quickstart").mkdir()
-        (folder / "quickstart" / dataset.RECORD_NAME).touch()  # the child knows it by its path
+        (folder / "quickstart" / dataset.METADATA_NAME).touch()  # the child knows it by its path
         changes = {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=8",

@@ -130,7 +130,7 @@ def prepared(folder: pathlib.Path) -> DatasetInfo:
     (folder / "text").mkdir(parents=True)
     for i, document in enumerate(documents):
         (folder / "text" / f"{i:03d}.txt").write_text(document)
-    source = FileSource("folder", str(folder / "text"), validation_share=0.15)
+    source = FileSource("folder", str(folder / "text"), validation_fraction=0.15)
     return prepare(source, folder / "data", length=LENGTH, vocabulary=VOCABULARY, workers=1)
 
 

@@ -18,7 +18,7 @@ from fake_commands import (
 from small_study import BRANCHES, study_fixture  # noqa: F401
 
 from anytime_jax.commands import sweep
-from anytime_jax.data.dataset import RECORD_NAME
+from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.study import slurm
 
 # A Slurm job
@@ -89,7 +89,7 @@ def arrays_fixture(study, monkeypatch, tmp_path):
     monkeypatch.chdir(REPOSITORY)
     data = tmp_path / "prepared"
     data.mkdir()
-    (data / RECORD_NAME).touch()
+    (data / METADATA_NAME).touch()
 
     def write(more, *arguments):
         file, _ = study(more, data=data)
@@ -171,7 +171,7 @@ def test_arrays_that_would_be_in_their_own_way_are_refused(arrays, monkeypatch, 
     )
     assert arrays(BRANCHES)[0] == 2
     assert "constant-seed=1 is being trained now: wait for it" in capsys.readouterr().err
-    (tmp_path / "prepared" / RECORD_NAME).unlink()
+    (tmp_path / "prepared" / METADATA_NAME).unlink()
     file = f"--study={tmp_path / 'study.py'}"
     assert sweep.main([file, f"--slurm={tmp_path / 'jobs'}"]) == 2
     assert "holds no prepared data, which constant-seed=0 trains on" in capsys.readouterr().err
