@@ -1,0 +1,120 @@
+"""Generated parts of the documentation: the import graph and the file tree.
+
+`python docs/generate.py` rewrites them in place; `tests/docs/test_generated.py` fails where they
+differ from the code.
+"""
+
+import ast
+import pathlib
+import re
+import textwrap
+import tomllib
+
+import grimp
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = REPOSITORY / "anytime_jax"
+_WIDTH = 100
+
+
+def layers() -> list[list[str]]:
+    """Returns the packages of each layer, the highest first, as pyproject.toml states them."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    contract = settings["tool"]["importlinter"]["contracts"][0]
+    return [layer.split(" | ") for layer in contract["layers"]]
+
+
+def import_graph() -> str:
+    """Returns a Mermaid diagram of the packages' imports, without those that others imply."""
+    imports = _package_imports()
+    reach = {name: _reachable(name, imports) for name in imports}
+    lines = ["```mermaid", "graph TD"]
+    for name in (name for layer in layers() for name in layer):
+        for target in sorted(imports[name]):
+            if not any(target in reach[other] for other in imports[name] - {target}):
+                lines.append(f"  {_node(name)} --> {_node(target)}")
+    return "\n".join([*lines, "```"])
+
+
+def file_tree() -> str:
+    """Returns a line for each package and module, the highest layer first."""
+    lines = ["```"]
+    for name in (name for layer in layers() for name in layer):
+        folder = PACKAGE / name
+        if not folder.is_dir():
+            lines += _entry(f"{name}.py", folder.with_suffix(".py"))
+            continue
+        lines += _entry(f"{name}/", folder / "__init__.py")
+        for file in sorted(folder.glob("*.py")):
+            if file.stem != "__init__":
+                lines += _entry(f"  {file.name}", file)
+        for inner in sorted(folder.glob("*/__init__.py")):
+            lines += _entry(f"  {inner.parent.name}/", inner)
+    return "\n".join([*lines, "```"])
+
+
+def package_tree() -> str:
+    """Returns a line for each package and top-level module, the highest layer first."""
+    entries = []
+    for name in (name for layer in layers() for name in layer):
+        folder = PACKAGE / name
+        if folder.is_dir():
+            entries += _entry(f"  {name}/", folder / "__init__.py")
+        else:
+            entries += _entry(f"  {name}.py", folder.with_suffix(".py"))
+    return "\n".join(["```", "anytime_jax/", *entries, "```"])
+
+
+BLOCKS = {
+    ("docs/architecture.md", "import graph"): import_graph,
+    ("docs/architecture.md", "file tree"): file_tree,
+    ("README.md", "package tree"): package_tree,
+}
+
+
+def replace_block(text: str, name: str, block: str) -> str:
+    """Returns a page with the block between `<!-- NAME -->` and `<!-- end -->` replaced."""
+    pattern = rf"<!-- {name} -->\n.*?<!-- end -->"
+    replacement = f"<!-- {name} -->\n{block}\n<!-- end -->"
+    result, count = re.subn(pattern, lambda _: replacement, text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{count} blocks between <!-- {name} --> and <!-- end -->: there must be one")
+    return result
+
+
+def _node(name: str) -> str:
+    """A node of the diagram; Mermaid keeps some words for itself, so its identifier has a suffix."""
+    label = name if (PACKAGE / name).is_dir() else f"{name}.py"
+    return f'{name}_["{label}"]'
+
+
+def _entry(name: str, file: pathlib.Path) -> list[str]:
+    """A name and the first sentence of its docstring, wrapped beside it."""
+    docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    summary = " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
+    wrapped = textwrap.wrap(summary, _WIDTH - 34)
+    return [f"{name:32}  {wrapped[0]}", *(" " * 34 + line for line in wrapped[1:])]
+
+
+def _package_imports() -> dict[str, set[str]]:
+    """The packages that each package imports."""
+    graph = grimp.build_graph("anytime_jax", exclude_type_checking_imports=True)
+    names = {name for layer in layers() for name in layer}
+    imports: dict[str, set[str]] = {name: set() for name in names}
+    for module in graph.modules:
+        for target in graph.find_modules_directly_imported_by(module):
+            ends = (*(f"{x}.".split(".")[1] for x in (module, target)),)
+            if ends[0] != ends[1] and set(ends) <= names:
+                imports[ends[0]].add(ends[1])
+    return imports
+
+
+def _reachable(name: str, imports: dict[str, set[str]]) -> set[str]:
+    """The packages that a package imports, directly or through others."""
+    return imports[name].union(*(_reachable(target, imports) for target in imports[name]))
+
+
+if __name__ == "__main__":
+    for (page, name), make in BLOCKS.items():
+        path = REPOSITORY / page
+        path.write_text(replace_block(path.read_text("utf-8"), name, make()), "utf-8")
