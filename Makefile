@@ -9,7 +9,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU the quickstart's step takes two thirds of the time.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-py312 lint format clean help
+.PHONY: quickstart test test-all test-py312 lint format docs clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,8 +37,11 @@ format: $(VENV)/.installed-dev  ## Format the sources
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
+docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
+	$(BIN)/zensical build --clean --strict -f mkdocs.yml
+
 clean:  ## Remove the virtual environments; runs and data stay
-	rm -rf $(VENV) $(VENV312)
+	rm -rf $(VENV) $(VENV312) site .cache
 
 # The first command of a recipe fails early and says what to do where Python is too old or bare.
 $(VENV)/.installed: pyproject.toml
@@ -50,6 +53,10 @@ $(VENV)/.installed-dev: pyproject.toml
 	$(call make_venv,$(PYTHON),$(VENV))
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
 
 $(VENV312)/.installed-dev: pyproject.toml
 	$(call make_venv,$(PYTHON312),$(VENV312))
