@@ -495,13 +495,13 @@ def test_every_kth_of_a_thousand_updates(every):
 
 
 def test_every_kth_donated_and_told(compilations):
-    """Given `update_averages`, two programs compute bitwise what the one with a condition does."""
+    """With `update_averages`, two programs make what the one with a condition makes, bitwise."""
     rules, every = [6.25, Uniform(2), FixedDecay(0.0)], 3
     optimizer = optax.chain(optax.adamw(0.05), average_params(rules, every=every))
 
-    def step(params, state, moves=None):
+    def step(params, state, update_averages=None):
         grads = jax.grad(quadratic)(params)
-        updates, state = optimizer.update(grads, state, params, update_averages=moves)
+        updates, state = optimizer.update(grads, state, params, update_averages=update_averages)
         return optax.apply_updates(params, updates), state
 
     step = jax.jit(step, donate_argnums=(0, 1), static_argnums=2)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anytime_jax.distributed.sharding import fetch, is_in_host_memory
+from anytime_jax.distributed.sharding import is_in_host_memory, to_device_memory
 
 
 def checksums(tree: Any) -> dict[str, str]:
@@ -39,7 +39,7 @@ def examine(tree: Any) -> tuple[dict[str, str], list[str]]:
     here = [name for name in flat if name not in away]
     examined: dict[str, tuple[Any, Any]] = {}
     for names in [here] * bool(here) + [[name] for name in away]:
-        found = jax.device_get(_examine_all([fetch(flat[name]) for name in names]))
+        found = jax.device_get(_examine_all([to_device_memory(flat[name]) for name in names]))
         examined |= zip(names, found, strict=True)
     sums = {
         name: f"{x.dtype}[{','.join(map(str, x.shape))}] {examined[name][0]}"

@@ -20,8 +20,8 @@ from anytime_jax.config.schema import MeshConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
-HOST = "pinned_host"  # memory of the host that devices read and write by themselves
-RULE = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
+HOST_MEMORY = "pinned_host"  # memory of the host that devices read and write by themselves
+AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -48,7 +48,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
-def placement(
+def tree_shardings(
     tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
 ) -> Any:
     """Returns where every leaf of a tree lives.
@@ -73,7 +73,7 @@ def placement(
         names = axes.get(_last_name(path), ())
         if leaf.ndim < len(names):  # a moment that keeps a sum over some axes
             names = ()
-        spec = [RULE.get(name or "") for name in names]
+        spec = [AXIS_RULES.get(name or "") for name in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
         for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):
             if axis is not None and size % mesh.shape[axis]:
@@ -89,20 +89,22 @@ def placement(
 
 def has_host_memory(mesh: Mesh) -> bool:
     """Whether arrays on the mesh can be kept in the memory of its hosts."""
-    return any(memory.kind == HOST for memory in mesh.local_devices[0].addressable_memories())
+    return any(
+        memory.kind == HOST_MEMORY for memory in mesh.local_devices[0].addressable_memories()
+    )
 
 
-def in_host_memory(placement: Any) -> Any:
+def with_host_memory(placement: Any) -> Any:
     """Returns the same split of every leaf, but kept in the memory of the hosts."""
-    return jax.tree.map(lambda place: place.with_memory_kind(HOST), placement)
+    return jax.tree.map(lambda place: place.with_memory_kind(HOST_MEMORY), placement)
 
 
 def is_in_host_memory(leaf: Any) -> bool:
     """Whether an array, or the shape of one, is placed by `in_host_memory`."""
-    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST
+    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST_MEMORY
 
 
-def fetch(tree: Any) -> Any:
+def to_device_memory(tree: Any) -> Any:
     """Returns a tree whose leaves are in device memory: those that were not are copied there."""
 
     def one(leaf: Any) -> Any:
@@ -129,7 +131,7 @@ def batch_shards(mesh: Mesh) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constraint:
+class ShardingConstraint:
     """Says inside a program where an array lies.
 
     Attributes:
@@ -143,11 +145,11 @@ class Constraint:
 
         Args:
           x: an array.
-          axes: what each axis is: "batch", a name of `RULE`, or None for one that is not split.
+          axes: what each axis is: "batch", a key of `AXIS_RULES`, or None for one not split.
         """
         if self.mesh is None:
             return x
-        spec = [BATCH[0] if name == "batch" else RULE.get(name or "") for name in axes]
+        spec = [BATCH[0] if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
     @property
@@ -156,7 +158,7 @@ class Constraint:
         return 1 if self.mesh is None else batch_shards(self.mesh)
 
 
-ANYWHERE = Constraint()
+UNCONSTRAINED = ShardingConstraint()
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:

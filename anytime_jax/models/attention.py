@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import Attention, Dtype
-from anytime_jax.models.matmul import product
+from anytime_jax.models.matmul import mixed_einsum
 
 # Of queries. Two compute 3 of 4 quarters of the scores; four compute 10 of 16 squares and take half
 # as long again to compile, and are no faster on a CPU.
@@ -85,12 +85,14 @@ def _attend_in_blocks(
         end = min(start + size, length)
         k_BxHxMxK, v_BxHxMxK = k_BxHxLxK[:, :, :end], v_BxHxLxK[:, :, :end]
         causal_LxM = jnp.arange(end) <= jnp.arange(start, end)[:, None]
-        scores_BxHxLxM = product("bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype)
+        scores_BxHxLxM = mixed_einsum(
+            "bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype
+        )
         scores_BxHxLxM *= 1 / math.sqrt(q_BxHxLxK.shape[-1])
         scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
         top_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
         weights_BxHxLxM = jnp.exp(scores_BxHxLxM - top_BxHxLx1)
-        out_BxHxLxK = product("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
+        out_BxHxLxK = mixed_einsum("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
         outs.append(out_BxHxLxK / weights_BxHxLxM.sum(axis=-1, keepdims=True))
     return jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3)
 
@@ -139,7 +141,7 @@ def _attend(
     dtype: Dtype,
 ) -> jax.Array:
     """Softmax attention to the keys that each query may see."""
-    scores_BxHxLxM = product("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
+    scores_BxHxLxM = mixed_einsum("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
     scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
     scores_BxHxLxM = jnp.where(visible_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
-    return product("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, dtype)
+    return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, dtype)

@@ -24,9 +24,9 @@ from anytime_jax.config.model import (
     Attention,
     ModelConfig,
 )
-from anytime_jax.distributed.sharding import ANYWHERE, Constraint
+from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
-from anytime_jax.models.matmul import product
+from anytime_jax.models.matmul import mixed_einsum
 
 Params = dict[str, Any]
 # Keys and values of the tokens so far: {"keys", "values"}, each NxBxMxHxK.
@@ -56,7 +56,7 @@ def apply(
     config: ModelConfig,
     params: Params,
     tokens_BxL: jax.Array,
-    constrain: Constraint = ANYWHERE,
+    constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
     """Returns the next-token logits.
 
@@ -76,7 +76,7 @@ def hidden(
     config: ModelConfig,
     params: Params,
     tokens_BxL: jax.Array,
-    constrain: Constraint = ANYWHERE,
+    constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
     """Returns what the head is multiplied with: the residual stream after the final norm.
 
@@ -130,7 +130,7 @@ def decode(
 
 
 def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
-    return product("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
+    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
 
 
 @functools.lru_cache
@@ -171,7 +171,7 @@ class Decoder(nn.Module):
     """Embedding, N blocks, final norm; and the head, whose product is the caller's."""
 
     config: ModelConfig
-    constrain: Constraint = ANYWHERE
+    constrain: ShardingConstraint = UNCONSTRAINED
 
     @nn.compact
     def __call__(
@@ -210,7 +210,7 @@ class Block(nn.Module):
     """Attention and MLP, each added to the residual stream, which stays float32."""
 
     config: ModelConfig
-    constrain: Constraint
+    constrain: ShardingConstraint
     position: int | jax.Array  # of the first token
 
     @nn.compact
@@ -239,7 +239,7 @@ class Block(nn.Module):
         cfg = self.config
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
-        qkv_BxLxCxD = product("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
+        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
         # Split, not indexed: the gradient of a split is one array, not a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
@@ -259,21 +259,21 @@ class Block(nn.Module):
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, cfg.dtype)
         attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
         out_BxLxD = out_BxLxHxK.reshape(B, L, D)
-        return product("bld,de->ble", out_BxLxD, attn_out_DxD, cfg.dtype), cache
+        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, cfg.dtype), cache
 
     def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
         gated = cfg.architecture == "olmo2"
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
-        h_BxLxCxF = product("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
+        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
         if gated:
             gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             h_BxLxF *= nn.silu(gate_BxLxF)
         else:
             h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
-        return product("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
+        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
 
 
 def _gelu(x: jax.Array) -> jax.Array:

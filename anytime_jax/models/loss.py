@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax.config.model import Dtype
-from anytime_jax.distributed.sharding import Constraint
-from anytime_jax.models.matmul import product
+from anytime_jax.distributed.sharding import ShardingConstraint
+from anytime_jax.models.matmul import mixed_einsum
 
 # Logits in memory at once, on each device: what a CPU's cache holds, 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}
@@ -33,12 +33,12 @@ def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, targets_BxL)
 
 
-def head_losses(
+def token_losses_from_hidden(
     hidden_BxLxD: jax.Array,
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     dtype: Dtype,
-    constrain: Constraint,
+    constrain: ShardingConstraint,
 ) -> jax.Array:
     """Returns the cross-entropy of each token in nats, float32 of shape BxL.
 
@@ -61,14 +61,14 @@ def head_losses(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def mean_loss(
+def mean_loss_from_hidden(
     hidden_BxLxD: jax.Array,
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     dtype: Dtype,
-    constrain: Constraint,
+    constrain: ShardingConstraint,
 ) -> jax.Array:
-    """Returns the mean of `head_losses`, made for its gradient, which takes no logits twice.
+    """Mean of `token_losses_from_hidden`, with a gradient that computes no logits twice.
 
     The gradient of a mean is known but for a factor as soon as a block's logits are: both are made
     in one pass over the blocks. Every shard of the batch adds up its own gradient of the head; they
@@ -81,10 +81,10 @@ def mean_loss(
       dtype: type of the operands of the products.
       constrain: says where arrays lie on the devices.
     """
-    return head_losses(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
+    return token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
 
 
-def rows_at_once(rows: int, length: int, vocabulary: int, platform: str) -> int:
+def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
     """Returns of how many rows of a batch a device has the logits in memory at once.
 
     Args:
@@ -102,7 +102,7 @@ def _mean_loss_forward(
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     dtype: Dtype,
-    constrain: Constraint,
+    constrain: ShardingConstraint,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def add(
         dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
@@ -111,9 +111,9 @@ def _mean_loss_forward(
         logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
         share = 1 / targets_BxL.size
         losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, share)
-        dhead_SxDxV += product("srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, dtype)
+        dhead_SxDxV += mixed_einsum("srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, dtype)
         dhead_SxDxV = constrain(dhead_SxDxV, ("batch", None, "vocabulary"))
-        dhidden_SxRxLxD = product("srlv,dv->srld", grad_SxRxLxV, head_DxV, dtype)
+        dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, dtype)
         return dhead_SxDxV, (losses_SxRxL, dhidden_SxRxLxD)
 
     shards = constrain.batch_shards
@@ -124,19 +124,22 @@ def _mean_loss_forward(
 
 
 def _mean_loss_backward(
-    dtype: Dtype, constrain: Constraint, saved: tuple[jax.Array, jax.Array], factor: jax.Array
+    dtype: Dtype,
+    constrain: ShardingConstraint,
+    saved: tuple[jax.Array, jax.Array],
+    factor: jax.Array,
 ) -> tuple[jax.Array, jax.Array, None]:
     dhidden_BxLxD, dhead_DxV = saved
     return factor * dhidden_BxLxD, factor * dhead_DxV, None
 
 
-mean_loss.defvjp(_mean_loss_forward, _mean_loss_backward)
+mean_loss_from_hidden.defvjp(_mean_loss_forward, _mean_loss_backward)
 
 
 def _logits(
-    hidden_SxRxLxD: jax.Array, head_DxV: jax.Array, dtype: Dtype, constrain: Constraint
+    hidden_SxRxLxD: jax.Array, head_DxV: jax.Array, dtype: Dtype, constrain: ShardingConstraint
 ) -> jax.Array:
-    logits_SxRxLxV = product("srld,dv->srlv", hidden_SxRxLxD, head_DxV, dtype)
+    logits_SxRxLxV = mixed_einsum("srld,dv->srlv", hidden_SxRxLxD, head_DxV, dtype)
     return constrain(logits_SxRxLxV, ("batch", None, None, "vocabulary"))
 
 
@@ -160,7 +163,7 @@ def _blocks(
     """Hidden states and targets as NxSxRxL: every shard keeps its rows, and has R at a time."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
     own = B // shards
-    rows = rows_at_once(own, L, V, jax.default_backend())
+    rows = rows_per_block(own, L, V, jax.default_backend())
 
     def split(x_BxLx_: jax.Array) -> jax.Array:
         x_SxNxRxLx_ = x_BxLx_.reshape(shards, own // rows, rows, *x_BxLx_.shape[1:])

@@ -35,7 +35,7 @@ def _product_backward(
 _product.defvjp(_product_forward, _product_backward)
 
 
-def product(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
+def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
     """Returns a two-operand einsum with operands in `dtype`, accumulated and given in float32.
 
     The gradient is two products of the same kind. JAX's own rule would multiply the float32

@@ -77,7 +77,7 @@ class Evaluator:
         here = {label: tree for label, tree in trees.items() if label not in away}
         found: dict[str, Any] = {}
         for part in [here] * bool(here) + [{label: trees[label]} for label in away]:
-            losses = self._losses(sharding.fetch(part), interrupted)
+            losses = self._losses(sharding.to_device_memory(part), interrupted)
             if losses is None:
                 return None
             found |= losses

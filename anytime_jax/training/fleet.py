@@ -32,7 +32,7 @@ from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
 from anytime_jax.training.evaluator import weight_trees
 from anytime_jax.training.loop import Ask, Asks, Current, Evaluation, Outcome, Run, Update
-from anytime_jax.training.optimizer import Numbers
+from anytime_jax.training.optimizer import Hyperparameters
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics, Program, TrainState
 from anytime_jax.training.trainer import begun, make_evaluator
@@ -140,7 +140,7 @@ class _Fleet:
         config = seats[0].run.config
         program = jax.jit(
             jax.vmap(
-                functools.partial(step.eval_step, config.model, sharding.Constraint(mesh)),
+                functools.partial(step.eval_step, config.model, sharding.ShardingConstraint(mesh)),
                 in_axes=(0, None, None),
             )
         )
@@ -202,7 +202,9 @@ class _Fleet:
         updates = [ask for ask in asks if isinstance(ask, Update)]
         tokens_RxBxT = np.stack([ask.tokens for ask in updates])
         try:
-            self._states, metrics = self._update(self._states, tokens_RxBxT, updates[0].moves)
+            self._states, metrics = self._update(
+                self._states, tokens_RxBxT, updates[0].update_averages
+            )
         except Exception as error:  # the runs have words for it
             for seat in self._seats:
                 seat.fail(error)
@@ -265,9 +267,9 @@ def make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
     """
     first, whole = configs[0], step.make_program(configs[0], mesh)
     begin = jax.jit(
-        functools.partial(step.first_state, first),
-        out_shardings=whole.state_placement,
-        compiler_options=step.compiled_soon(mesh),
+        functools.partial(step.init_state, first),
+        out_shardings=whole.state_shardings,
+        compiler_options=step.fast_compile_options(mesh),
     )
     return [
         dataclasses.replace(whole, init=functools.partial(begin, jax.random.key(config.seed)))
@@ -276,7 +278,7 @@ def make_programs(configs: Sequence[Config], mesh: Mesh) -> list[Program]:
 
 
 def make_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:
-    """Returns the vectorised train step of some runs, `(states, tokens_RxBxT, moves)`.
+    """Returns the vectorised train step of some runs, `(states, tokens_RxBxT, update_averages)`.
 
     It gives what `step.Program.train_step` does, with an axis R in front; `states` is donated.
 
@@ -284,27 +286,35 @@ def make_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:
       configs: the runs, of one shape.
       mesh: of a single device.
     """
-    first, constrain = configs[0], sharding.Constraint(mesh)
+    first, constrain = configs[0], sharding.ShardingConstraint(mesh)
     listed: list[Any] = [
-        _as_data([getattr(x.optimizer, n) for x in configs]) for n in Numbers._fields
+        _as_data([getattr(x.optimizer, n) for x in configs]) for n in Hyperparameters._fields
     ]
-    numbers = Numbers(*listed)
-    axes: Any = Numbers(*(0 if isinstance(x, np.ndarray) else None for x in numbers))
+    numbers = Hyperparameters(*listed)
+    axes: Any = Hyperparameters(*(0 if isinstance(x, np.ndarray) else None for x in numbers))
 
     def one(
-        state: TrainState, tokens_BxT: jax.Array, rate: jax.Array, own: Numbers, moves: bool
+        state: TrainState,
+        tokens_BxT: jax.Array,
+        rate: jax.Array,
+        own: Hyperparameters,
+        update_averages: bool,
     ) -> tuple[TrainState, Metrics]:
         def schedule(count: jax.Array) -> jax.Array:
             del count
             return rate
 
-        return step.train_step(first, schedule, own, constrain, None, state, tokens_BxT, moves)
+        return step.train_step(
+            first, schedule, own, constrain, None, state, tokens_BxT, update_averages
+        )
 
     def update(
-        states: TrainState, tokens_RxBxT: jax.Array, moves: bool
+        states: TrainState, tokens_RxBxT: jax.Array, update_averages: bool
     ) -> tuple[TrainState, Metrics]:
         rates_R = jnp.stack([x.schedule(states.step[i]) for i, x in enumerate(configs)])
-        every = jax.vmap(functools.partial(one, moves=moves), in_axes=(0, 0, 0, axes))
+        every = jax.vmap(
+            functools.partial(one, update_averages=update_averages), in_axes=(0, 0, 0, axes)
+        )
         return every(states, tokens_RxBxT, rates_R, numbers)
 
     return jax.jit(update, static_argnums=2, donate_argnums=0)

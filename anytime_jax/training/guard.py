@@ -16,13 +16,13 @@ import optax
 
 from anytime_jax.config.schema import GuardConfig
 
-MEMORY = 128  # updates over which the mean and the spread of the loss are taken
+LOSS_WINDOW = 128  # updates over which the mean and the spread of the loss are taken
 # Where the loss hardly moves from update to update, rounding alone would be many spreads.
 _LEAST_SPREAD = 1e-3
 
 
 class GuardState(NamedTuple):
-    """State of `guarded`.
+    """State of `skip_bad_updates`.
 
     Attributes:
       mean: float32 scalar, mean of the last losses.
@@ -30,7 +30,7 @@ class GuardState(NamedTuple):
       taken: int32 scalar, losses that the mean was made of.
       spikes: int32 scalar, spikes seen.
       skipped: int32 scalar, updates passed over.
-      in_a_row: int32 scalar, updates passed over since the last one that was made.
+      consecutive_skips: int32 scalar, updates passed over since the last one that was made.
       inner: the state of the transform inside.
     """
 
@@ -39,11 +39,11 @@ class GuardState(NamedTuple):
     taken: jax.Array
     spikes: jax.Array
     skipped: jax.Array
-    in_a_row: jax.Array
+    consecutive_skips: jax.Array
     inner: optax.OptState
 
 
-def guarded(
+def skip_bad_updates(
     inner: optax.GradientTransformationExtraArgs, config: GuardConfig
 ) -> optax.GradientTransformationExtraArgs:
     """Returns a transform that makes no bad update.
@@ -52,7 +52,7 @@ def guarded(
     the number of updates done. `update` takes the loss as `value`, and the norm of the gradient as
     `grad_norm`; it hands them on to `inner` together with `bad`, a bool scalar.
 
-    What `inner` keeps beside counts it has to keep through `unless_bad`, and to make its update
+    What `inner` keeps beside counts it has to keep through `freeze_if_bad`, and to make its update
     from what that returns. Were its state taken back from outside, XLA would make the moments
     twice, once for the update and once to be kept, both from the old ones, which it then copies.
 
@@ -68,8 +68,10 @@ def guarded(
     def init(params: optax.Params) -> GuardState:
         # Arrays of their own: a buffer that two leaves share could not be donated.
         mean, variance = (jnp.zeros((), jnp.float32) for _ in range(2))
-        taken, spikes, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(4))
-        return GuardState(mean, variance, taken, spikes, skipped, in_a_row, inner.init(params))
+        taken, spikes, skipped, consecutive_skips = (jnp.zeros((), jnp.int32) for _ in range(4))
+        return GuardState(
+            mean, variance, taken, spikes, skipped, consecutive_skips, inner.init(params)
+        )
 
     def update(
         updates: optax.Updates,
@@ -88,14 +90,14 @@ def guarded(
             *_take_in(state, jnp.where(finite, jnp.minimum(value, top), state.mean), finite),
             spikes=state.spikes + spike,
             skipped=state.skipped + bad,
-            in_a_row=jnp.where(bad, state.in_a_row + 1, 0),
+            consecutive_skips=jnp.where(bad, state.consecutive_skips + 1, 0),
             inner=kept,
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def unless_bad(bad: jax.Array, new: Any, old: Any) -> Any:
+def freeze_if_bad(bad: jax.Array, new: Any, old: Any) -> Any:
     """Returns the new state, or the old one after a bad update; its counts always go on."""
 
     def one(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -107,10 +109,10 @@ def unless_bad(bad: jax.Array, new: Any, old: Any) -> Any:
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
     """Returns the loss above which the next one is a spike: infinite until there are enough."""
     spread = jnp.maximum(jnp.sqrt(state.variance), _LEAST_SPREAD * jnp.abs(state.mean))
-    return jnp.where(state.taken < MEMORY, jnp.inf, state.mean + spike * spread)
+    return jnp.where(state.taken < LOSS_WINDOW, jnp.inf, state.mean + spike * spread)
 
 
-def find_guard(opt_state: optax.OptState) -> GuardState:
+def get_guard_state(opt_state: optax.OptState) -> GuardState:
     """Returns the one `GuardState` inside an optimizer's state."""
     nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, GuardState))
     (found,) = [node for node in nodes if isinstance(node, GuardState)]
@@ -122,7 +124,7 @@ def _take_in(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Mean, variance and number of losses with one more: of all at first, later of the last."""
     taken = state.taken + finite
-    weight = jnp.where(finite, 1 / jnp.clip(taken, 1, MEMORY), 0.0)
+    weight = jnp.where(finite, 1 / jnp.clip(taken, 1, LOSS_WINDOW), 0.0)
     off = value - state.mean
     variance = (1 - weight) * (state.variance + weight * off**2)
     return state.mean + weight * off, variance, taken

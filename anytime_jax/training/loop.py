@@ -57,12 +57,12 @@ class Update:
     Attributes:
       tokens: this process's rows of the batch.
       batch_size: rows of the batch over all processes.
-      moves: whether the averages move.
+      update_averages: whether the averages move.
     """
 
     tokens: np.ndarray
     batch_size: int
-    moves: bool
+    update_averages: bool
 
 
 class Evaluation:
@@ -185,8 +185,8 @@ class Run:
             if due and not was_evaluated(Path(self.config.run_dir), step):
                 yield from self._evaluate(step)  # the last start was ended before or in it
             while step != goal and not interrupted():
-                moves = (step + 1) % self.config.average_every == 0
-                metrics = yield Update(*next(batches), moves)
+                update_averages = (step + 1) % self.config.average_every == 0
+                metrics = yield Update(*next(batches), update_averages)
                 step += 1
                 self._samples += self.config.clock.batch_at(step - 1)
                 self._meter.push(step, metrics)
@@ -218,7 +218,7 @@ class Run:
 
     def _landed(self, step: int, values: Mapping[str, float]) -> None:
         """Looks at the metrics of an update: says what is odd, and stops what went wrong."""
-        guard, in_a_row = self.config.guard, int(values["in_a_row"])
+        guard, in_a_row = self.config.guard, int(values["consecutive_skips"])
         if not in_a_row and not values["spiked"] and math.isfinite(values["update_norm"]):
             return
         clock = self.config.clock

@@ -113,7 +113,7 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
     tokens = rows * cfg.length
     operand = 2 if cfg.dtype == "bfloat16" and platform != "cpu" else _FLOAT32
     D, V = cfg.width, cfg.embedding_rows
-    at_once = loss.rows_at_once(rows, cfg.length, V, platform)
+    at_once = loss.rows_per_block(rows, cfg.length, V, platform)
     logits = 2 * _FLOAT32 * at_once * cfg.length * V / tensor
     head = tokens * (3 * _FLOAT32 + operand) * D + logits
     block = _block(cfg, tensor, operand, platform)
@@ -150,7 +150,7 @@ def _weights(cfg: decoder.ModelConfig, shape: Mapping[str, int]) -> dict[str, in
     """Bytes of the parameters on each device, by the first name on their paths."""
     mesh = AbstractMesh(tuple(shape.values()), tuple(shape))
     shapes = decoder.param_shapes(cfg)
-    places = sharding.placement(shapes, decoder.PARAMETER_AXES, mesh)
+    places = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
     held = jax.tree.map(
         lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize, shapes, places
     )

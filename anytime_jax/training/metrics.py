@@ -100,7 +100,7 @@ class Meter:
         step, metrics = self._flying.popleft()
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         self._landed(step, values)
-        if not values["in_a_row"]:  # a bad update is not made: its loss may be no number
+        if not values["consecutive_skips"]:  # a bad update is not made: its loss may be no number
             for name in _MEANS:
                 self._interval.setdefault(name, []).append(values[name])
         if self._since is None:

@@ -9,10 +9,10 @@ import optax
 
 from anytime_jax import averaging
 from anytime_jax.config.schema import GuardConfig, OptimizerConfig
-from anytime_jax.training.guard import guarded, unless_bad
+from anytime_jax.training.guard import freeze_if_bad, skip_bad_updates
 
 
-class Numbers(NamedTuple):
+class Hyperparameters(NamedTuple):
     """What an `OptimizerConfig` says, for a program that takes some of it as data.
 
     Attributes:
@@ -31,7 +31,7 @@ class Numbers(NamedTuple):
 
 
 def make_optimizer(
-    config: OptimizerConfig | Numbers,
+    config: OptimizerConfig | Hyperparameters,
     schedule: Callable[[Any], Any],
     averages: Mapping[str, averaging.Rule],
     guard: GuardConfig,
@@ -40,8 +40,8 @@ def make_optimizer(
     """Returns AdamW with a clip by global norm before it and the averages of the weights after it.
 
     Its `update` takes the loss as `value` and the norm of the gradient as `grad_norm`: an update
-    that the guard finds bad is zero. Given `update_averages`, it needs
-    no condition for the averages (`averaging.average_params`).
+    that the guard finds bad is zero. With `update_averages`, a Python bool, the program has
+    no condition for moving them (`averaging.average_params`).
 
     Args:
       config: Adam's constants and the clip.
@@ -61,7 +61,9 @@ def make_optimizer(
     ]
     adamw = optax.chain(*(part for part in parts if part is not None))
     # The averages come last: they must see the final updates.
-    return optax.chain(guarded(adamw, guard), averaging.average_params(averages, average_every))
+    return optax.chain(
+        skip_bad_updates(adamw, guard), averaging.average_params(averages, average_every)
+    )
 
 
 def _clip(largest: float) -> optax.GradientTransformationExtraArgs:
@@ -96,7 +98,7 @@ def _scale_by_adam(b1: Any, b2: Any, epsilon: Any) -> optax.GradientTransformati
     ) -> tuple[optax.Updates, Any]:
         del params
         _, moved = adam.update(updates, state)
-        kept = unless_bad(extra["bad"], moved, state)
+        kept = freeze_if_bad(extra["bad"], moved, state)
         mean = optax.tree.bias_correction(kept.mu, b1, kept.count)
         square = optax.tree.bias_correction(kept.nu, b2, kept.count)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), kept

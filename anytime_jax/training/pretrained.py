@@ -83,7 +83,7 @@ def begin(initial: Initial, config: Config, program: Program) -> Restored:
             f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
         )
     params = model_directory.read_params(initial.described, config.model)
-    state, placement = program.init(), program.state_placement
+    state, placement = program.init(), program.state_shardings
     for array in jax.tree.leaves((state.params, averaging.averages(state.opt_state))):
         array.delete()  # before others take as much memory again
     placed = averaging.averages(placement.opt_state)

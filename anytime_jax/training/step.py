@@ -20,9 +20,9 @@ from anytime_jax.config.model import Dtype
 from anytime_jax.config.schema import Config, OptimizerConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.models.loss import head_losses, mean_loss
-from anytime_jax.training.guard import find_guard
-from anytime_jax.training.optimizer import Numbers, make_optimizer
+from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden
+from anytime_jax.training.guard import get_guard_state
+from anytime_jax.training.optimizer import Hyperparameters, make_optimizer
 
 Metrics = dict[str, jax.Array]
 
@@ -37,15 +37,15 @@ class Program:
     Attributes:
       init: makes the first state.
       abstract_state: its shapes, types and placement, without any array.
-      state_placement: where every leaf of the state lives.
-      train_step: `(state, tokens_BxT, moves=True) -> (state, metrics)`; the given state is donated.
-        `moves`, a Python bool, is whether the averages move: each of the two is a program.
+      state_shardings: where every leaf of the state lives.
+      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, the state donated;
+        `update_averages` is a Python bool, and each of its two values a program of its own.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
     init: Callable[[], TrainState]
     abstract_state: TrainState
-    state_placement: Any
+    state_shardings: Any
     train_step: Any
     eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
 
@@ -62,13 +62,13 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     """
 
     def init() -> TrainState:
-        return first_state(config, jax.random.key(config.seed))
+        return init_state(config, jax.random.key(config.seed))
 
     shapes = jax.eval_shape(init)
-    placement = sharding.placement(shapes, decoder.PARAMETER_AXES, mesh)
+    placement = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
     fetched = averaging.averages(placement.opt_state)
     if config.average_memory == "host":
-        kept = averaging.replace_averages(placement.opt_state, sharding.in_host_memory(fetched))
+        kept = averaging.replace_averages(placement.opt_state, sharding.with_host_memory(fetched))
         placement = placement._replace(opt_state=kept)
     else:
         fetched = None
@@ -78,11 +78,11 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         placement,
     )
     rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-    constrain = sharding.Constraint(mesh)
+    constrain = sharding.ShardingConstraint(mesh)
     return Program(
-        init=jax.jit(init, out_shardings=placement, compiler_options=compiled_soon(mesh)),
+        init=jax.jit(init, out_shardings=placement, compiler_options=fast_compile_options(mesh)),
         abstract_state=abstract_state,
-        state_placement=placement,
+        state_shardings=placement,
         train_step=jax.jit(
             functools.partial(
                 train_step, config, config.schedule, config.optimizer, constrain, fetched
@@ -100,7 +100,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
-def first_state(config: Config, key: jax.Array) -> TrainState:
+def init_state(config: Config, key: jax.Array) -> TrainState:
     """Returns the state that a run begins with, its random weights made from a key."""
     params = decoder.init_params(config.model, key)
     opt_state = _optimizer(config, config.schedule, config.optimizer).init(params)
@@ -108,13 +108,13 @@ def first_state(config: Config, key: jax.Array) -> TrainState:
 
 
 def _optimizer(
-    config: Config, schedule: Callable[[Any], Any], numbers: OptimizerConfig | Numbers
+    config: Config, schedule: Callable[[Any], Any], numbers: OptimizerConfig | Hyperparameters
 ) -> optax.GradientTransformationExtraArgs:
     rest = config.averages, config.guard, config.average_every
     return make_optimizer(numbers, schedule, *rest)
 
 
-def compiled_soon(mesh: Mesh) -> dict[str, int]:
+def fast_compile_options(mesh: Mesh) -> dict[str, int]:
     """Returns how XLA is to compile what runs once: on a CPU in half the time, to the same numbers.
 
     Of the levels of optimisation, 1 is the lowest that gives the bits of the highest. What
@@ -128,12 +128,12 @@ def compiled_soon(mesh: Mesh) -> dict[str, int]:
 def train_step(
     config: Config,
     schedule: Callable[[jax.Array], jax.Array],
-    numbers: OptimizerConfig | Numbers,
-    constrain: sharding.Constraint,
+    numbers: OptimizerConfig | Hyperparameters,
+    constrain: sharding.ShardingConstraint,
     fetched: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
-    moves: bool = True,
+    update_averages: bool = True,
 ) -> tuple[TrainState, Metrics]:
     """Makes one update; see `Program.train_step`.
 
@@ -145,21 +145,21 @@ def train_step(
       fetched: where averages that are kept in host memory go for the update; None elsewhere.
       state: what the update changes.
       tokens_BxT: a batch of windows.
-      moves: whether the averages move.
+      update_averages: whether the averages move.
     """
     # A batch that has grown is computed in more parts of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
-    value_and_grad = jax.value_and_grad(functools.partial(batch_loss, config.model, constrain))
+    value_and_grad = jax.value_and_grad(functools.partial(batch_mean_loss, config.model, constrain))
     loss, grads = _accumulate(value_and_grad, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
     held = state.opt_state
-    if moves and fetched is not None:  # they come to the device; the placement takes them back
+    if update_averages and fetched is not None:  # the output's sharding takes them back
         trees = jax.device_put(averaging.averages(held), fetched)
         held = averaging.replace_averages(held, trees)
     updates, opt_state = _optimizer(config, schedule, numbers).update(
-        grads, held, state.params, value=loss, grad_norm=grad_norm, update_averages=moves
+        grads, held, state.params, value=loss, grad_norm=grad_norm, update_averages=update_averages
     )
-    before, after = find_guard(state.opt_state), find_guard(opt_state)
+    before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,
         "lr": schedule(state.step),
@@ -170,7 +170,7 @@ def train_step(
         "spiked": after.spikes - before.spikes,
         "spikes": after.spikes,
         "skipped": after.skipped,
-        "in_a_row": after.in_a_row,
+        "consecutive_skips": after.consecutive_skips,
     }
     params = cast(decoder.Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics
@@ -199,42 +199,42 @@ def _accumulate(
 
 def eval_step(
     config: decoder.ModelConfig,
-    constrain: sharding.Constraint,
+    constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
 ) -> jax.Array:
     """Returns the sum of the token losses of a batch, each row times its weight."""
-    losses_BxL = batch_losses(config, constrain, params, tokens_BxT)
+    losses_BxL = batch_token_losses(config, constrain, params, tokens_BxT)
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 
 
-def batch_losses(
+def batch_token_losses(
     config: decoder.ModelConfig,
-    constrain: sharding.Constraint,
+    constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
     """Returns the loss in nats of every token of a batch of windows, float32 of shape BxL."""
-    return head_losses(*_before_loss(config, constrain, params, tokens_BxT))
+    return token_losses_from_hidden(*_before_loss(config, constrain, params, tokens_BxT))
 
 
-def batch_loss(
+def batch_mean_loss(
     config: decoder.ModelConfig,
-    constrain: sharding.Constraint,
+    constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    """Returns the mean of `batch_losses`, made for its gradient."""
-    return mean_loss(*_before_loss(config, constrain, params, tokens_BxT))
+    """Returns the mean of `batch_token_losses`, made for its gradient."""
+    return mean_loss_from_hidden(*_before_loss(config, constrain, params, tokens_BxT))
 
 
 def _before_loss(
     config: decoder.ModelConfig,
-    constrain: sharding.Constraint,
+    constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.Constraint]:
+) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.ShardingConstraint]:
     """What a loss is made from: hidden_BxLxD, head_DxV, targets_BxL, and how."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain)

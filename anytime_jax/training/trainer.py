@@ -86,7 +86,7 @@ def _drive(run: Run, asks: Asks, interrupted: Callable[[], bool]) -> Outcome:
         try:
             if isinstance(ask, Update):
                 tokens = sharding.put_batch(mesh, ask.tokens, ask.batch_size)
-                state, given = program.train_step(state, tokens, ask.moves)
+                state, given = program.train_step(state, tokens, ask.update_averages)
             else:
                 given = state if isinstance(ask, Current) else evaluate(state, interrupted)
         except Exception as error:  # the run has a word for it

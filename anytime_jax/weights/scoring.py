@@ -45,10 +45,10 @@ class Scorer:
         )
         self._batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
         rows, whole = sharding.batch_sharding(self.mesh), sharding.replicated(self.mesh)
-        constrain = sharding.Constraint(self.mesh)
+        constrain = sharding.ShardingConstraint(self.mesh)
 
         def mean_losses(params: Params, tokens_BxT: jax.Array) -> jax.Array:
-            return step.batch_losses(config, constrain, params, tokens_BxT).mean(axis=1)
+            return step.batch_token_losses(config, constrain, params, tokens_BxT).mean(axis=1)
 
         self.mean_losses: Callable[[Params, jax.Array], jax.Array] = mean_losses
         self._compiled = jax.jit(mean_losses, in_shardings=(whole, rows), out_shardings=whole)

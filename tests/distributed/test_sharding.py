@@ -15,7 +15,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training.step import batch_loss
+from anytime_jax.training.step import batch_mean_loss
 
 CONFIG = ModelConfig(
     architecture="olmo",
@@ -59,13 +59,13 @@ def tokens():
 def loss_and_gradients(config, mesh):
     """The placed loss and gradients, from parameters made on the mesh."""
     shapes = decoder.param_shapes(config)
-    places = sharding.placement(shapes, decoder.PARAMETER_AXES, mesh)
+    places = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
     rows = sharding.batch_sharding(mesh)
-    constrain = sharding.Constraint(mesh)
+    constrain = sharding.ShardingConstraint(mesh)
     init = functools.partial(decoder.init_params, config, jax.random.key(3))
     params = jax.jit(init, out_shardings=places)()
 
-    loss = functools.partial(batch_loss, config, constrain)
+    loss = functools.partial(batch_mean_loss, config, constrain)
     step = jax.jit(
         jax.value_and_grad(loss),
         in_shardings=(places, rows),
@@ -131,8 +131,8 @@ def test_parameters_moments_and_averages_are_placed_alike():
     params = decoder.param_shapes(CONFIG)
     state = jax.eval_shape(optimizer.init, params)
     adam, average = state[0][0], averaging.find_state(state)
-    placed = sharding.placement(state, decoder.PARAMETER_AXES, mesh)
-    placed_params = sharding.placement(params, decoder.PARAMETER_AXES, mesh)
+    placed = sharding.tree_shardings(state, decoder.PARAMETER_AXES, mesh)
+    placed_params = sharding.tree_shardings(params, decoder.PARAMETER_AXES, mesh)
     for name, spec in SPECS.items():
         home = placed_params["blocks"] if name in placed_params["blocks"] else placed_params
         assert home[name].spec == spec
@@ -180,7 +180,7 @@ def test_a_batch_is_split_over_data_and_fsdp():
 
 def test_the_constraint_splits_an_activation_like_the_batch():
     mesh = mesh_of(2, 2, 2)
-    constrain = sharding.Constraint(mesh)
+    constrain = sharding.ShardingConstraint(mesh)
     out = jax.jit(lambda x: constrain(x + 1, ("batch", None, None)))(jnp.zeros((BATCH, 3, 4)))
     assert out.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
 
@@ -219,4 +219,4 @@ def test_bad_settings_are_refused(given, message):
 def test_what_does_not_divide_is_refused(change, mesh, message):
     shapes = decoder.param_shapes(dataclasses.replace(CONFIG, **change))
     with pytest.raises(ValueError, match=message):
-        sharding.placement(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))
+        sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))

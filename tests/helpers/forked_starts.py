@@ -251,9 +251,9 @@ def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
     def make_program(config, mesh, make=preflight.make_program):
         program = make(config, mesh)
 
-        def train_step(state, tokens, moves=True):
+        def train_step(state, tokens, update_averages=True):
             byte[0] = PHASES.index("updating")  # and so until the next save or evaluation
-            made = program.train_step(state, tokens, moves)
+            made = program.train_step(state, tokens, update_averages)
             if moment == "update":
                 met()  # the update is under way on the device
             return made

@@ -32,10 +32,10 @@ def counting(config, mesh):
     """`tiny.program`, whose updates are counted."""
     program = small_run.program(config, mesh)
 
-    def train_step(state, tokens, moves=True):
+    def train_step(state, tokens, update_averages=True):
         global _updates
         _updates += 1
-        return program.train_step(state, tokens, moves)
+        return program.train_step(state, tokens, update_averages)
 
     return dataclasses.replace(program, train_step=train_step)
 

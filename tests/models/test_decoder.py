@@ -21,7 +21,7 @@ from reference_decoders import (
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
 from anytime_jax.models.loss import token_losses
-from anytime_jax.models.matmul import product
+from anytime_jax.models.matmul import mixed_einsum
 
 
 def run(config, params, tokens):
@@ -234,7 +234,7 @@ def test_products_and_their_gradients(spec):
     cotangent = rng.normal(size=np.einsum(spec, x, y).shape).astype(np.float32)
 
     def found(dtype):
-        out, back = jax.vjp(lambda x, y: product(spec, x, y, dtype), x, y)
+        out, back = jax.vjp(lambda x, y: mixed_einsum(spec, x, y, dtype), x, y)
         return [out, *back(jnp.asarray(cotangent))]
 
     def exact(x, y, cotangent):

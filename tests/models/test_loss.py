@@ -9,7 +9,7 @@ import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.sharding import ANYWHERE, Constraint
+from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models import loss
 
 B, L, D, V = 8, 6, 5, 11
@@ -39,7 +39,7 @@ def rows_fixture(request, monkeypatch):
 
 
 def mean_and_gradients(constrain, *arrays):
-    mean = functools.partial(loss.mean_loss, dtype="float32", constrain=constrain)
+    mean = functools.partial(loss.mean_loss_from_hidden, dtype="float32", constrain=constrain)
     value_and_grad = jax.value_and_grad(lambda h, w, t: mean(h, w, t), argnums=(0, 1))
     return jax.jit(value_and_grad)(*arrays)
 
@@ -53,16 +53,18 @@ def test_losses_of_logits():
 
 def test_losses_in_blocks(rows):
     arrays = made()
-    found = loss.head_losses(*arrays, "float32", ANYWHERE)
+    found = loss.token_losses_from_hidden(*arrays, "float32", UNCONSTRAINED)
     np.testing.assert_allclose(found, in_float64(*arrays)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_mean_and_its_gradients(rows):
     arrays = made()
     losses, dhidden, dhead = in_float64(*arrays)
-    mean, grads = mean_and_gradients(ANYWHERE, *arrays)
+    mean, grads = mean_and_gradients(UNCONSTRAINED, *arrays)
     assert float(mean) == pytest.approx(losses.mean(), rel=1e-6)
-    assert float(loss.mean_loss(*arrays, "float32", ANYWHERE)) == pytest.approx(float(mean))
+    assert float(loss.mean_loss_from_hidden(*arrays, "float32", UNCONSTRAINED)) == pytest.approx(
+        float(mean)
+    )
     np.testing.assert_allclose(grads[0], dhidden, rtol=0, atol=1e-7)
     np.testing.assert_allclose(grads[1], dhead, rtol=0, atol=1e-6)
 
@@ -70,7 +72,9 @@ def test_the_mean_and_its_gradients(rows):
 def test_a_factor_goes_through():
     """As where a loss is one term of a sum."""
     hidden, head, targets = made()
-    twice = jax.grad(lambda x: 2 * loss.mean_loss(x, head, targets, "float32", ANYWHERE))(hidden)
+    twice = jax.grad(
+        lambda x: 2 * loss.mean_loss_from_hidden(x, head, targets, "float32", UNCONSTRAINED)
+    )(hidden)
     np.testing.assert_allclose(twice, 2 * in_float64(hidden, head, targets)[1], rtol=0, atol=2e-7)
 
 
@@ -81,8 +85,8 @@ def test_rows_stay_on_their_devices(axes, rows):
     hidden, head, targets = made()
     head = np.concatenate([head, head[:, :1]], axis=1)  # an even number, to split
     put = functools.partial(sharding.put_batch, mesh, batch_size=B)
-    mean, grads = mean_and_gradients(Constraint(mesh), put(hidden), head, put(targets))
-    one, wanted = mean_and_gradients(ANYWHERE, hidden, head, targets)
+    mean, grads = mean_and_gradients(ShardingConstraint(mesh), put(hidden), head, put(targets))
+    one, wanted = mean_and_gradients(UNCONSTRAINED, hidden, head, targets)
     assert float(mean) == pytest.approx(float(one), rel=1e-6)
     for found, expected in zip(grads, wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
@@ -91,7 +95,7 @@ def test_rows_stay_on_their_devices(axes, rows):
 def test_operands_of_16_bits():
     """Rounded to 8 bits before each product, and the result still float32."""
     arrays = made()
-    grad = jax.grad(lambda x: loss.mean_loss(x, *arrays[1:], "bfloat16", ANYWHERE))
+    grad = jax.grad(lambda x: loss.mean_loss_from_hidden(x, *arrays[1:], "bfloat16", UNCONSTRAINED))
     found, wanted = np.asarray(grad(arrays[0])), in_float64(*arrays)[1]
     assert found.dtype == np.float32
     error = np.abs(found - wanted).max() / np.abs(wanted).max()
@@ -109,4 +113,4 @@ def test_operands_of_16_bits():
     ],
 )
 def test_how_many_rows_at_once(rows, length, vocabulary, platform, expected):
-    assert loss.rows_at_once(rows, length, vocabulary, platform) == expected
+    assert loss.rows_per_block(rows, length, vocabulary, platform) == expected

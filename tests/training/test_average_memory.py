@@ -118,8 +118,8 @@ def test_on_eight_devices_too():
 def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilations):
     program = program_of(memory)
     state, tokens = program.init(), [jnp.asarray(batch) for batch in TOKENS]
-    for moves in (False, True):
-        state, _ = program.train_step(state, tokens[0], moves)
+    for update_averages in (False, True):
+        state, _ = program.train_step(state, tokens[0], update_averages)
     with compilations() as count:
         for step, batch in enumerate(tokens):
             old = jax.tree.leaves(state)
@@ -141,22 +141,22 @@ def test_one_program_where_they_move_at_every_update(compilations):
     assert count() == 0
 
 
-@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("update_averages", [False, True])
 @pytest.mark.parametrize("memory", ["device", "host"])
-def test_what_does_not_move_passes_through_untouched(memory, moves):
+def test_what_does_not_move_passes_through_untouched(memory, update_averages):
     """Of the traced program: what comes out is the very variable that went in."""
     program = program_of(memory)
     state, batch = program.abstract_state, jax.ShapeDtypeStruct(TOKENS[0].shape, jnp.int32)
-    traced = jax.make_jaxpr(lambda s, x: program.train_step(s, x, moves))(state, batch)
+    traced = jax.make_jaxpr(lambda s, x: program.train_step(s, x, update_averages))(state, batch)
     (update,) = traced.jaxpr.eqns
     inside = update.params["jaxpr"].jaxpr
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
     ours = [i for i, name in enumerate(names) if ".averages" in name]
     assert len(ours) == 22  # two averages
     untouched = [inside.outvars[i] is inside.invars[i] for i in ours]
-    assert untouched == [not moves] * len(ours)
+    assert untouched == [not update_averages] * len(ours)
     fetched = sum(len(eqn.invars) for eqn in inside.eqns if eqn.primitive.name == "device_put")
-    assert fetched == (len(ours) if moves and memory == "host" else 0)
+    assert fetched == (len(ours) if update_averages and memory == "host" else 0)
 
 
 # Evaluation and checkpoints
@@ -180,7 +180,7 @@ def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host,
     )
     step, fetched = program_of("host").eval_step, []
 
-    def fetch(trees, inside=sharding.fetch):
+    def fetch(trees, inside=sharding.to_device_memory):
         fetched.append(list(trees))
         return inside(trees)
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_is_restored_in_either_memory(before, after, on_device, on_
 @pytest.mark.slow
 def test_a_save_holds_what_was_there_though_the_buffers_are_reused(on_host, tmp_path):
     program, (states, _) = program_of("host"), on_host
-    state = jax.device_put(tiny_state(states[-1], program), program.state_placement)
+    state = jax.device_put(tiny_state(states[-1], program), program.state_shardings)
     checkpoints = saved(tmp_path, state)
     for tokens in TOKENS:
         state, _ = program.train_step(state, jnp.asarray(tokens))
@@ -292,9 +292,9 @@ def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp
     def spied(given, mesh):
         program = inside(given, mesh)
 
-        def train_step(state, tokens, moves=True):
-            told.append((int(state.step) + 1, moves))
-            return program.train_step(state, tokens, moves)
+        def train_step(state, tokens, update_averages=True):
+            told.append((int(state.step) + 1, update_averages))
+            return program.train_step(state, tokens, update_averages)
 
         return dataclasses.replace(program, train_step=train_step)
 

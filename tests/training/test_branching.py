@@ -237,9 +237,9 @@ def test_a_branch_goes_on_with_other_data_from_their_beginning(
     def spied(given, mesh):
         program = inside(given, mesh)
 
-        def train_step(state, tokens, moves=True):
+        def train_step(state, tokens, update_averages=True):
             seen.append(np.asarray(tokens))
-            return program.train_step(state, tokens, moves)
+            return program.train_step(state, tokens, update_averages)
 
         return dataclasses.replace(program, train_step=train_step)
 

@@ -120,5 +120,5 @@ def test_nothing_is_compiled_for_another_tree_or_another_pass(config, windows, s
 def test_eight_devices_agree_with_one(config, windows, state):
     alone = evaluator(config, windows, 10, 8)(state)
     mesh = small_run.mesh(8, fsdp=4, tensor=2)
-    spread = jax.device_put(state, small_run.program(config, mesh).state_placement)
+    spread = jax.device_put(state, small_run.program(config, mesh).state_shardings)
     assert evaluator(config, windows, 10, 8, mesh)(spread) == pytest.approx(alone, rel=1e-6)

@@ -37,27 +37,27 @@ _breakable = {}
 
 def broken_at(monkeypatch, updates, what=math.nan):
     """The loss of some updates, and so their gradient, comes out as NaN or as a multiple."""
-    loss = step_lib.batch_loss
+    loss = step_lib.batch_mean_loss
 
     def make(config, mesh):
-        key = (config.guard.skip == "spikes", config.guard.spike, guard.MEMORY)
+        key = (config.guard.skip == "spikes", config.guard.spike, guard.LOSS_WINDOW)
         if key not in _breakable:  # compiled once for all tests
             _breakable[key] = step_lib.make_program(config, mesh).train_step
 
-        def train_step(state, tokens, moves=True):
+        def train_step(state, tokens, update_averages=True):
             bad = int(state.step) + 1 in updates
-            return _breakable[key](state, jnp.where(bad, BAD_TOKENS[what], tokens), moves)
+            return _breakable[key](state, jnp.where(bad, BAD_TOKENS[what], tokens), update_averages)
 
         return dataclasses.replace(small_run.program(config, mesh), train_step=train_step)
 
-    def batch_loss(config, constrain, params, tokens):
+    def batch_mean_loss(config, constrain, params, tokens):
         factor = 1.0
         for multiple, token in BAD_TOKENS.items():
             factor = jnp.where((tokens[:, :1] == token).all(), multiple, factor)
         return loss(config, constrain, params, tokens) * factor
 
     monkeypatch.setattr(preflight, "make_program", make)
-    monkeypatch.setattr(step_lib, "batch_loss", batch_loss)
+    monkeypatch.setattr(step_lib, "batch_mean_loss", batch_mean_loss)
 
 
 def check_last_good(run, step):
@@ -126,7 +126,7 @@ def test_too_many_bad_updates_in_a_row_end_the_run(dataset, tmp_path, monkeypatc
 def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
     dataset, tmp_path, monkeypatch, skip
 ):
-    monkeypatch.setattr(guard, "MEMORY", 4)
+    monkeypatch.setattr(guard, "LOSS_WINDOW", 4)
     broken_at(monkeypatch, {12}, what=3.0)
     changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
     _, said = start(tmp_path, dataset, log__every="1 steps", **changes)
@@ -142,8 +142,8 @@ def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypa
     def make(config, mesh):
         program = small_run.program(config, mesh)
 
-        def train_step(state, tokens, moves=True):
-            state, given = program.train_step(state, tokens, moves)
+        def train_step(state, tokens, update_averages=True):
+            state, given = program.train_step(state, tokens, update_averages)
             if int(state.step) == 8:
                 state = state._replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
             return state, given

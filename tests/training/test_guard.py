@@ -11,7 +11,7 @@ import pytest
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.state import TrainState
 from anytime_jax.config.schema import GuardConfig, OptimizerConfig
-from anytime_jax.training.guard import MEMORY, find_guard
+from anytime_jax.training.guard import LOSS_WINDOW, get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 PARAMS = {"w": jnp.asarray(np.linspace(-1, 1, 12).reshape(3, 4), jnp.float32)}
@@ -51,7 +51,7 @@ def updated(transform, state, loss, grads):
 
 
 def guards(losses, **keywords):
-    return [find_guard(state.opt_state) for state in run(losses, **keywords)]
+    return [get_guard_state(state.opt_state) for state in run(losses, **keywords)]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_a_bad_update_reaches_nothing_but_the_counts(loss, gradient, skip):
         wanted = sum(w * x for w, x in zip(rule.kernel(3), thetas, strict=True))
         found = averaging.averages(after.opt_state)[label]["w"]
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-7)
-    guard = find_guard(after.opt_state)
-    assert (int(guard.skipped), int(guard.in_a_row)) == (1, 0)
-    assert int(find_guard(bad.opt_state).in_a_row) == 1
+    guard = get_guard_state(after.opt_state)
+    assert (int(guard.skipped), int(guard.consecutive_skips)) == (1, 0)
+    assert int(get_guard_state(bad.opt_state).consecutive_skips) == 1
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after))
 
 
 def assert_only_counts_moved(before, after):
     """In what the guard watches over."""
-    before, after = (find_guard(state.opt_state).inner for state in (before, after))
+    before, after = (get_guard_state(state.opt_state).inner for state in (before, after))
     for (path, x), y in zip(
         jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
     ):
@@ -127,13 +127,13 @@ def reference(losses, spike, skips):
     taken, rows = 0, []
     for loss in losses:
         spread = max(np.sqrt(variance), 1e-3 * abs(mean))
-        top = mean + spike * spread if taken >= MEMORY else np.inf
+        top = mean + spike * spread if taken >= LOSS_WINDOW else np.inf
         spiked = bool(np.isfinite(loss) and loss > top)
         bad = not np.isfinite(loss) or (skips and spiked)
         rows.append((mean, np.sqrt(variance), spiked, bad))
         if np.isfinite(loss):
             taken += 1
-            weight = 1 / min(taken, MEMORY)
+            weight = 1 / min(taken, LOSS_WINDOW)
             x = min(loss, top)
             # Of a distribution and one more number, each with its weight.
             new_mean = (1 - weight) * mean + weight * x
@@ -173,7 +173,7 @@ def test_a_loss_that_hardly_moves_spikes_by_no_rounding():
 
 def test_updates_passed_over_in_a_row_are_counted():
     found = guards([1.0, np.nan, np.nan, 1.0, np.nan])
-    assert [int(guard.in_a_row) for guard in found] == [0, 0, 1, 2, 0, 1]
+    assert [int(guard.consecutive_skips) for guard in found] == [0, 0, 1, 2, 0, 1]
     assert [int(guard.skipped) for guard in found] == [0, 0, 1, 2, 2, 3]
 
 

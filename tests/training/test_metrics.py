@@ -14,7 +14,7 @@ from anytime_jax.training import metrics
 from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_mirrors
 
 NAMES = ("loss", "lr", "grad_norm", "clipped", "update_norm")
-COUNTS = {"spikes": 0, "skipped": 0, "in_a_row": 0}
+COUNTS = {"spikes": 0, "skipped": 0, "consecutive_skips": 0}
 
 
 class Number:
@@ -140,10 +140,10 @@ def test_every_update_lands_once_in_order_and_what_the_loop_raises_comes_out():
 def test_means_are_over_the_updates_that_were_made():
     meter, rows = make(every=3)
     meter.push(1, pushed(1))
-    meter.push(2, pushed(2, loss=math.nan, grad_norm=math.inf, in_a_row=1, skipped=1))
+    meter.push(2, pushed(2, loss=math.nan, grad_norm=math.inf, consecutive_skips=1, skipped=1))
     meter.push(3, pushed(3, skipped=1))
     for step in (4, 5, 6):  # none is made: there is nothing to take a mean of
-        meter.push(step, pushed(step, loss=math.nan, in_a_row=step - 3, skipped=step - 2))
+        meter.push(step, pushed(step, loss=math.nan, consecutive_skips=step - 3, skipped=step - 2))
     meter.drain()
     assert untimed(rows)[0] == (3, mean_row([1, 3]) | {"train/skipped": 1})
     assert untimed(rows)[1] == (

@@ -49,7 +49,7 @@ class Recorded:
       eval_arrays: bytes accessed by an evaluation step, in the same unit.
       copies: bytes copied from one array of a parameter's shape to another, in the same unit:
         gradients in an order that products like. State that is not donated adds to it, as do
-        moments that are taken back after a bad update, two (`guard.guarded`).
+        moments that are taken back after a bad update, two (`guard.skip_bad_updates`).
     """
 
     token_flops: float
@@ -278,9 +278,9 @@ class Watched:
     def make(self, config, mesh):
         program = small_run.program(config, mesh)
 
-        def train_step(state, tokens, moves=True):
+        def train_step(state, tokens, update_averages=True):
             before = self._count()
-            state, values = program.train_step(state, tokens, moves)
+            state, values = program.train_step(state, tokens, update_averages)
             self.compiled.append(self._count() - before)
             number = len(self.compiled)
             if self._guard is not None and number == 1:
