@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Run, branches, chain, runs
+from anytime_jax.study.plan import StudyRun, branches, chain, runs
 from configs import base
 
 
@@ -80,7 +80,7 @@ def experiment(
     cosines: Sequence[Mapping[str, Any]],
     constants: Sequence[Mapping[str, Any]],
     inverse_sqrts: Sequence[Mapping[str, Any]],
-) -> list[Run]:
+) -> list[StudyRun]:
     """Returns the runs of one of the paper's sweeps, with a branch of every constant run.
 
     Args:

@@ -21,7 +21,7 @@ from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import plan, run_figure
-from anytime_jax.study.jobs import Job, check, log_file
+from anytime_jax.study.tasks import Task, check, log_file
 from anytime_jax.training import fleet, preflight, startup
 from anytime_jax.training.fleet import Member
 from anytime_jax.training.loop import Outcome
@@ -69,7 +69,7 @@ def _work(arguments: argparse.Namespace) -> int:
     return _status(ended)
 
 
-def _check_shapes(jobs: Sequence[Job]) -> None:
+def _check_shapes(jobs: Sequence[Task]) -> None:
     """Checks that the runs can be one program."""
     for job in jobs:
         if job.shape is None:

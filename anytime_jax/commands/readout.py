@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
+from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.study import plot_style
 from anytime_jax.weights import saved_weights
 from anytime_jax.weights.readout_search import Reading, Search, grid_of
 
@@ -88,7 +88,8 @@ def _search(arguments: argparse.Namespace) -> int:
     chosen = min(mixes, key=lambda reading: reading.chosen)
     console.print(f"{_title(chosen)}: --weights='{chosen.name}'", markup=False)
     figure = draw(windows, kept, best, f"{saved.config.name}, step {saved.step:,}")
-    for path in plot_style.save(figure, out, f"readout_{saved.step}"):
+    for kind in ("png", "pdf"):
+        path = plotting.save(figure, out / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}", markup=False)
     return 0
 
@@ -134,16 +135,20 @@ def draw(
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()
     fs = [_f(x) for x in windows]
-    axes.plot(fs, [x.loss for x in windows], "-", color="#0072B2", label="checked on")
+    axes.plot(fs, [x.loss for x in windows], "-", color=plotting.BLUE, label="checked on")
     axes.plot(fs, [x.chosen for x in windows], ":", color="#999999", label="chosen on")
     stored = [x for x in kept if x.name.startswith("f")]
-    axes.plot([_f(x) for x in stored], [x.loss for x in stored], "o", color="#0072B2", label="kept")
+    axes.plot(
+        [_f(x) for x in stored], [x.loss for x in stored], "o", color=plotting.BLUE, label="kept"
+    )
     for reading in best:
         if reading.name.startswith("f="):
             label = f"best f = {_f(reading):.3g}"
-            axes.plot(_f(reading), reading.loss, "*", color="#D55E00", markersize=12, label=label)
+            axes.plot(
+                _f(reading), reading.loss, "*", color=plotting.VERMILION, markersize=12, label=label
+            )
         else:
-            colour = "#009E73" if reading is best[-1] else "#CC79A7"
+            colour = plotting.GREEN if reading is best[-1] else plotting.PURPLE
             axes.axhline(reading.loss, color=colour, linestyle="--", label=_title(reading))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

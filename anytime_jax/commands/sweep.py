@@ -34,10 +34,10 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count, format_duration
 from anytime_jax.models import flops
 from anytime_jax.study import plan, slurm
-from anytime_jax.study.jobs import Job, check, log_file
-from anytime_jax.study.plan import Study, chain, product, values, zip
+from anytime_jax.study.plan import Study, chain, grid, paired, values
+from anytime_jax.study.tasks import Task, check, log_file
 
-__all__ = ["chain", "check", "main", "product", "values", "zip"]
+__all__ = ["chain", "check", "grid", "main", "paired", "values"]
 
 _MFU = 0.38  # of the authors' 150M runs on one H100
 _POLL_SECONDS = 0.5
@@ -83,14 +83,14 @@ def _work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(study: Study, pattern: str) -> list[Job]:
+def _choose(study: Study, pattern: str) -> list[Task]:
     """The jobs whose names match; their trunks must match too, or be there."""
     every = {job.run.name: job for job in check(study)}
     jobs = [job for name, job in every.items() if fnmatch.fnmatch(name, pattern)]
     if not jobs:
         raise InputError(f"--only={pattern} matches no run of {study.name}: see --list")
     for job in jobs:
-        trunk = every.get(job.run.after or "")
+        trunk = every.get(job.run.trunk or "")
         if trunk and trunk not in jobs and trunk.step < job.start and not job.is_finished:
             raise InputError(
                 f"--only={pattern} leaves out {trunk.run.name}, which {job.run.name} begins from "
@@ -99,7 +99,7 @@ def _choose(study: Study, pattern: str) -> list[Job]:
     return jobs
 
 
-def _speed(arguments: argparse.Namespace, jobs: Sequence[Job]) -> float:
+def _speed(arguments: argparse.Namespace, jobs: Sequence[Task]) -> float:
     """FLOP/s for the hours of a list."""
     if arguments.tokens_per_s is not None:
         if not 0 < arguments.tokens_per_s < math.inf:
@@ -117,7 +117,9 @@ def _speed(arguments: argparse.Namespace, jobs: Sequence[Job]) -> float:
     return peak * arguments.mfu
 
 
-def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.Namespace) -> Table:
+def _table(
+    study: Study, jobs: Sequence[Task], speed: float, arguments: argparse.Namespace
+) -> Table:
     at = f"at {arguments.mfu:.0%} of the peak of one {arguments.device}"
     if arguments.tokens_per_s is not None:
         at = f"at {arguments.tokens_per_s:,.0f} tokens/s"
@@ -149,7 +151,7 @@ def _table(study: Study, jobs: Sequence[Job], speed: float, arguments: argparse.
     return table
 
 
-def _state(job: Job) -> str:
+def _state(job: Task) -> str:
     if job.is_finished:
         return "finished"
     if job.step > job.start:
@@ -188,7 +190,7 @@ def share_machine(jobs: int) -> list[dict[str, str]]:
 class _Under:
     """A process that makes a run, or several as a fleet."""
 
-    jobs: list[Job]
+    jobs: list[Task]
     process: subprocess.Popen[bytes]
     logs: dict[str, tuple[Path, int]]  # of each run: the file, and where in it this begins
     slot: int
@@ -202,7 +204,7 @@ class _Sweep:
         self,
         study: Study,
         file: str,
-        jobs: Sequence[Job],
+        jobs: Sequence[Task],
         shares: Sequence[dict[str, str]],
         together: int,
         console: Console,
@@ -290,14 +292,14 @@ class _Sweep:
             self._say(f"begun    {job.run.name}, {begun} to {goal}{fellows}")
         return True
 
-    def _choose_fleet(self) -> list[Job]:
+    def _choose_fleet(self) -> list[Task]:
         """The first run that can be started, and as many of its shape as go together."""
         ready = [job for job in self._waiting if self._is_ready(job)]
         if not ready or self._together == 1 or ready[0].shape is None:
             return ready[:1]
         return [job for job in ready if job.shape == ready[0].shape][: self._together]
 
-    def _is_ready(self, job: Job) -> bool:
+    def _is_ready(self, job: Task) -> bool:
         """Whether its trunk is there, and nobody holds it or is preparing its data."""
         unfinished = [x.run.name for x in self._waiting]
         under_way = [job for under in self._under_way for job in under.jobs]
@@ -306,7 +308,7 @@ class _Sweep:
         shared = any(other.config.data.path == data for other in under_way)
         prepared = (Path(data) / METADATA_NAME).exists()
         held = run_directory.is_held(job.run.run_dir)
-        return job.run.after not in unfinished and (prepared or not shared) and not held
+        return job.run.trunk not in unfinished and (prepared or not shared) and not held
 
     def _reap(self) -> None:
         """Takes note of the runs that have ended, here or in another process."""
@@ -321,7 +323,7 @@ class _Sweep:
             for job in under.jobs:
                 self._take_note(job, under, status)
 
-    def _take_note(self, job: Job, under: _Under, status: int) -> None:
+    def _take_note(self, job: Task, under: _Under, status: int) -> None:
         """Takes note of a run whose process has ended with a status."""
         spent = format_duration(time.monotonic() - under.began)
         if job.is_finished:
@@ -338,15 +340,15 @@ class _Sweep:
                 self._gave_up = True  # as good as certain to be said by every other run too
             self._refusals.add(said)
 
-    def _finished(self, job: Job, how: str) -> None:
+    def _finished(self, job: Task, how: str) -> None:
         self._done += 1
         self._say(f"finished {job.run.name}, {how} ({self._done} of {self._count})")
 
     def _drop_orphans(self) -> None:
         """Gives up the branches of trunks that failed."""
-        for job in [x for x in self._waiting if x.run.after in self._failed]:
+        for job in [x for x in self._waiting if x.run.trunk in self._failed]:
             self._waiting.remove(job)
-            self._failed[job.run.name] = f"its trunk {job.run.after} failed"
+            self._failed[job.run.name] = f"its trunk {job.run.trunk} failed"
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -384,7 +386,7 @@ def command(file: str, name: str, *others: str) -> list[str]:
     return [sys.executable, "-m", "anytime_jax.main", f"--config={file}:{name}"]
 
 
-def _last_line(under: _Under, job: Job) -> str:
+def _last_line(under: _Under, job: Task) -> str:
     """What a run said last, in this start of it."""
     first = under.jobs[0].run.name  # what is said of all goes there
     for log, begin in (under.logs[job.run.name], under.logs[first]):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
-from anytime_jax.study import plot_style
 from anytime_jax.study.report_item import Exhibit, Table
 
 FILE = "index.html"
@@ -57,7 +57,10 @@ def write(
     files = []
     for exhibit in exhibits:
         if exhibit.figure is not None:
-            files += plot_style.save(exhibit.figure, out, exhibit.stem)
+            files += [
+                plotting.save(exhibit.figure, out / f"{exhibit.stem}.{kind}")
+                for kind in ("png", "pdf")
+            ]
         files.append(_write_csv(out / f"{exhibit.stem}.csv", exhibit.table))
     with atomic_write(page) as part:
         part.write_text(_page(title, about, exhibits, left_out), encoding="utf-8")

@@ -1,6 +1,6 @@
 """A study as code: lists of changed settings, and the named runs they make.
 
-    space = product(values("schedule.peak", 3e-3, 1e-2), values("optimizer.b2", 0.95, 0.99))
+    space = grid(values("schedule.peak", 3e-3, 1e-2), values("optimizer.b2", 0.95, 0.99))
     trunks = runs("constant", base, space, root="runs/studies/mine")
     decays = branches("wsd", trunks, multiples=[1, 2, 4], floor=0.1)
     study = Study("mine", "runs/studies/mine", chain(trunks, decays))
@@ -41,12 +41,12 @@ def values(name: str, *given: Any) -> list[Change]:
     return [{name: value} for value in given]
 
 
-def product(*spaces: Sequence[Change]) -> list[Change]:
+def grid(*spaces: Sequence[Change]) -> list[Change]:
     """Returns every combination of one change of each space, the last space running fastest."""
     return [_merged(changes) for changes in itertools.product(*spaces)]
 
 
-def zip(*spaces: Sequence[Change]) -> list[Change]:
+def paired(*spaces: Sequence[Change]) -> list[Change]:
     """Returns the first changes of all spaces together, then the second ones, and so on.
 
     Raises:
@@ -55,7 +55,7 @@ def zip(*spaces: Sequence[Change]) -> list[Change]:
     lengths = {len(space) for space in spaces}
     if len(lengths) > 1:
         told = ", ".join(str(len(space)) for space in spaces)
-        raise ValueError(f"spaces of {told} changes cannot be zipped: make them equally long")
+        raise ValueError(f"spaces of {told} changes cannot be paired: make them equally long")
     return [_merged([space[i] for space in spaces]) for i in range(max(lengths, default=0))]
 
 
@@ -74,18 +74,18 @@ def _merged(changes: Iterable[Change]) -> Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StudyRun:
     """A run of a study.
 
     Attributes:
       name: unique in the study; also the name of its directory.
       config: its configuration: an `ml_collections.ConfigDict`, or plain nested data.
-      after: name of the run whose checkpoint it begins from, if it is in the study.
+      trunk: name of the run whose checkpoint it begins from, if it is in the study.
     """
 
     name: str
     config: Any
-    after: str | None = None
+    trunk: str | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Study:
 
     name: str
     root: str
-    runs: Sequence[Run]
+    runs: Sequence[StudyRun]
     title: str = ""
     published: str = ""
 
@@ -135,14 +135,14 @@ class Study:
             folder = Path(run.config.get("run_dir", run.name)).absolute()
             if (other := folders.setdefault(folder, run.name)) != run.name:
                 raise InputError(f"study {self.name}: {other} and {run.name} share {folder}")
-            if run.after is not None and run.after not in seen:
+            if run.trunk is not None and run.trunk not in seen:
                 raise InputError(
-                    f"study {self.name}: {run.name} begins from {run.after}, which is not a run "
+                    f"study {self.name}: {run.name} begins from {run.trunk}, which is not a run "
                     "before it: add that trunk to the study, ahead of its branches"
                 )
             seen.add(run.name)
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> StudyRun:
         """Returns the run of a name.
 
         Raises:
@@ -159,7 +159,7 @@ class Study:
         )
 
 
-def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[Run]:
+def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[StudyRun]:
     """Returns a run for each change of a configuration, named after what changes.
 
     Args:
@@ -173,11 +173,11 @@ def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[R
 
 def branches(
     prefix: str,
-    trunks: Iterable[Run],
+    trunks: Iterable[StudyRun],
     multiples: Iterable[float],
     floor: float = 0.1,
     shape: str = "linear",
-) -> list[Run]:
+) -> list[StudyRun]:
     """Returns WSD branches of constant runs: one for each trunk and horizon.
 
     Args:
@@ -207,7 +207,7 @@ def branches(
     return made
 
 
-def _run(name: str, config: Any, change: Change, root: str, after: str | None = None) -> Run:
+def _run(name: str, config: Any, change: Change, root: str, trunk: str | None = None) -> StudyRun:
     config = copy.deepcopy(config)
     for key, value in {**change, "name": name, "run_dir": f"{root}/{name}"}.items():
         *groups, last = key.split(".")
@@ -217,7 +217,7 @@ def _run(name: str, config: Any, change: Change, root: str, after: str | None = 
         if last not in group:
             raise InputError(f"{key} is not a setting of {name}: configs/base.py has them all")
         group[last] = type(group[last])(value) if isinstance(value, dict) else value
-    return Run(name, config, after)
+    return StudyRun(name, config, trunk)
 
 
 def _label(change: Change) -> list[str]:
@@ -241,7 +241,7 @@ def write(study: Study, root: str | Path, folder: str = ".") -> Path:
     about = {name: getattr(study, name) for name in ("name", "title", "published")}
     head = json.dumps({"format_version": FORMAT_VERSION, **about, "folder": folder})
     runs = [
-        {"name": x.name, "after": x.after, "config": {**x.settings, "run_dir": x.name}}
+        {"name": x.name, "trunk": x.trunk, "config": {**x.settings, "run_dir": x.name}}
         for x in study.runs
     ]
     lines = ",\n".join(json.dumps(run) for run in runs)  # a line for each run
@@ -302,7 +302,9 @@ def _read(root: Path) -> Study:
             raise ValueError(f"format version {told['format_version']}, this is {FORMAT_VERSION}")
         folder = root / told["folder"]
         planned = [
-            Run(x["name"], {**x["config"], "run_dir": str(folder / str(x["name"]))}, x["after"])
+            StudyRun(
+                x["name"], {**x["config"], "run_dir": str(folder / str(x["name"]))}, x["trunk"]
+            )
             for x in told["runs"]
         ]
         return Study(told["name"], str(root), planned, told["title"], told["published"])

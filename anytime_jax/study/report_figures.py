@@ -12,9 +12,12 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
+from anytime_jax import plotting
 from anytime_jax.config.clock import Clock
-from anytime_jax.study import plot_style, published
+from anytime_jax.formatting import format_count
+from anytime_jax.study import published
 from anytime_jax.study.results import LIVE, Line
 from anytime_jax.study.selection import Gap
 
@@ -60,11 +63,11 @@ def draw_transfer_of_cosines(
         label = f"cosine tuned for {horizon:g}×"
         ys = [losses[m] for m in xs]
         axes.plot(xs, ys, ".", ls=dashes[i % 6], color=str(shades[i]), label=label)
-    look = plot_style.style("cosine")
+    look = plotting.schedule_style("cosine")
     axes.plot(*_points(envelope), label="cosine envelope", zorder=5, **look)
-    plot_style.multiple_axis(axes, sorted(envelope), clock)
+    _multiple_axis(axes, sorted(envelope), clock)
     axes.set_ylabel("validation loss (nats per token)")
-    plot_style.legend_below(figure, axes, columns=2)
+    plotting.legend_below(figure, axes, columns=2)
     return figure
 
 
@@ -91,7 +94,7 @@ def draw_comparison(
     if single:
         left.plot(*_points(single), color="#D55E00", lw=1.0, alpha=0.6, label="the longest cosine")
     for curve in curves:
-        look = plot_style.style(curve.kind)
+        look = plotting.schedule_style(curve.kind)
         if curve.kind == "cosine":
             look["linestyle"] = "none" if single else "-"
         left.plot(*_points(curve.losses), label=curve.name, **look)
@@ -103,14 +106,16 @@ def draw_comparison(
         found = [curve.gaps[m] for m in sorted(curve.gaps)]
         noise = [0.0 if math.isnan(x.noise) else x.noise for x in found]
         bars = noise if any(noise) else None
-        right.errorbar(xs, [x.mean for x in found], bars, capsize=3, **plot_style.style(curve.kind))
+        right.errorbar(
+            xs, [x.mean for x in found], bars, capsize=3, **plotting.schedule_style(curve.kind)
+        )
     if model:
         _draw_published(right, published.differences(model), every, f"hollow: the paper, {model}")
     for axes in (left, right):
-        plot_style.multiple_axis(axes, every, clock)
+        _multiple_axis(axes, every, clock)
     left.set_ylabel("validation loss (nats per token)")
     right.set_ylabel("loss minus cosine envelope (nats)")
-    plot_style.legend_below(figure, left, columns=5)
+    plotting.legend_below(figure, left, columns=5)
     if model and same:
         _draw_published(left, published.losses()[model], every, f"hollow: the paper, {model}")
     return figure
@@ -125,7 +130,7 @@ def _draw_published(
     """The paper's own numbers, thin and hollow."""
     for kind, numbers in kinds.items():
         there = {m: x for m, x in numbers.items() if m in multiples}
-        look = plot_style.style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
+        look = plotting.schedule_style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
         axes.plot(*_points(there), **look)
     axes.plot([], [], color="0.3", lw=0.8, marker="o", markerfacecolor="none", label=label)
     axes.legend(loc="best", frameon=False, fontsize=8)
@@ -164,7 +169,7 @@ def draw_heatmaps(
         told = [f"{m:g}×: {text}" for m, (text, _) in picked.items()]
         axes.set_yticks(range(len(picked)), told, fontsize=9)
         axes.set_xlabel("evaluated at")
-        axes.set_title(plot_style.name(kind), fontsize=10)
+        axes.set_title(plotting.schedule_name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
     bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9)
     bar.set_label("loss minus envelope (nats)")
@@ -187,7 +192,7 @@ def draw_alphas(
     """
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    shades = _shades(len(lines))
+    shades = plotting.shades(len(lines))
     marks = "os^Dv<>p"
     for i, (alpha, losses) in enumerate(sorted(lines.items())):
         label = rf"$\alpha$ = {alpha:,g} ({alpha / clock.chinchilla_steps:.2g}×)"
@@ -198,10 +203,10 @@ def draw_alphas(
     right.axhline(0, color="#D55E00", lw=1.5)
     multiples = sorted({m for losses in lines.values() for m in losses})
     for axes in (left, right):
-        plot_style.multiple_axis(axes, multiples, clock)
+        _multiple_axis(axes, multiples, clock)
     left.set_ylabel("validation loss (nats per token)")
     right.set_ylabel("loss minus cosine envelope (nats)")
-    plot_style.legend_below(figure, left)
+    plotting.legend_below(figure, left)
     return figure
 
 
@@ -216,7 +221,7 @@ def draw_averages(lines: Sequence[Line], labels: Sequence[str]) -> Figure:
     panels = figure.subplots(1, len(lines), squeeze=False)[0]
     order = [*[x for x in labels if x != LIVE], LIVE]
     multiples = sorted({m for line in lines for m in line.losses})
-    shades = dict(zip(multiples, _shades(len(multiples)), strict=True))
+    shades = dict(zip(multiples, plotting.shades(len(multiples)), strict=True))
     marks = dict(zip(multiples, "os^Dv<>p" * 8, strict=False))
     for axes, line in zip(panels, lines, strict=True):
         for m, losses in sorted(line.losses.items()):
@@ -226,11 +231,11 @@ def draw_averages(lines: Sequence[Line], labels: Sequence[str]) -> Figure:
             axes.plot(xs, gains, color=shades[m], marker=marks[m], ms=5, label=f"{m:g}×")
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(order)), order, rotation=45)
-        axes.set_title(plot_style.name(line.kind), fontsize=10)
+        axes.set_title(plotting.schedule_name(line.kind), fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("loss minus that of the live weights (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")
-    plot_style.legend_below(figure, max(panels, key=lambda x: len(x.lines)), columns=8)
+    plotting.legend_below(figure, max(panels, key=lambda x: len(x.lines)), columns=8)
     return figure
 
 
@@ -244,11 +249,11 @@ def draw_floors(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> F
     figure = Figure(figsize=(5.4, 3.9), layout="constrained")
     axes = figure.subplots()
     for name, losses in changes.items():
-        axes.plot(*_points(losses), label=name, **plot_style.style(name.split(",")[0]))
+        axes.plot(*_points(losses), label=name, **plotting.schedule_style(name.split(",")[0]))
     axes.axhline(0, color="black", lw=0.8)
-    plot_style.multiple_axis(axes, sorted({m for x in changes.values() for m in x}), clock)
+    _multiple_axis(axes, sorted({m for x in changes.values() for m in x}), clock)
     axes.set_ylabel("change of the loss (nats)")
-    plot_style.legend_below(figure, axes, columns=2)
+    plotting.legend_below(figure, axes, columns=2)
     return figure
 
 
@@ -257,6 +262,12 @@ def _points(losses: Mapping[float, float]) -> tuple[list[float], list[float]]:
     return xs, [losses[m] for m in xs]
 
 
-def _shades(number: int) -> np.ndarray:
-    """Colours in order, from dark to light, that stay apart in grey."""
-    return matplotlib.colormaps["viridis"](np.linspace(0, 0.85, number))
+def _multiple_axis(axes: Axes, multiples: Sequence[float], clock: Clock) -> None:
+    """Makes the x axis one of Chinchilla multiples: 1×, 2×, 4×, ..."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(multiples))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    tokens = format_count(clock.tokens(clock.chinchilla_steps))
+    axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
+    axes.grid(alpha=0.3)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from anytime_jax.study import plot_style
+from anytime_jax import plotting
 from anytime_jax.study.results import Results
 from anytime_jax.study.selection import Picked, Reading, on_edge
 
@@ -57,7 +57,7 @@ def notes(
         for m, line in lines.items():
             if names := on_edge(results, line, reading.label(kind), [m]):
                 told = f"{line.text}: {', '.join(names)}"
-                edges.setdefault((plot_style.plain_name(kind), told), []).append(m)
+                edges.setdefault((plotting.schedule_name(kind, math=False), told), []).append(m)
     if edges:
         each = [f"{kind} at {', '.join(times(at))} ({told})" for (kind, told), at in edges.items()]
         found.append(f"On the edge of the grid, which ought to be widened: {'; '.join(each)}.")

@@ -7,7 +7,8 @@ drawn from the rest and names what is missing.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from anytime_jax.study import plot_style, report_figures, report_tables
+from anytime_jax import plotting
+from anytime_jax.study import report_figures, report_tables
 from anytime_jax.study.report_figures import Curve
 from anytime_jax.study.report_item import Exhibit, cells, notes, times
 from anytime_jax.study.results import LIVE, Line, Results, settings_text
@@ -66,7 +67,9 @@ def _comparison(results: Results, reading: Reading, model: str) -> Exhibit | Non
         return None
     curves = _curves(results, reading, of, picked)
     single = {k: next(iter(x.values())) for k, x in picked.items() if k in HORIZON_FREE}
-    told = "; ".join(f"{plot_style.plain_name(k)}: {x.text}" for k, x in single.items())
+    told = "; ".join(
+        f"{plotting.schedule_name(k, math=False)}: {x.text}" for k, x in single.items()
+    )
     return Exhibit(
         "comparison",
         "Horizon-free runs against cosines tuned for every budget",
@@ -99,8 +102,12 @@ def _curves(
         label = reading.label(kind)
         losses = read_out(lines, label)
         found = {m: gaps(results, line, label, of)[m] for m, line in lines.items()}
-        curves.append(Curve(kind, plot_style.name(kind, label), losses, found))
+        curves.append(Curve(kind, _legend_name(kind, label), losses, found))
     return curves
+
+
+def _legend_name(kind: str, label: str) -> str:
+    return plotting.schedule_name(kind) + ("" if label == LIVE else f" + {label}")
 
 
 def _provisional(results: Results, reading: Reading, of: Picked, kinds: Sequence[str]) -> list[str]:
@@ -109,7 +116,7 @@ def _provisional(results: Results, reading: Reading, of: Picked, kinds: Sequence
     for kind in kinds:
         shared = common(results.main(kind), reading.label(kind), of)
         if shared != sorted(of):
-            told.append(f"{plot_style.plain_name(kind)} on {', '.join(times(shared))}")
+            told.append(f"{plotting.schedule_name(kind, math=False)} on {', '.join(times(shared))}")
     return [f"Provisional, as runs are under way: selected {'; '.join(told)} only."] if told else []
 
 
@@ -195,7 +202,7 @@ def _heatmaps(results: Results, reading: Reading) -> Exhibit | None:
     for kind, picked in rows.items():
         for m, (text, found) in picked.items():
             first = {k: gap.first for k, gap in found.items()}
-            name = plot_style.plain_name(kind)
+            name = plotting.schedule_name(kind, math=False)
             table.append([name, f"{m:g}x", text, *cells(first, multiples, "+")])
     return Exhibit(
         "transfer",
@@ -255,7 +262,7 @@ def _averages(results: Results, reading: Reading) -> Exhibit | None:
     order = [*[x for x in results.labels if x != LIVE], LIVE]
     table = [["schedule", "budget", *order]]
     for line in lines:
-        name = plot_style.plain_name(line.kind)
+        name = plotting.schedule_name(line.kind, math=False)
         for m, losses in sorted(line.losses.items()):
             row = [f"{losses[x]:.4f}" if x in losses else "" for x in order]
             table.append([name, f"{m:g}x", *row])

@@ -4,9 +4,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from anytime_jax import plotting
 from anytime_jax.checks import is_number
 from anytime_jax.formatting import format_count
-from anytime_jax.study import plot_style, published
+from anytime_jax.study import published
 from anytime_jax.study.report_figures import Curve
 from anytime_jax.study.report_item import Exhibit, cells, notes, times
 from anytime_jax.study.results import Line, Results
@@ -43,7 +44,7 @@ def compared(curves: Sequence[Curve], multiples: Sequence[float]) -> list[list[s
             rows.append([f"{name}, seeds that did not choose", *cut])
     for model in published.losses():
         for kind, theirs in published.differences(model).items():
-            name = f"the paper, {model}, {plot_style.plain_name(kind)}: minus cosine"
+            name = f"the paper, {model}, {plotting.schedule_name(kind, math=False)}: minus cosine"
             rows.append([name, *cells(theirs, multiples, "+"), _mean(theirs, multiples)])
     return rows
 
@@ -65,7 +66,9 @@ def _gap_cells(found: Mapping[float, Gap], multiples: Sequence[float]) -> list[s
 
 
 def _plain(curve: Curve) -> str:
-    return curve.name.replace(plot_style.name(curve.kind), plot_style.plain_name(curve.kind))
+    return curve.name.replace(
+        plotting.schedule_name(curve.kind), plotting.schedule_name(curve.kind, math=False)
+    )
 
 
 def single_settings(results: Results, reading: Reading) -> Exhibit | None:
@@ -82,7 +85,7 @@ def single_settings(results: Results, reading: Reading) -> Exhibit | None:
         label, line = reading.label(kind), next(iter(lines.values()))
         mean = _mean(differences(line, label, of), list(lines))
         edge = ", ".join(on_edge(results, line, label, list(lines))) or "no"
-        row = [plot_style.plain_name(kind), label, f"{max(lines):g}x"]
+        row = [plotting.schedule_name(kind, math=False), label, f"{max(lines):g}x"]
         table.append([*row, *_values(line, names), mean, edge])
     return Exhibit(
         "settings_of_single_trajectories",
@@ -103,7 +106,7 @@ def each_settings(results: Results, reading: Reading) -> Exhibit | None:
     names = _names(results, list(picked))
     table = [["schedule", "budget", "read out", *names, "loss", "on the edge"]]
     for kind, lines in picked.items():
-        label, name = reading.label(kind), plot_style.plain_name(kind)
+        label, name = reading.label(kind), plotting.schedule_name(kind, math=False)
         for m, line in lines.items():
             edge = ", ".join(on_edge(results, line, label, [m])) or "no"
             loss = f"{line.at(label)[m]:.4f}"

@@ -18,7 +18,7 @@ from anytime_jax.config.clock import BRANCH, Clock, read_clock
 from anytime_jax.config.fields import NOT_IDENTITY, flatten, without
 from anytime_jax.errors import InputError
 from anytime_jax.study.loss_table import LIVE, eval_losses
-from anytime_jax.study.plan import Run, Study
+from anytime_jax.study.plan import Study, StudyRun
 
 # What tells runs apart without being a choice of settings.
 _NOT_SETTINGS = (
@@ -196,7 +196,7 @@ class Results:
 
 
 def _read(
-    run: Run, varying: Mapping[str, set[str]], clock: Clock, remark: Callable[[str], None]
+    run: StudyRun, varying: Mapping[str, set[str]], clock: Clock, remark: Callable[[str], None]
 ) -> Result:
     """What the records of a run hold."""
     settings = run.settings
@@ -274,12 +274,12 @@ def _check_data(study: Study) -> None:
         )
 
 
-def _identity(run: Run) -> dict[str, Any] | None:
+def _identity(run: StudyRun) -> dict[str, Any] | None:
     """The settings that a run wrote down when it began; None if it has not."""
     return run_directory.read(Path(run.run_dir), "take that run out of the study")
 
 
-def _check_run(run: Run) -> None:
+def _check_run(run: StudyRun) -> None:
     """Checks that what lies in a run's directory is that run."""
     theirs, ours = _identity(run), dict(flatten(run.settings))
     if theirs is None:
@@ -318,7 +318,7 @@ def _horizon(settings: Mapping[str, Any], clock: Clock) -> float | None:
     return clock.multiple(clock.horizon_of_branch(branch["step"]))
 
 
-def _varying(runs: Sequence[Run]) -> dict[str, set[str]]:
+def _varying(runs: Sequence[StudyRun]) -> dict[str, set[str]]:
     """For each kind of schedule the settings that are not the same in all its runs."""
     seen: dict[str, dict[str, set[str]]] = {}
     for run in runs:

@@ -8,15 +8,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anytime_jax.atomic import atomic_write
+from anytime_jax import plotting
 from anytime_jax.checkpoints.records import Row, read_records
 from anytime_jax.study.loss_table import LIVE, eval_losses
 
 FILE = "curves.png"
-
-# Colours that stay apart for colour-blind readers and in grey (Okabe and Ito), live weights black.
-_COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#CC79A7", "#D55E00")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
 
 
 def draw(run_dir: str | Path, title: str) -> Path | None:
@@ -53,10 +49,7 @@ def draw(run_dir: str | Path, title: str) -> Path | None:
             ncols=6,
             columnspacing=1.2,
         )
-    path = Path(run_dir) / FILE
-    with atomic_write(path) as part:
-        figure.savefig(part, dpi=140, format="png")
-    return path
+    return plotting.save(figure, Path(run_dir) / FILE, dpi=140)
 
 
 def _millions(rows: list[Row]) -> list[float]:
@@ -72,7 +65,7 @@ def _draw_losses(
     axes.plot(_millions(trained), losses, color="0.75", linewidth=0.8, label="training")
     _, last = evaluated[-1]
     best = min(last, key=lambda label: last[label])
-    for label, colour in ((LIVE, "black"), (best, _COLOURS[3])):
+    for label, colour in ((LIVE, "black"), (best, plotting.BLUE)):
         points = [(row, losses[label]) for row, losses in evaluated if label in losses]
         if label == LIVE or best != LIVE:
             x = _millions([row for row, _ in points])
@@ -87,7 +80,7 @@ def _draw_gains(axes: Axes, evaluated: list[tuple[Row, dict[str, float]]]) -> No
         points = [(row, losses) for row, losses in evaluated if label in losses]
         x = _millions([row for row, _ in points])
         y = [losses[label] - losses[LIVE] for _, losses in points]
-        style = {"color": _COLOURS[i % 6], "linestyle": _DASHES[i % 6]}
+        style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
         axes.plot(x, y, marker=".", label=label, **style)
     # The widest averages still hold the initial weights early on: their start would set the scale.
     late = [losses[label] - losses[LIVE] for _, losses in evaluated[2:] for label in labels]

@@ -16,8 +16,8 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.study import plan
-from anytime_jax.study.jobs import Job
 from anytime_jax.study.plan import Study
+from anytime_jax.study.tasks import Task
 
 SCRIPT = Path("launch/slurm.sbatch")
 
@@ -45,7 +45,7 @@ submit() {{ # tasks, options: prints the number of the job
 """
 
 
-def write(study: Study, file: str, jobs: Sequence[Job], folder: str | Path) -> str:
+def write(study: Study, file: str, jobs: Sequence[Task], folder: str | Path) -> str:
     """Writes the arrays of a study's missing runs, for `sbatch`.
 
     Args:
@@ -85,7 +85,7 @@ def write(study: Study, file: str, jobs: Sequence[Job], folder: str | Path) -> s
     )
 
 
-def _check(missing: Sequence[Job]) -> None:
+def _check(missing: Sequence[Task]) -> None:
     """Checks that tasks which start at any time, on any host, do not stand in each other's way."""
     if not SCRIPT.is_file():
         raise InputError(f"there is no {SCRIPT} here: start this in the repository, which has it")
@@ -107,12 +107,12 @@ def _check(missing: Sequence[Job]) -> None:
             )
 
 
-def _groups(missing: Sequence[Job]) -> dict[str, list[Job]]:
+def _groups(missing: Sequence[Task]) -> dict[str, list[Task]]:
     """The runs by the missing trunk that they wait for, "" for none; every trunk comes before."""
     names = {job.run.name for job in missing}
-    groups: dict[str, list[Job]] = {"": []}
+    groups: dict[str, list[Task]] = {"": []}
     for job in missing:
-        trunk = job.run.after if job.run.after in names else ""
+        trunk = job.run.trunk if job.run.trunk in names else ""
         groups.setdefault(trunk or "", []).append(job)
     ordered, sorted_groups = [""], {}
     for trunk in ordered:  # it grows
@@ -125,7 +125,7 @@ def _submit_script(
     study: Study,
     file: str,
     folder: Path,
-    groups: Mapping[str, Sequence[Job]],
+    groups: Mapping[str, Sequence[Task]],
     numbers: Mapping[str, int],
 ) -> str:
     """The text of submit.sh: each group after that of its trunk."""

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from anytime_jax.atomic import atomic_write, make_writable_directory
+from anytime_jax import plotting
+from anytime_jax.atomic import make_writable_directory, atomic_write
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import (
     format_value,
@@ -36,9 +36,7 @@ from anytime_jax.theory.spectrum import Problem
 from anytime_jax.theory.tail_averages import Average, plan
 from anytime_jax.weights.post_hoc import LastFraction
 
-# Colours that stay apart for colour-blind readers and in grey (Okabe and Ito).
-_COLOURS = {"constant": "#0072B2", "inverse_sqrt": "#D55E00"}
-_NAMES = {"constant": "constant", "inverse_sqrt": r"$1/\sqrt{t}$"}
+_COLOURS = {"constant": plotting.BLUE, "inverse_sqrt": plotting.VERMILION}
 RUNNING = Uniform().label
 
 
@@ -269,12 +267,6 @@ def _finite(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-def _save(figure: Figure, path: Path, dpi: int) -> Path:
-    with atomic_write(path) as part:
-        figure.savefig(part, dpi=dpi, format="png")
-    return path
-
-
 def _panels(config: FigureConfig, rows: int, noise: float, what: str) -> tuple[Figure, np.ndarray]:
     columns = len(config.capacity)
     figure = Figure(figsize=(4.0 * columns, 2.7 * rows + 1.0), layout="constrained")
@@ -316,14 +308,14 @@ def _draw(path: Path, config: FigureConfig, noise: float, curves: Sequence[Selec
     for panel, problem in zip(axes.flat, config.problems, strict=True):
         mine = [x for x in curves if (x.a, x.b) == (problem.a, problem.b) and x.average == RUNNING]
         for curve in mine:
-            label = f"{_NAMES[curve.schedule]}, $c = {curve.multiplier:g}$"
+            label = f"{plotting.schedule_name(curve.schedule)}, $c = {curve.multiplier:g}$"
             panel.plot(curve.steps, curve.risks, color=_COLOURS[curve.schedule], label=label)
         _rate(panel, min(mine, key=lambda x: x.risks[-1]), config.select_at)
         panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
         _ticks(panel)
         panel.set_title(f"a = {problem.a:g}, b = {problem.b:g}", fontsize=10)
         panel.legend(fontsize=8, frameon=False)
-    return _save(figure, path, dpi=130)
+    return plotting.save(figure, path, dpi=130)
 
 
 def _draw_averages(
@@ -333,7 +325,7 @@ def _draw_averages(
     rows = [(ratio, name) for ratio in config.source_ratio for name in config.schedules]
     figure, axes = _panels(config, len(rows), noise, "every average over the running one")
     labels = list(dict.fromkeys(curve.average for curve in curves))
-    shades = dict(zip(labels, _shades(len(labels)), strict=True))
+    shades = dict(zip(labels, plotting.shades(len(labels), lightest=0.95), strict=True))
     for k, (ratio, name) in enumerate(rows):
         for panel, a in zip(axes[k], config.capacity, strict=True):
             mine = {x.average: x for x in curves if (x.a, x.b, x.schedule) == (a, a * ratio, name)}
@@ -345,15 +337,12 @@ def _draw_averages(
                 panel.plot(curve.steps[late], relative, color=colour, label=label, lw=1.2)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
             _ticks(panel)
-            panel.set_title(f"{_NAMES[name]}, a = {a:g}, b = {a * ratio:g}", fontsize=10)
+            panel.set_title(
+                f"{plotting.schedule_name(name)}, a = {a:g}, b = {a * ratio:g}", fontsize=10
+            )
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False)
-    return _save(figure, path, dpi=110)
-
-
-def _shades(number: int) -> np.ndarray:
-    """Colours in order, from dark to light."""
-    return matplotlib.colormaps["viridis"](np.linspace(0, 0.95, number))
+    return plotting.save(figure, path, dpi=110)
 
 
 def draw_ratios(
@@ -375,7 +364,11 @@ def draw_ratios(
     figure = Figure(figsize=(9.0, 4.6), layout="constrained")
     axes = figure.subplots()
     for lines, style in ((runs, "o-"), (rivals, "s--")):
-        colours = _shades(len(lines)) if lines is runs else ["#D55E00", "#CC79A7", "#E69F00"]
+        colours = (
+            plotting.shades(len(lines), lightest=0.95)
+            if lines is runs
+            else [plotting.VERMILION, plotting.PURPLE, plotting.ORANGE]
+        )
         for colour, (name, ratios) in zip(colours, lines.items(), strict=True):
             axes.plot(steps, ratios, style, color=colour, ms=3, lw=1.3, label=name)
     axes.axhline(1, color="black", lw=1)
@@ -388,4 +381,4 @@ def draw_ratios(
     axes.set_title(title)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return _save(figure, path, dpi=130)
+    return plotting.save(figure, path, dpi=130)

@@ -14,14 +14,14 @@ Result: docs/studies/laptop/
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Run, Study, branches, chain, product, runs, values, zip
+from anytime_jax.study.plan import Study, StudyRun, branches, chain, grid, paired, runs, values
 from configs import base
 
 ROOT = "runs/studies/laptop"
 HORIZONS = (1, 2, 4, 8)  # multiples of 480 updates
 PEAKS = (3e-3, 1e-2, 3e-2)
 ALPHAS = (480.0, 1920.0)  # about the paper's shortest and longest: 1x and 4x
-SECOND_SEED = zip(values("seed", 1), values("data.seed", 1))
+SECOND_SEED = paired(values("seed", 1), values("data.seed", 1))
 
 
 def get_study() -> Study:
@@ -33,20 +33,20 @@ def get_study() -> Study:
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     peaks = values("schedule.peak", *PEAKS)
     trunks = runs("constant", constant, peaks, ROOT)
-    wider = runs("constant", constant, product(WIDER, values("stop", "2x")), ROOT)
-    second = runs("constant", constant, product(CHOSEN["constant"], SECOND_SEED), ROOT)
+    wider = runs("constant", constant, grid(WIDER, values("stop", "2x")), ROOT)
+    second = runs("constant", constant, grid(CHOSEN["constant"], SECOND_SEED), ROOT)
     study = chain(
-        runs("cosine", cosine, product(peaks, horizons), ROOT),
+        runs("cosine", cosine, grid(peaks, horizons), ROOT),
         trunks,
         branches("wsd", trunks, HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, _inverse_sqrt_space(), ROOT),
-        runs("cosine", cosine, product(WIDER, horizons[:2]), ROOT),
+        runs("cosine", cosine, grid(WIDER, horizons[:2]), ROOT),
         wider,
         branches("wsd", wider, HORIZONS[:2]),
-        runs("cosine", cosine, product(CHOSEN["cosine"], SECOND_SEED), ROOT),
+        runs("cosine", cosine, grid(CHOSEN["cosine"], SECOND_SEED), ROOT),
         second,
         branches("wsd", second, HORIZONS),
-        runs("inverse_sqrt", inverse_sqrt, product(CHOSEN["inverse_sqrt"], SECOND_SEED), ROOT),
+        runs("inverse_sqrt", inverse_sqrt, grid(CHOSEN["inverse_sqrt"], SECOND_SEED), ROOT),
         _to_zero(cosine, trunks),
     )
     title = "a decoder of 98,304 block parameters on Python source text, 1x to 8x."
@@ -60,14 +60,12 @@ def get_config(name: str = "") -> ConfigDict:
 
 # The settings that came out best with the first seed; the inverse square root's two are level.
 CHOSEN = {
-    "cosine": zip(
+    "cosine": paired(
         values("schedule.peak", 3e-2, 3e-2, 1e-2, 1e-2),
         values("schedule.horizon", "1x", "2x", "4x", "8x"),
     ),
     "constant": values("schedule.peak", 1e-2),
-    "inverse_sqrt": product(
-        values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0, 7680.0)
-    ),
+    "inverse_sqrt": grid(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0, 7680.0)),
 }
 # Where the best was on the edge of the grid.
 WIDER = values("schedule.peak", 1e-1)
@@ -77,22 +75,20 @@ def _inverse_sqrt_space() -> list[dict[str, float]]:
     """Every peak with the longest alpha, every alpha with the best peaks, and beyond the edges."""
     short, long = (values("schedule.alpha", alpha) for alpha in ALPHAS)
     return chain(
-        product(values("schedule.peak", *PEAKS), long),
-        product(values("schedule.peak", 1e-2, 3e-2), short),
-        product(WIDER, chain(short, long), values("stop", "2x")),
-        product(values("schedule.peak", 1e-2), values("schedule.alpha", 4 * ALPHAS[-1])),
-        product(
-            values("schedule.peak", 3e-2), values("schedule.alpha", 120.0), values("stop", "2x")
-        ),
+        grid(values("schedule.peak", *PEAKS), long),
+        grid(values("schedule.peak", 1e-2, 3e-2), short),
+        grid(WIDER, chain(short, long), values("stop", "2x")),
+        grid(values("schedule.peak", 1e-2), values("schedule.alpha", 4 * ALPHAS[-1])),
+        grid(values("schedule.peak", 3e-2), values("schedule.alpha", 120.0), values("stop", "2x")),
     )
 
 
-def _to_zero(cosine: ConfigDict, trunks: list[Run]) -> list[Run]:
+def _to_zero(cosine: ConfigDict, trunks: list[StudyRun]) -> list[StudyRun]:
     """The chosen cosine and WSD with a decay to 0 in place of a tenth of the peak."""
     floor = values("schedule.floor", 0.0)
     chosen = [run for run in trunks if run.settings["schedule"]["peak"] == 1e-2]
     return chain(
-        runs("cosine", cosine, product(CHOSEN["cosine"][:2], floor), ROOT),
+        runs("cosine", cosine, grid(CHOSEN["cosine"][:2], floor), ROOT),
         branches("wsd_to_0", chosen, HORIZONS, floor=0.0),
     )
 

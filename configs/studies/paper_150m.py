@@ -15,7 +15,7 @@ Result: the paper's Figures 1 and 2 (top), its transfer and alpha figures, and t
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Study, chain, product, values
+from anytime_jax.study.plan import Study, chain, grid, values
 from configs import paper
 
 ROOT = "runs/studies/paper_150m"
@@ -30,14 +30,14 @@ def get_study() -> Study:
     peaks, b2s = values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S)
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     # The highest peak was not run at 16x and 32x.
-    highest = product(values("schedule.peak", 1e-2), b2s, horizons[:4])
+    highest = grid(values("schedule.peak", 1e-2), b2s, horizons[:4])
     study = paper.experiment(
         ROOT,
         paper.model_150m,
         HORIZONS,
-        cosines=chain(product(peaks, b2s, horizons), highest),
-        constants=product(peaks, b2s),
-        inverse_sqrts=product(peaks, b2s[1:], values("schedule.alpha", *ALPHAS)),
+        cosines=chain(grid(peaks, b2s, horizons), highest),
+        constants=grid(peaks, b2s),
+        inverse_sqrts=grid(peaks, b2s[1:], values("schedule.alpha", *ALPHAS)),
     )
     title = "the paper's 150M runs on C4, 1x to 32x."
     return Study("paper_150m", ROOT, study, title, published="150M")

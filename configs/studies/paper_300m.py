@@ -15,7 +15,7 @@ Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer a
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Study, product, values
+from anytime_jax.study.plan import Study, grid, values
 from configs import paper
 
 ROOT = "runs/studies/paper_300m"
@@ -27,15 +27,15 @@ ALPHAS = (12_800.0, 25_600.0, 51_200.0)
 
 def get_study() -> Study:
     """Returns the study."""
-    space = product(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
+    space = grid(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     study = paper.experiment(
         ROOT,
         paper.model_300m,
         HORIZONS,
-        cosines=product(space, horizons),
+        cosines=grid(space, horizons),
         constants=space,
-        inverse_sqrts=product(space, values("schedule.alpha", *ALPHAS)),
+        inverse_sqrts=grid(space, values("schedule.alpha", *ALPHAS)),
     )
     title = "the paper's 300M runs on C4, 1x to 16x."
     return Study("paper_300m", ROOT, study, title, published="300M")

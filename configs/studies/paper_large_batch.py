@@ -15,7 +15,7 @@ Result: the paper's large-batch figure and its twin at the best settings of each
 
 from ml_collections import ConfigDict
 
-from anytime_jax.study.plan import Study, product, values
+from anytime_jax.study.plan import Study, grid, values
 from configs import paper
 
 ROOT = "runs/studies/paper_large_batch"
@@ -27,15 +27,15 @@ ALPHAS = (800.0, 1600.0, 3200.0, 6400.0)
 
 def get_study() -> Study:
     """Returns the study."""
-    space = product(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
+    space = grid(values("schedule.peak", *PEAKS), values("optimizer.b2", *B2S))
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     study = paper.experiment(
         ROOT,
         paper.large_batch,
         HORIZONS,
-        cosines=product(space, horizons),
+        cosines=grid(space, horizons),
         constants=space,
-        inverse_sqrts=product(space, values("schedule.alpha", *ALPHAS)),
+        inverse_sqrts=grid(space, values("schedule.alpha", *ALPHAS)),
     )
     title = "the paper's runs at batch 4096 on C4, 1x to 16x."
     return Study("paper_large_batch", ROOT, study, title)

@@ -298,19 +298,20 @@ sys.exit(sweep.main(["--study={file}", "--run"]))
     ("more", "message"),
     [
         (
-            "plan.branches('wsd', [plan.Run('gone-a', trunks[0].config)], [1])",
+            "plan.branches('wsd', [plan.StudyRun('gone-a', trunks[0].config)], [1])",
             "begins from gone-a, which is not a run before it",
         ),
         (
-            "[plan.Run('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
+            "[plan.StudyRun('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
             "run far: config.branch.from_run = ",
         ),
         ("plan.branches('wsd', trunks[:1], [4])", "after its last checkpoint: train the trunk"),
         ("plan.branches('wsd', trunks[:1], [1.5])", "where it keeps none: train the trunk"),
         ("plan.branches('wsd', trunks[:1], [0.1])", "must be over before the decay begins"),
         (
-            "[plan.Run(x.name, x.config.copy_and_resolve_references() if x.config.schedule.update("
-            "peak=0.5) else x.config, x.after) for x in plan.branches('wsd', trunks[:1], [1])]",
+            "[plan.StudyRun(x.name, x.config.copy_and_resolve_references() "
+            "if x.config.schedule.update(peak=0.5) else x.config, x.trunk) "
+            "for x in plan.branches('wsd', trunks[:1], [1])]",
             "schedule.peak was 0.01, is 0.5",
         ),
         (
@@ -319,12 +320,12 @@ sys.exit(sweep.main(["--study={file}", "--run"]))
         ),
         ("plan.runs('more', given, plan.values('stop', '2x+'), 'x')", "config.stop = '2x+'"),
         (
-            "[plan.Run(x.name, x.config, 'constant-seed=1')"
+            "[plan.StudyRun(x.name, x.config, 'constant-seed=1')"
             " for x in plan.branches('wsd', trunks[:1], [1])]",
             "it comes after constant-seed=1, but its config.branch.from_run = ",
         ),
         ("plan.runs('a/b', given, [{}], 'x')", "'a/b' cannot be the name of a run"),
-        ("[plan.Run('again', trunks[0].config)]", "constant-seed=0 and again share"),
+        ("[plan.StudyRun('again', trunks[0].config)]", "constant-seed=0 and again share"),
         ("plan.runs('bad', given, plan.values('batch_size', 0), 'x')", "config.batch_size = 0"),
         ("plan.runs('constant', given, plan.values('seed', 0), 'x')", "two runs are called"),
     ],

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from anytime_jax.checkpoints.records import RecordWriter
 from anytime_jax.config.clock import Clock
 from anytime_jax.study import plan
-from anytime_jax.study.plan import branches, chain, product, runs, values
+from anytime_jax.study.plan import branches, chain, grid, runs, values
 from configs import quickstart
 
 FACTORS = {"last": 0.0, "f6.25": 6.25, "f12.5": 12.5, "f25": 25.0, "f50": 50.0, "f100": 100.0}
@@ -25,18 +25,18 @@ def study():
     peaks, middle = values("schedule.peak", *PEAKS), values("schedule.peak", 1e-2)
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     alphas = [values("schedule.alpha", alpha) for alpha in (480.0, 1920.0)]
-    second = plan.zip(values("seed", 1), values("data.seed", 1))
+    second = plan.paired(values("seed", 1), values("data.seed", 1))
     cosine = _given(kind="cosine", peak=0.0, horizon="", floor=0.1)
     cosine.stop = "horizon"
     inverse_sqrt = _given(kind="inverse_sqrt", peak=0.0, alpha=0.0)
     constant = _given(kind="constant", peak=0.0)
-    trunks = runs("constant", constant, chain(peaks, product(middle, second)), "made")
-    roots = chain(product(peaks, alphas[1]), product(middle, alphas[0]))
-    roots = chain(roots, product(middle, alphas[1], second))
-    floors = product(middle, horizons[:3], values("schedule.floor", 0.0))
+    trunks = runs("constant", constant, chain(peaks, grid(middle, second)), "made")
+    roots = chain(grid(peaks, alphas[1]), grid(middle, alphas[0]))
+    roots = chain(roots, grid(middle, alphas[1], second))
+    floors = grid(middle, horizons[:3], values("schedule.floor", 0.0))
     listed = chain(
-        runs("cosine", cosine, product(peaks, horizons), "made"),
-        runs("cosine", cosine, product(middle, horizons, second), "made"),
+        runs("cosine", cosine, grid(peaks, horizons), "made"),
+        runs("cosine", cosine, grid(middle, horizons, second), "made"),
         trunks,
         branches("wsd", trunks, HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, roots, "made"),

@@ -11,8 +11,8 @@ import pytest
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
-from anytime_jax.study import jobs, plan
-from anytime_jax.study.plan import Run, Study, branches, chain, product, runs, values
+from anytime_jax.study import plan, tasks
+from anytime_jax.study.plan import Study, StudyRun, branches, chain, grid, runs, values
 from configs import quickstart
 from configs.studies import laptop, paper_150m, paper_300m, paper_large_batch
 
@@ -26,21 +26,21 @@ def test_values_are_a_change_each():
 
 
 def test_a_product_is_every_combination():
-    got = [(x["schedule.peak"], x["optimizer.b2"]) for x in product(PEAKS, B2S)]
+    got = [(x["schedule.peak"], x["optimizer.b2"]) for x in grid(PEAKS, B2S)]
     assert got == list(itertools.product((1e-3, 3e-3), (0.95, 0.98, 0.99)))
-    assert product(PEAKS) == PEAKS
-    assert product() == [{}]
-    assert product(PEAKS, []) == []
+    assert grid(PEAKS) == PEAKS
+    assert grid() == [{}]
+    assert grid(PEAKS, []) == []
 
 
-def test_zip_goes_side_by_side_and_refuses_another_length():
+def test_paired_rejects_unequal_lengths():
     alphas = values("schedule.alpha", 1.0, 2.0)
-    assert plan.zip(PEAKS, alphas) == [
+    assert plan.paired(PEAKS, alphas) == [
         {"schedule.peak": 1e-3, "schedule.alpha": 1.0},
         {"schedule.peak": 3e-3, "schedule.alpha": 2.0},
     ]
-    with pytest.raises(ValueError, match="spaces of 2, 3 changes cannot be zipped"):
-        plan.zip(PEAKS, B2S)
+    with pytest.raises(ValueError, match="spaces of 2, 3 changes cannot be paired"):
+        plan.paired(PEAKS, B2S)
 
 
 def test_chain_is_one_after_another():
@@ -49,7 +49,7 @@ def test_chain_is_one_after_another():
 
 def test_a_setting_is_changed_by_one_space_only():
     with pytest.raises(ValueError, match=r"schedule\.peak: changed by two spaces"):
-        product(PEAKS, PEAKS)
+        grid(PEAKS, PEAKS)
 
 
 def named(space):
@@ -57,8 +57,8 @@ def named(space):
 
 
 def test_runs_are_named_after_what_changes():
-    seeds = plan.zip(values("seed", 1), values("data.seed", 1))
-    found = named(product(PEAKS, seeds))
+    seeds = plan.paired(values("seed", 1), values("data.seed", 1))
+    found = named(grid(PEAKS, seeds))
     assert list(found) == ["mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1"]
     run = found["mine-peak=0.003-seed=1"]
     built = schema.build(run.settings)
@@ -82,16 +82,16 @@ def test_an_unknown_setting_is_named():
 def test_branches_inherit_everything_from_their_trunk():
     given = quickstart.get_config()
     given.schedule = {"kind": "constant", "peak": 0.0, "warmup": "160 steps", "warmup_init": 0.1}
-    trunks = runs("constant", given, product(PEAKS, values("seed", 3)), "root")
+    trunks = runs("constant", given, grid(PEAKS, values("seed", 3)), "root")
     made_runs = branches("wsd", trunks, [1, 4], floor=0.0, shape="1-sqrt")
     assert [x.name for x in made_runs] == [
         "wsd-peak=0.001-seed=3-horizon=1x", "wsd-peak=0.001-seed=3-horizon=4x",
         "wsd-peak=0.003-seed=3-horizon=1x", "wsd-peak=0.003-seed=3-horizon=4x",
     ]  # fmt: skip
     last = made_runs[-1]
-    assert last.after == "constant-peak=0.003-seed=3"
+    assert last.trunk == "constant-peak=0.003-seed=3"
     built = schema.build(last.settings)
-    assert (built.branch.from_run, built.branch_step) == (f"root/{last.after}", 1440)
+    assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
     assert (built.schedule.peak, built.seed, built.schedule.floor) == (3e-3, 3, 0.0)
     assert (built.schedule.shape, built.schedule.horizon_steps, built.stop.step) == (
         "1-sqrt", 1600, 1600,
@@ -99,13 +99,13 @@ def test_branches_inherit_everything_from_their_trunk():
 
 
 def test_a_study_refuses_a_missing_trunk_and_a_name_given_twice():
-    first = Run("a", {"run_dir": "x"})
+    first = StudyRun("a", {"run_dir": "x"})
     with pytest.raises(InputError, match="two runs are called a"):
         Study("s", "root", [first, first])
     with pytest.raises(InputError, match="b begins from z, which is not a run before it"):
-        Study("s", "root", [first, Run("b", {}, after="z")])
+        Study("s", "root", [first, StudyRun("b", {}, trunk="z")])
     with pytest.raises(InputError, match="a begins from b, which is not a run before it"):
-        Study("s", "root", [Run("a", {}, after="b"), Run("b", {})])
+        Study("s", "root", [StudyRun("a", {}, trunk="b"), StudyRun("b", {})])
 
 
 def test_a_run_is_found_by_its_name():
@@ -121,7 +121,7 @@ def test_a_study_is_read_back_as_it_was_written(tmp_path):
     study = laptop.get_study()
     plan.write(study, tmp_path / "copy")
     back = plan.load(tmp_path / "copy")
-    assert [(x.name, x.after) for x in back.runs] == [(x.name, x.after) for x in study.runs]
+    assert [(x.name, x.trunk) for x in back.runs] == [(x.name, x.trunk) for x in study.runs]
     for ours, theirs in zip(study.runs, back.runs, strict=True):
         assert theirs.run_dir == tmp_path / "copy" / ours.name
         plain = json.loads(json.dumps(ours.settings))
@@ -140,7 +140,7 @@ def test_a_study_is_read_back_as_it_was_written(tmp_path):
         ("def get_study(", "cannot be run: SyntaxError"),
         (
             "from anytime_jax.study.plan import *\ndef get_study():\n"
-            "    return Study('s', 'r', [Run('b', {}, after='a')])",
+            "    return Study('s', 'r', [StudyRun('b', {}, trunk='a')])",
             "study s: b begins from a, which is not a run before it",
         ),
     ],
@@ -188,7 +188,7 @@ def settings_of(study, kind):
     return set(found)
 
 
-def grid(peaks, b2s, alphas, lasts):
+def combinations(peaks, b2s, alphas, lasts):
     return set(itertools.product(peaks, b2s, alphas, lasts))
 
 
@@ -199,13 +199,13 @@ def times(*multiples):
 def test_the_sweeps_at_150m():
     study = paper_150m.get_study()
     low, b2s = (3e-4, 1e-3, 3e-3), (0.95, 0.98, 0.99)
-    wanted = grid((*low, 1e-2), b2s, [None], times(1, 2, 4, 8))
-    wanted |= grid(low, b2s, [None], times(16, 32))
+    wanted = combinations((*low, 1e-2), b2s, [None], times(1, 2, 4, 8))
+    wanted |= combinations(low, b2s, [None], times(16, 32))
     assert settings_of(study, "cosine") == wanted
-    assert settings_of(study, "constant") == grid(low, b2s, [None], ["32x"])
+    assert settings_of(study, "constant") == combinations(low, b2s, [None], ["32x"])
     alphas = (12_800, 25_600, 51_200)
-    assert settings_of(study, "inverse_sqrt") == grid(low, (0.98, 0.99), alphas, ["32x"])
-    assert settings_of(study, "wsd") == grid(low, b2s, [None], (1, 2, 4, 8, 16, 32))
+    assert settings_of(study, "inverse_sqrt") == combinations(low, (0.98, 0.99), alphas, ["32x"])
+    assert settings_of(study, "wsd") == combinations(low, b2s, [None], (1, 2, 4, 8, 16, 32))
     assert len(study.runs) == 66 + 9 + 18 + 54
 
 
@@ -218,10 +218,10 @@ def test_the_sweeps_at_150m():
 )
 def test_the_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
     study, b2s = module.get_study(), (0.95, 0.99)
-    assert settings_of(study, "cosine") == grid(peaks, b2s, [None], times(1, 2, 4, 8, 16))
-    assert settings_of(study, "constant") == grid(peaks, b2s, [None], ["16x"])
-    assert settings_of(study, "inverse_sqrt") == grid(peaks, b2s, alphas, ["16x"])
-    assert settings_of(study, "wsd") == grid(peaks, b2s, [None], (1, 2, 4, 8, 16))
+    assert settings_of(study, "cosine") == combinations(peaks, b2s, [None], times(1, 2, 4, 8, 16))
+    assert settings_of(study, "constant") == combinations(peaks, b2s, [None], ["16x"])
+    assert settings_of(study, "inverse_sqrt") == combinations(peaks, b2s, alphas, ["16x"])
+    assert settings_of(study, "wsd") == combinations(peaks, b2s, [None], (1, 2, 4, 8, 16))
     assert {schema.build(run.settings).clock.chinchilla_steps for run in study.runs} == {steps}
 
 
@@ -229,7 +229,7 @@ def test_the_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
 def test_every_study_can_be_run_and_says_what_it_costs(module, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     study = module.get_study()
-    found = jobs.check(study)
+    found = tasks.check(study)
     assert f"{len(found)} runs" in module.__doc__ or module is laptop
     name = module.__name__.rpartition(".")[2]
     assert study.root == f"runs/studies/{name}"

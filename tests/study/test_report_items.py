@@ -257,7 +257,7 @@ def changed(name, change):
     run = study.run(name)
     (copy,) = plan.runs("copy", run.config, [change], "made")
     return dataclasses.replace(
-        study, runs=[*study.runs, dataclasses.replace(copy, after=run.after)]
+        study, runs=[*study.runs, dataclasses.replace(copy, trunk=run.trunk)]
     )
 
 

@@ -132,7 +132,7 @@ def test_branches_wait_for_their_own_trunk(arrays, start, tmp_path, capsys):
 def test_only_missing_runs_are_submitted(arrays, start, monkeypatch, tmp_path):
     finished = {"constant-seed=0", "wsd-seed=1-horizon=1x"}
     is_finished = property(lambda job: job.run.name in finished)
-    monkeypatch.setattr("anytime_jax.study.jobs.Job.is_finished", is_finished)
+    monkeypatch.setattr("anytime_jax.study.tasks.Task.is_finished", is_finished)
     status, file, jobs = arrays(BRANCHES)
     assert status == 0
     names = ["constant-seed=1", *(f"wsd-seed=0-horizon={m}x" for m in (1, 2))]
@@ -142,7 +142,7 @@ def test_only_missing_runs_are_submitted(arrays, start, monkeypatch, tmp_path):
 
 
 def test_when_nothing_is_missing_nothing_is_written(arrays, monkeypatch, capsys):
-    monkeypatch.setattr("anytime_jax.study.jobs.Job.is_finished", property(lambda job: True))
+    monkeypatch.setattr("anytime_jax.study.tasks.Task.is_finished", property(lambda job: True))
     status, _, jobs = arrays(BRANCHES)
     assert status == 0
     assert "all 6 runs of tiny are finished" in capsys.readouterr().out
@@ -186,7 +186,7 @@ def test_arrays_that_would_be_in_their_own_way_are_refused(arrays, monkeypatch, 
 
 def test_every_run_comes_after_the_one_it_waits_for():
     after = {"a": None, "b": "a", "c": "b", "d": None, "e": "gone", "f": "b", "g": "d"}
-    jobs = [SimpleNamespace(run=SimpleNamespace(name=x, after=y)) for x, y in after.items()]
+    jobs = [SimpleNamespace(run=SimpleNamespace(name=x, trunk=y)) for x, y in after.items()]
     groups = {
         trunk: "".join(job.run.name for job in group)
         for trunk, group in slurm._groups(jobs).items()

@@ -1,4 +1,4 @@
-"""The runs of a study as jobs: their cost, how far they are, and whether they can be made."""
+"""The runs of a study as tasks: their cost, how far they are, and whether they can be made."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
-from anytime_jax.study.plan import Run, Study
+from anytime_jax.study.plan import Study, StudyRun
 from anytime_jax.training import branching
 
 # What runs of one shape may differ in: all that a program can take as data.
@@ -25,7 +25,7 @@ _OWN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class Task:
     """A run with what can be known of it before it is made.
 
     Attributes:
@@ -35,7 +35,7 @@ class Job:
       goal: update at which it stops.
     """
 
-    run: Run
+    run: StudyRun
     config: Config
     start: int
     goal: int
@@ -86,14 +86,14 @@ def log_file(study: Study, name: str) -> Path:
     return folder / f"{name}.log"
 
 
-def check(study: Study) -> list[Job]:
-    """Returns the runs of a study as jobs, once all their settings are known to be good.
+def check(study: Study) -> list[Task]:
+    """Returns the runs of a study as tasks, once all their settings are known to be good.
 
     Raises:
       InputError: if a run cannot be made, or its directory belongs to another; the message says
         which.
     """
-    jobs: dict[str, Job] = {}
+    tasks: dict[str, Task] = {}
     data: dict[str, str] = {}  # by fingerprint, a run that was begun on them
     for run in study.runs:
         try:
@@ -102,46 +102,46 @@ def check(study: Study) -> list[Job]:
             if goal is None or settings.stop.doubles:
                 given = run.settings["stop"]
                 raise InputError(f"config.stop = {given!r}: a run of a study has one stop")
-            job = Job(run, settings, settings.branch_step or 0, goal)
-            _check_directory(job, data)
-            _check_trunk(job, jobs.get(run.after) if run.after else None)
+            task = Task(run, settings, settings.branch_step or 0, goal)
+            _check_directory(task, data)
+            _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         except InputError as error:
             raise InputError(f"study {study.name}, run {run.name}: {error}") from error
-        jobs[run.name] = job
-    return list(jobs.values())
+        tasks[run.name] = task
+    return list(tasks.values())
 
 
-def _check_directory(job: Job, data: dict[str, str]) -> None:
+def _check_directory(task: Task, data: dict[str, str]) -> None:
     """Checks that a run's directory is new, or its own, and that its data are those of others."""
-    theirs = run_directory.read(job.run.run_dir)
+    theirs = run_directory.read(task.run.run_dir)
     if theirs is None:
-        run_directory.check(job.run.run_dir, {})
+        run_directory.check(task.run.run_dir, {})
         return
     fingerprint = str(theirs.get("data.fingerprint"))
-    if not job.config.branch.data:
-        data.setdefault(fingerprint, job.run.name)
+    if not task.config.branch.data:
+        data.setdefault(fingerprint, task.run.name)
     if len(data) > 1:
         raise InputError(
             f"it was begun on other data than {next(iter(data.values()))} (the fingerprints "
             "differ): losses are compared on one data set; move one of them away"
         )
-    ours = job.config.identity(fingerprint)
-    if job.start:
-        from_run = Path(job.config.branch.from_run)
+    ours = task.config.identity(fingerprint)
+    if task.start:
+        from_run = Path(task.config.branch.from_run)
         ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
-        if job.start in verification.saved_steps(from_run):
-            path = from_run / verification.DIRECTORY / str(job.start)
+        if task.start in verification.saved_steps(from_run):
+            path = from_run / verification.DIRECTORY / str(task.start)
             ours["branch.checkpoint"] = verification.read_meta(path)["digest"]
-    run_directory.check(job.run.run_dir, ours)
+    run_directory.check(task.run.run_dir, ours)
 
 
-def _check_trunk(job: Job, trunk: Job | None) -> None:
+def _check_trunk(task: Task, trunk: Task | None) -> None:
     """Checks that a branch has a trunk that reaches it, and inherits from it."""
-    if not job.start:
+    if not task.start:
         return
-    from_run = Path(job.config.branch.from_run)
+    from_run = Path(task.config.branch.from_run)
     if trunk is None:
-        if not (from_run / run_directory.FILE).exists() and not job.is_finished:
+        if not (from_run / run_directory.FILE).exists() and not task.is_finished:
             raise InputError(
                 f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
                 "on disk: add the trunk to the study, or train it"
@@ -152,11 +152,11 @@ def _check_trunk(job: Job, trunk: Job | None) -> None:
             f"it comes after {trunk.run.name}, but its config.branch.from_run = {str(from_run)!r}: "
             "give it that run's directory"
         )
-    branching.check_inheritance(job.config, trunk.config, job.start)
-    kept = retention(trunk.config).keeps_forever(job.start)
-    if job.start > trunk.goal or not (kept or job.start == trunk.goal):
-        held = "after its last checkpoint" if job.start > trunk.goal else "where it keeps none"
+    branching.check_inheritance(task.config, trunk.config, task.start)
+    kept = retention(trunk.config).keeps_forever(task.start)
+    if task.start > trunk.goal or not (kept or task.start == trunk.goal):
+        held = "after its last checkpoint" if task.start > trunk.goal else "where it keeps none"
         raise InputError(
-            f"it would leave {trunk.run.name} at {job.config.clock.describe(job.start)}, {held}: "
+            f"it would leave {trunk.run.name} at {task.config.clock.describe(task.start)}, {held}: "
             "train the trunk further, or choose another point"
         )

@@ -1,0 +1,64 @@
+"""Figure style: colours, the look of each kind of schedule, legends and saving.
+
+Matplotlib takes half a second to import: import this module where a figure is drawn.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from anytime_jax.atomic import atomic_write
+
+# Distinct for colour-blind readers: Okabe and Ito, https://jfly.uni-koeln.de/color/
+ORANGE, SKY_BLUE, GREEN, BLUE, PURPLE, VERMILION = PALETTE = (
+    "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#CC79A7", "#D55E00",
+)  # fmt: skip
+# Lines differ in dash or marker too, so that they stay distinct in grey.
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
+MARKERS = "os^Dv<>p"
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "cosine": {"color": VERMILION, "marker": "*", "linestyle": "-", "markersize": 10},
+    "constant": {"color": BLUE, "marker": "o", "linestyle": "--", "markersize": 5},
+    "inverse_sqrt": {"color": GREEN, "marker": "s", "linestyle": "-.", "markersize": 5},
+    "wsd": {"color": PURPLE, "marker": "D", "linestyle": ":", "markersize": 5},
+}
+_OTHER_STYLE = {"color": SKY_BLUE, "marker": "v", "linestyle": "-", "markersize": 5}
+
+
+def schedule_style(kind: str) -> dict[str, Any]:
+    """Returns keyword arguments of `Axes.plot` for a kind of schedule."""
+    return dict(_STYLES.get(kind, _OTHER_STYLE))
+
+
+def schedule_name(kind: str, math: bool = True) -> str:
+    """Returns the display name of a kind of schedule, as Matplotlib math or as plain text."""
+    inverse_sqrt = r"$1/\sqrt{t}$" if math else "1/√t"
+    return {"inverse_sqrt": inverse_sqrt, "wsd": "WSD"}.get(kind, kind)
+
+
+def shades(number: int, lightest: float = 0.85) -> np.ndarray:
+    """Returns RGBA colours from dark to light, `float64[number, 4]`."""
+    return matplotlib.colormaps["viridis"](np.linspace(0, lightest, number))
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """Puts the legend of `axes` under the figure, where it covers no line."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def save(figure: Figure, path: Path, dpi: int = 160) -> Path:
+    """Writes a figure whole or not at all, as PNG or PDF by the suffix of `path`.
+
+    The metadata hold no date and no version: the same numbers give the same file.
+    """
+    kind = path.suffix.removeprefix(".")
+    metadata: dict[str, Any] = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+    with atomic_write(path) as part:
+        figure.savefig(part, dpi=dpi, format=kind, metadata=metadata)
+    return path
