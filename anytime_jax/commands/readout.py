@@ -70,8 +70,8 @@ def _search(arguments: argparse.Namespace) -> int:
     console = command_line.open_console()
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): chosen on "
-        f"{format_count(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as many "
-        "others",
+        f"{format_count(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as "
+        "many others",
         markup=False,
     )
     kept = [search.read(label) for label in saved.here]

@@ -102,8 +102,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     about = [
         study.title,
         f"{done} of {len(results.results)} runs are finished. 1x is "
-        f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} updates "
-        f"of {format_count(clock.tokens_per_step)} tokens. Horizon-free runs are read out through "
+        f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens: "
+        f"{clock.chinchilla_steps:,} updates of {format_count(clock.tokens_per_step)} tokens. Horizon-free runs are read out through "
         f"{arguments.average}, cosine and WSD by their live weights.",
         *remarks,
     ]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from anytime_jax import plotting
-from anytime_jax.atomic import make_writable_directory, atomic_write
+from anytime_jax.atomic import atomic_write, make_writable_directory
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import (
     format_value,
