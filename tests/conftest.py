@@ -1,7 +1,7 @@
-"""What every test starts from: eight fake CPU devices, and no cache of compiled programs.
+"""Environment and fixtures of all tests: eight fake CPU devices, no compilation cache.
 
-XLA is told to compile quickly (`forked.COMPILED_QUICKLY`). `ANYTIME_JAX_TEST_OPTIMIZED=1` leaves it
-as users have it.
+XLA compiles without optimisation (`forked_starts.COMPILED_QUICKLY`), since tests compile much and
+run little; `ANYTIME_JAX_TEST_OPTIMIZED=1` tests what users run.
 """
 
 # ruff: noqa: E402  (JAX reads its settings when it is imported: they come first)
@@ -33,8 +33,8 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
-# A worker takes whole files: these, of ten seconds and more, begin before the others, so that no
-# worker is left with one of them at the end.
+# pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
+# that no worker is left with one of them at the end.
 LONG_FILES = (
     *("trainer", "branching", "saved_weights", "random_kills", "faults", "theory", "train"),
     *("bad_settings", "processes", "decoder", "risk", "manager", "runs", "averaging"),
@@ -42,13 +42,13 @@ LONG_FILES = (
 )
 _C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 
-# The same examples at every run: a failure in CI is a failure at home.
+# The same examples every time: a failure in CI can be repeated elsewhere.
 hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize=True, database=None, max_examples=50
 )
 hypothesis.settings.load_profile("repeatable")
 
-# Programs under way together would starve each other's collectives of the few real cores.
+# Programs that run at the same time starve each other's collectives of the few real cores.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 _compiled = 0
@@ -64,14 +64,14 @@ jax.monitoring.register_event_duration_secs_listener(_count_compiled)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets pytest-xdist take files in the order of collection, not by their number of tests."""
+    """Makes pytest-xdist start files in the order of collection, not by their number of tests."""
     config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long files first."""
-    place = {f"test_{name}": i for i, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+    """Sorts the long files first."""
+    rank = {f"test_{name}": i for i, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @contextlib.contextmanager
@@ -94,17 +94,17 @@ def _eight_devices() -> None:
 
 @pytest.fixture(scope="session")
 def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
-    """Starts processes of `python -m anytime_jax.main`, whose imports are paid for once."""
-    made = Starts(tmp_path_factory.mktemp("starts"))
-    yield made
-    made.close()
+    """Processes of `python -m anytime_jax.main`, forked after its imports."""
+    server = Starts(tmp_path_factory.mktemp("starts"))
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")
 def c4_data() -> pathlib.Path:
-    """The folder with T5's vocabulary and some real C4 documents; skips where there is none."""
-    given = os.environ.get("ANYTIME_JAX_TEST_DATA")
-    folder = pathlib.Path(given) if given else REPOSITORY.parent / "shared" / "data"
+    """The folder with T5's vocabulary and some C4 documents; skips the test if it is missing."""
+    variable = os.environ.get("ANYTIME_JAX_TEST_DATA")
+    folder = pathlib.Path(variable) if variable else REPOSITORY.parent / "shared" / "data"
     missing = [name for name in _C4_FILES if not (folder / name).is_file()]
     if missing:
         pytest.skip(
