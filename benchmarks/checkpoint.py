@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checkpoints.checksums import examine
-from anytime_jax.checkpoints.manager import Checkpoints
-from anytime_jax.checkpoints.retention import retention
-from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
+from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.commands.command_line import answer
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
@@ -45,7 +45,7 @@ def _measure(argv: Sequence[str], given: Any) -> int:
     state = jax.block_until_ready(_noisy(program.init()))
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
-        checkpoints = Checkpoints(scratch, retention(settings))
+        checkpoints = CheckpointManager(scratch, retention_policy(settings))
         for number in range(1, given.rounds + 2):  # the first one compiles, and is left out
             at = state._replace(step=jnp.full_like(state.step, number))
             for what, seconds in _save(checkpoints, at):
@@ -71,14 +71,14 @@ def _noisy(state: TrainState) -> TrainState:
     return jax.tree.map(fill, state)
 
 
-def _save(checkpoints: Checkpoints, state: TrainState) -> Iterator[tuple[str, float]]:
+def _save(checkpoints: CheckpointManager, state: TrainState) -> Iterator[tuple[str, float]]:
     """Saves a state: the seconds of each thing in turn."""
     yield "jax.device_get", measure.repeat(lambda: jax.device_get(state))
     yield (
         "copy in host memory",
         measure.repeat(lambda: jax.tree.map(lambda x: np.array(x, copy=True), state)),
     )
-    yield "checksums alone", measure.repeat(lambda: examine(state))
+    yield "checksums alone", measure.repeat(lambda: checksums_and_nonfinite(state))
     began = time.perf_counter()
     checkpoints.save(state, {})
     yield "save returns", time.perf_counter() - began

@@ -28,12 +28,12 @@ def checksums(tree: Any) -> dict[str, str]:
     Args:
       tree: arrays of 16- or 32-bit elements, on any layout of devices or in host memory.
     """
-    return examine(tree)[0]
+    return checksums_and_nonfinite(tree)[0]
 
 
-def examine(tree: Any) -> tuple[dict[str, str], list[str]]:
+def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
     """Returns what `checksums` does, and the names of arrays that hold a NaN or an infinity."""
-    flat = by_name(tree)
+    flat = flatten_by_name(tree)
     # All that is on the device at once; what is kept in host memory comes there array by array.
     away = [name for name, x in flat.items() if is_in_host_memory(x)]
     here = [name for name in flat if name not in away]
@@ -48,16 +48,10 @@ def examine(tree: Any) -> tuple[dict[str, str], list[str]]:
     return sums, [name for name in flat if not examined[name][1]]
 
 
-def digest(plain: Mapping[str, Any]) -> str:
+def json_digest(plain: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of plain data, whatever the order of its keys."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def by_name(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by name, such as `1/mu/blocks/qkv`, tuples like dicts."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 @jax.jit

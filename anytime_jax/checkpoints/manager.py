@@ -1,4 +1,4 @@
-"""Checkpoints: complete or invisible, checked when read, each part readable alone.
+"""CheckpointManager: complete or invisible, checked when read, each part readable alone.
 
 A checkpoint of a run lies in `RUN/checkpoints/STEP` and holds four items, written by Orbax:
 
@@ -25,11 +25,13 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints import verification
-from anytime_jax.checkpoints.checksums import by_name, checksums, digest, examine
-from anytime_jax.checkpoints.retention import Retention, checkpoint_bytes, free_bytes
-from anytime_jax.checkpoints.state import TrainState
-from anytime_jax.checkpoints.verification import ARRAY_ITEMS, DAMAGED, Found, Meta
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
+from anytime_jax.checkpoints.checkpoint_directory import DAMAGED_SUFFIX, Entry
+from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS, Meta
+from anytime_jax.checkpoints.checksums import checksums, checksums_and_nonfinite, json_digest
+from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
+from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import RunError
@@ -39,29 +41,30 @@ _FULL = ("No space left on device", "Disk quota exceeded")  # what the system sa
 
 
 @dataclasses.dataclass(frozen=True)
-class Restored:
+class RestoredCheckpoint:
     """A state read back.
 
     Attributes:
       state: the state as it was saved.
       meta: what was saved beside it.
-      added: labels of averages that the checkpoint did not have; they start from its live weights.
-      dropped: labels of averages that the checkpoint has and the run no longer keeps.
+      added_averages: labels of averages that the checkpoint lacks; they start from
+        its live weights.
+      dropped_averages: labels of averages that the checkpoint has and the run no longer keeps.
     """
 
     state: TrainState
     meta: Meta
-    added: tuple[str, ...]
-    dropped: tuple[str, ...]
+    added_averages: tuple[str, ...]
+    dropped_averages: tuple[str, ...]
 
 
-class Checkpoints:
+class CheckpointManager:
     """The checkpoints of one run directory, held by this process."""
 
     def __init__(
         self,
         run_dir: str | Path,
-        policy: Retention,
+        policy: RetentionPolicy,
         say: Callable[[str], None] = lambda text: None,
     ):
         """Opens, and creates if need be, the checkpoints of a run.
@@ -71,11 +74,11 @@ class Checkpoints:
           policy: which checkpoints stay.
           say: is told what is found that is no checkpoint.
         """
-        self.directory = Path(run_dir).absolute() / verification.DIRECTORY
+        self.directory = Path(run_dir).absolute() / checkpoint_directory.DIRECTORY
         self._say = say
         self._bytes = 0  # of the save under way
         if processes.is_primary():
-            for found in verification.survey(run_dir):
+            for found in checkpoint_directory.list_entries(run_dir):
                 if found.kind == "half-written":
                     shutil.rmtree(found.path)
                     say(f"removed {found.path.name}: the save was cut short")
@@ -103,16 +106,18 @@ class Checkpoints:
             before this one has failed meanwhile; the message names the last good checkpoint.
         """
         step, items = int(state.step), _items(state)
-        sums, bad = examine(items)
+        sums, bad = checksums_and_nonfinite(items)
         # Orbax has no empty items: a run may keep no averages.
         arrays = {
-            name: ocp.args.PyTreeSave(verification.nested(by_name(jax.tree.map(_detached, tree))))
+            name: ocp.args.PyTreeSave(
+                unflatten_by_name(flatten_by_name(jax.tree.map(_detached, tree)))
+            )
             for name, tree in items.items()
             if tree
         }
         about = {**meta, "step": step, "averages": list(items["averages"])}
         about["checksums"] = {item: _of_item(item, sums) for item in items}
-        about["digest"] = digest(about)
+        about["digest"] = json_digest(about)
         args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(about))
         self.wait()
         with self._saving():
@@ -133,12 +138,12 @@ class Checkpoints:
         with self._saving():
             self._manager.close()
 
-    def restore(self, step: int, abstract: TrainState) -> Restored:
+    def restore(self, step: int, abstract: TrainState) -> RestoredCheckpoint:
         """Waits for saves under way, then does what the function `restore` does for a step."""
         self.wait()
-        return restore(self.directory / str(step), abstract)
+        return restore_checkpoint(self.directory / str(step), abstract)
 
-    def restore_newest(self, abstract: TrainState, fall_back: bool) -> Restored | None:
+    def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
         """Restores the newest checkpoint; None if there is none.
 
         Args:
@@ -149,7 +154,10 @@ class Checkpoints:
         Raises:
           RunError: if it is damaged; the message names the newest good one.
         """
-        kinds, found = ("complete", "incomplete"), verification.survey(self.directory.parent)
+        kinds, found = (
+            ("complete", "incomplete"),
+            checkpoint_directory.list_entries(self.directory.parent),
+        )
         steps = [x for x in found if x.kind in kinds]
         while (step := processes.broadcast(int(steps.pop().path.name) if steps else -1)) >= 0:
             path = self.directory / str(step)
@@ -160,24 +168,24 @@ class Checkpoints:
                 self._set_aside(path, error, steps, fall_back)
         return None
 
-    def _restore_whole(self, path: Path, abstract: TrainState) -> Restored:
+    def _restore_whole(self, path: Path, abstract: TrainState) -> RestoredCheckpoint:
         """Restores a checkpoint that the first process has found."""
         with processes.fail_together("see a checkpoint", RunError):
             if (
                 processes.wait_until_visible(path.exists)
-                and verification.survey_one(path).kind == "incomplete"
+                and checkpoint_directory.classify(path).kind == "incomplete"
             ):
-                verification.verify(path)  # says what is wrong with it
+                checkpoint_reader.verify_checkpoint(path)  # says what is wrong with it
         return self.restore(int(path.name), abstract)
 
     def _set_aside(
-        self, path: Path, error: RunError, older: Sequence[Found], fall_back: bool
+        self, path: Path, error: RunError, older: Sequence[Entry], fall_back: bool
     ) -> None:
         """Renames a damaged checkpoint where that is allowed, and raises where it is not."""
-        if processes.broadcast(processes.is_primary() and verification.is_good(path)):
+        if processes.broadcast(processes.is_primary() and checkpoint_reader.is_intact(path)):
             raise error  # reading it failed for a reason that is not on disk
         if not fall_back:
-            good = next((x for x in reversed(older) if verification.is_good(x.path)), None)
+            good = next((x for x in reversed(older) if checkpoint_reader.is_intact(x.path)), None)
             advice = (
                 f"The newest good one is that of step {good.step:,}: --fall_back sets the damaged "
                 "ones aside and goes on from there"
@@ -185,7 +193,7 @@ class Checkpoints:
                 else "There is no good one: give another run_dir, or --fall_back to begin again"
             )
             raise RunError(f"{error}. {advice}") from error
-        names = (f"{path.name}{DAMAGED}{f'.{n}' if n else ''}" for n in itertools.count())
+        names = (f"{path.name}{DAMAGED_SUFFIX}{f'.{n}' if n else ''}" for n in itertools.count())
         aside = next(x for name in names if not (x := path.with_name(name)).exists())
         if processes.is_primary():
             path.rename(aside)
@@ -198,8 +206,12 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # of this save, or of one that was still being written
-            last = verification.saved_steps(self.directory.parent)[-1:]
-            what = str(error) if isinstance(error, RunError) else verification.brief(error)
+            last = checkpoint_directory.saved_steps(self.directory.parent)[-1:]
+            what = (
+                str(error)
+                if isinstance(error, RunError)
+                else checkpoint_reader.shorten_error(error)
+            )
             if any(sign in str(error) for sign in _FULL):
                 what = self._missing()
             raise RunError(
@@ -209,23 +221,26 @@ class Checkpoints:
 
     def _needed(self, items: Any) -> int:
         """The disk space of a checkpoint: its arrays, or what the last one took if that is more."""
-        last = verification.saved_steps(self.directory.parent)[-1:]
-        taken = [verification.bytes_of(self.directory / str(step), on_disk=True) for step in last]
+        last = checkpoint_directory.saved_steps(self.directory.parent)[-1:]
+        taken = [
+            checkpoint_directory.disk_usage(self.directory / str(step), blocks=True)
+            for step in last
+        ]
         arrays = sum(leaf.nbytes for leaf in jax.tree.leaves(items))
         return max([checkpoint_bytes(arrays), *taken])
 
     def _missing(self) -> str:
         """How much space a save lacks, now that what it had begun to write is on the disk."""
-        found = verification.survey(self.directory.parent)
+        found = checkpoint_directory.list_entries(self.directory.parent)
         half = [x.path for x in found if x.kind == "half-written"]
-        begun = [verification.bytes_of(path, on_disk=True) for path in half]
+        begun = [checkpoint_directory.disk_usage(path, blocks=True) for path in half]
         free = free_bytes(self.directory) + sum(begun)
         lack = max(0, self._bytes - free)
         missing = f"{lack:,} are missing" if lack else "but something else filled it meanwhile"
         return f"the disk is full: it needs {self._bytes:,} bytes, {free:,} are free, {missing}"
 
 
-def restore(path: Path, abstract: TrainState) -> Restored:
+def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     """Restores a state on any layout of devices and checks every array; changes nothing on disk.
 
     Args:
@@ -238,14 +253,14 @@ def restore(path: Path, abstract: TrainState) -> Restored:
     wanted = _items(abstract)
     averages = wanted.pop("averages")
     with processes.fail_together("read its part of a checkpoint", RunError):
-        meta = verification.read_meta(path)
+        meta = checkpoint_reader.read_meta(path)
         stored = list(meta["averages"])
         restored = {item: _read(path, item, tree) for item, tree in wanted.items()}
         common = {label: averages[label] for label in averages if label in stored}
         restored["averages"] = read_averages(path, common)
     sums = checksums({item: restored[item] for item in ARRAY_ITEMS})
     for item in ARRAY_ITEMS:
-        verification.compare(path, item, _of_item(item, sums), meta["checksums"][item])
+        checkpoint_reader.check_checksums(path, item, _of_item(item, sums), meta["checksums"][item])
     trees = {
         label: restored["averages"][label]
         if label in stored
@@ -254,11 +269,11 @@ def restore(path: Path, abstract: TrainState) -> Restored:
     }
     opt_state = averaging.replace_averages(restored["opt"], trees)
     counter = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
-    return Restored(
+    return RestoredCheckpoint(
         TrainState(counter, restored["params"], opt_state),
         meta,
-        added=tuple(label for label in averages if label not in stored),
-        dropped=tuple(label for label in stored if label not in averages),
+        added_averages=tuple(label for label in averages if label not in stored),
+        dropped_averages=tuple(label for label in stored if label not in averages),
     )
 
 
@@ -291,7 +306,7 @@ def _of_item(item: str, sums: Mapping[str, str]) -> dict[str, str]:
 
 def _read(path: Path, item: str, abstract: Any) -> Any:
     """The arrays of an item in the tree's own structure."""
-    arrays = verification.read_arrays(path, item, by_name(abstract))
+    arrays = checkpoint_reader.read_arrays(path, item, flatten_by_name(abstract))
     return jax.tree.unflatten(jax.tree.structure(abstract), arrays.values())
 
 

@@ -12,7 +12,7 @@ _OVERHEAD = 2**18  # bytes of a checkpoint that are not arrays, files' last bloc
 
 
 @dataclasses.dataclass(frozen=True)
-class Retention:
+class RetentionPolicy:
     """The policy of a run: milestones and multiples of a distance for ever, the last few besides.
 
     Attributes:
@@ -39,9 +39,9 @@ class Retention:
         return multiples + sum(step % self.every != 0 for step in new)
 
 
-def retention(config: Config) -> Retention:
+def retention_policy(config: Config) -> RetentionPolicy:
     """Returns the policy of a configuration."""
-    return Retention(config.clock, config.keep_every_steps, config.checkpoint.keep)
+    return RetentionPolicy(config.clock, config.keep_every_steps, config.checkpoint.keep)
 
 
 def checkpoint_bytes(arrays: int) -> int:

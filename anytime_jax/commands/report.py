@@ -134,7 +134,7 @@ def _pack(study: plan.Study, out: Path) -> list[Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
             files.append(copy)
-        about = run_directory.read_about(run.run_dir)
+        about = run_directory.read_run_file(run.run_dir)
         if segments and about is not None:
             files.append(_write_about(about, run.run_dir, home))
     return files
@@ -145,7 +145,7 @@ def _write_about(about: dict[str, Any], run_dir: Path, home: Path) -> Path:
     if "branch" in about:
         there = about["branch"]["from_run"]
         about["branch"]["from_run"] = os.path.relpath(there, run_dir.absolute().parent)
-    copy = home / run_directory.FILE
+    copy = home / run_directory.RUN_FILE
     copy.write_text(json.dumps(about), encoding="utf-8")
     return copy
 

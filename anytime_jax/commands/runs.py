@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.checkpoints import run_directory, verification
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
+from anytime_jax.checkpoints.checkpoint_directory import Entry
+from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.records import read_records
-from anytime_jax.checkpoints.verification import Found, Meta
 from anytime_jax.commands import command_line
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
@@ -64,11 +65,11 @@ def _find_runs(folder: Path) -> list[Path]:
     """The run directories in a folder, or the folder itself if it is one."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no directory: give a run's, or one that holds runs")
-    found = sorted(file.parent for file in folder.rglob(run_directory.FILE))
+    found = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
     if not found:
         raise InputError(
-            f"{folder} holds no run (no {run_directory.FILE} in it): give a run's directory, or "
-            " one that holds runs"
+            f"{folder} holds no run (no {run_directory.RUN_FILE} in it): give the directory "
+            "of a run, or one that holds runs"
         )
     return found
 
@@ -100,7 +101,7 @@ def _show(run_dir: Path, verify: bool, console: Console) -> int:
 def _describe(run_dir: Path) -> str:
     """What a run is, in a few words."""
     try:
-        about = json.loads((run_dir / run_directory.FILE).read_text(encoding="utf-8"))
+        about = json.loads((run_dir / run_directory.RUN_FILE).read_text(encoding="utf-8"))
         given = about["config"]
         model, schedule = given["model"], given["schedule"]
         branch = about.get("branch")
@@ -111,26 +112,30 @@ def _describe(run_dir: Path) -> str:
             f"begun by version {about['version']}"
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its {run_directory.FILE} is damaged ({error!r})"
+        return f"its {run_directory.RUN_FILE} is damaged ({error!r})"
 
 
 def _lines(run_dir: Path, verify: bool) -> Iterator[tuple[tuple[str, ...], bool]]:
     """The cells of every line of a run's table, and whether that line is damage."""
     before = _read_notes(run_dir)
     notes = dict(before)
-    for found in verification.survey(run_dir):
+    for found in checkpoint_directory.list_entries(run_dir):
         if found.kind != "complete":
             yield _odd_line(found)
             continue
         try:
-            meta = verification.verify(found.path) if verify else verification.read_meta(found.path)
+            meta = (
+                checkpoint_reader.verify_checkpoint(found.path)
+                if verify
+                else checkpoint_reader.read_meta(found.path)
+            )
         except RunError as error:
             notes.pop(found.path.name, None)
             nothing = (
                 f"{found.step:,}",
                 "",
                 "",
-                format_bytes(verification.bytes_of(found.path)),
+                format_bytes(checkpoint_directory.disk_usage(found.path)),
                 "",
             )
             yield (*nothing, f"DAMAGED: {_without_path(error, found)}"), True
@@ -144,7 +149,7 @@ def _lines(run_dir: Path, verify: bool) -> Iterator[tuple[tuple[str, ...], bool]
             part.write_text(json.dumps(notes, indent=1), encoding="utf-8")
 
 
-def _line(found: Found, meta: Meta, note: dict[str, str] | None) -> tuple[str, ...]:
+def _line(found: Entry, meta: Meta, note: dict[str, str] | None) -> tuple[str, ...]:
     averages = ", ".join(meta["averages"]) or "no averages"
     if note is None:
         verified = "no"
@@ -156,13 +161,13 @@ def _line(found: Found, meta: Meta, note: dict[str, str] | None) -> tuple[str, .
         f"{found.step:,}",
         format_count(meta["tokens"]) if "tokens" in meta else "",
         f"{meta['multiple']:.4g}x" if "multiple" in meta else "",
-        format_bytes(verification.bytes_of(found.path)),
+        format_bytes(checkpoint_directory.disk_usage(found.path)),
         f"params, opt, {averages}",
         verified,
     )
 
 
-def _odd_line(found: Found) -> tuple[tuple[str, ...], bool]:
+def _odd_line(found: Entry) -> tuple[tuple[str, ...], bool]:
     """A line for what lies among the checkpoints and is none, and whether it is damage."""
     if found.kind == "incomplete":
         what = "DAMAGED: " + ("incomplete" if any(found.path.iterdir()) else "empty")
@@ -173,12 +178,12 @@ def _odd_line(found: Found) -> tuple[tuple[str, ...], bool]:
             "foreign": "no checkpoint: passed over",
         }[found.kind]
     there = found.path
-    count = verification.bytes_of(there)
+    count = checkpoint_directory.disk_usage(there)
     step = "" if found.step is None else f"{found.step:,}"
     return (step, "", "", format_bytes(count), there.name, what), found.kind == "incomplete"
 
 
-def _without_path(error: RunError, found: Found) -> str:
+def _without_path(error: RunError, found: Entry) -> str:
     return str(error).removeprefix(f"checkpoint {found.path}: ")
 
 

@@ -307,7 +307,7 @@ class _Sweep:
         data = job.config.data.path
         shared = any(other.config.data.path == data for other in under_way)
         prepared = (Path(data) / METADATA_NAME).exists()
-        held = run_directory.is_held(job.run.run_dir)
+        held = run_directory.is_locked(job.run.run_dir)
         return job.run.trunk not in unfinished and (prepared or not shared) and not held
 
     def _reap(self) -> None:
@@ -328,7 +328,7 @@ class _Sweep:
         spent = format_duration(time.monotonic() - under.began)
         if job.is_finished:
             self._finished(job, f"in {spent}")
-        elif run_directory.is_held(job.run.run_dir):
+        elif run_directory.is_locked(job.run.run_dir):
             self._waiting.append(job)  # another process was first
         elif status or not self._asked:
             how = f"exit status {status}" if status >= 0 else f"signal {-status}"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.checkpoints.checksums import by_name
-from anytime_jax.checkpoints.verification import nested
+from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.checks import format_value, require_count, require_positive
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
@@ -140,7 +139,7 @@ def to_tensors(pieces: Sequence[Piece], params: Params) -> dict[str, np.ndarray]
       pieces: their names.
       params: NumPy arrays in the tree that `model.init_params` makes.
     """
-    flat = by_name(params)
+    flat = flatten_by_name(params)
     layers = len(flat["blocks/qkv"])
     return {
         name: np.ascontiguousarray(piece.take(at(flat[piece.leaf])))
@@ -194,12 +193,12 @@ def from_tensors(
     flat = _empty(config)
     for name, piece, at in _expand(pieces, config.layers):
         piece.put(at(flat[piece.leaf]), get(name))
-    return nested(flat)
+    return unflatten_by_name(flat)
 
 
 def _empty(config: ModelConfig) -> dict[str, np.ndarray]:
     """Our arrays by name, to be filled; no memory is taken before."""
-    shapes = by_name(param_shapes(config))
+    shapes = flatten_by_name(param_shapes(config))
     return {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
 
 

@@ -276,7 +276,7 @@ def _check_data(study: Study) -> None:
 
 def _identity(run: StudyRun) -> dict[str, Any] | None:
     """The settings that a run wrote down when it began; None if it has not."""
-    return run_directory.read(Path(run.run_dir), "take that run out of the study")
+    return run_directory.read_identity(Path(run.run_dir), "take that run out of the study")
 
 
 def _check_run(run: StudyRun) -> None:

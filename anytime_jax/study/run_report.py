@@ -48,15 +48,15 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
 
 def _read_about(run_dir: Path) -> tuple[str, Clock]:
     """The name and the clock of a run."""
-    about = run_directory.read_about(run_dir, "look at another run")
+    about = run_directory.read_run_file(run_dir, "look at another run")
     if about is None:
         raise InputError(
-            f"--run={run_dir} is no run (it has no {run_directory.FILE}): give a run's directory"
+            f"--run={run_dir} is no run (no {run_directory.RUN_FILE} in it): give a run's directory"
         )
     try:
         return str(about["name"]), read_clock(about["config"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run_dir / run_directory.FILE} is damaged ({error!r})") from error
+        raise InputError(f"{run_dir / run_directory.RUN_FILE} is damaged ({error!r})") from error
 
 
 def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Console) -> None:

@@ -101,7 +101,7 @@ def _check(missing: Sequence[Task]) -> None:
                 f"{data} holds no prepared data, which {job.run.name} trains on: prepare them "
                 "first (docs/data.md), so that no two tasks do"
             )
-        if run_directory.is_held(job.run.run_dir):
+        if run_directory.is_locked(job.run.run_dir):
             raise InputError(
                 f"{job.run.name} is being trained now: wait for it, or leave it out with --only"
             )

@@ -4,9 +4,9 @@ import dataclasses
 import json
 from pathlib import Path
 
-from anytime_jax.checkpoints import run_directory, verification
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.records import is_evaluated
-from anytime_jax.checkpoints.retention import checkpoint_bytes, retention
+from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config import schema
 from anytime_jax.config.fields import without
 from anytime_jax.config.schema import Config
@@ -54,14 +54,14 @@ class Task:
     def disk_bytes(self) -> int:
         """Space of the checkpoints it leaves."""
         floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
-        policy = retention(self.config)
+        policy = retention_policy(self.config)
         kept = policy.count_kept(self.start, self.goal) + policy.rolling
         return kept * checkpoint_bytes(4 * floats)
 
     @property
     def step(self) -> int:
         """The update at which it stands."""
-        return max(verification.saved_steps(self.run.run_dir), default=self.start)
+        return max(checkpoint_directory.saved_steps(self.run.run_dir), default=self.start)
 
     @property
     def shape(self) -> str | None:
@@ -129,9 +129,9 @@ def _check_directory(task: Task, data: dict[str, str]) -> None:
     if task.start:
         from_run = Path(task.config.branch.from_run)
         ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
-        if task.start in verification.saved_steps(from_run):
-            path = from_run / verification.DIRECTORY / str(task.start)
-            ours["branch.checkpoint"] = verification.read_meta(path)["digest"]
+        if task.start in checkpoint_directory.saved_steps(from_run):
+            path = from_run / checkpoint_directory.DIRECTORY / str(task.start)
+            ours["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
     run_directory.check(task.run.run_dir, ours)
 
 
@@ -153,7 +153,7 @@ def _check_trunk(task: Task, trunk: Task | None) -> None:
             "give it that run's directory"
         )
     branching.check_inheritance(task.config, trunk.config, task.start)
-    kept = retention(trunk.config).keeps_forever(task.start)
+    kept = retention_policy(trunk.config).keeps_forever(task.start)
     if task.start > trunk.goal or not (kept or task.start == trunk.goal):
         held = "after its last checkpoint" if task.start > trunk.goal else "where it keeps none"
         raise InputError(

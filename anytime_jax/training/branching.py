@@ -9,9 +9,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import manager, run_directory, verification
-from anytime_jax.checkpoints.manager import Restored
-from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, manager, run_directory
+from anytime_jax.checkpoints.manager import RestoredCheckpoint
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.fields import NOT_IDENTITY, flatten, nearest, without
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset import DatasetInfo
@@ -72,20 +72,22 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             f"config.run_dir = {config.run_dir!r} is the trunk's own directory: a branch is a new "
             "run, give it another"
         )
-    path = from_run / verification.DIRECTORY / str(step)
-    own = run_directory.read_about(run_dir) if verification.saved_steps(run_dir) else None
+    path = from_run / checkpoint_directory.DIRECTORY / str(step)
+    own = (
+        run_directory.read_run_file(run_dir) if checkpoint_directory.saved_steps(run_dir) else None
+    )
     began = (own or {}).get("branch")
     if began and not _is_readable(path):
         return Trunk(path, step, str(began.get("checkpoint")), int(began.get("samples", 0)))
-    about = run_directory.read_about(from_run, "choose another trunk")
+    about = run_directory.read_run_file(from_run, "choose another trunk")
     if about is None:
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r} is no run (it has no "
-            f"{run_directory.FILE}): give the directory of the trunk"
+            f"{run_directory.RUN_FILE}): give the directory of the trunk"
         )
     check_inheritance(config, build_trunk(config, about.get("config")), step)
     _check_there(config, from_run, step)
-    meta = verification.read_meta(path)
+    meta = checkpoint_reader.read_meta(path)
     if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
         raise InputError(
             f"{dataset.path} does not hold the data that the trunk {from_run} was trained on: give "
@@ -100,7 +102,7 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
     return Trunk(path, step, meta["digest"], samples)
 
 
-def restore(trunk: Trunk, abstract: TrainState) -> Restored:
+def restore(trunk: Trunk, abstract: TrainState) -> RestoredCheckpoint:
     """Restores the state that a branch begins from.
 
     Args:
@@ -110,7 +112,7 @@ def restore(trunk: Trunk, abstract: TrainState) -> Restored:
     Raises:
       RunError: if the checkpoint is damaged; the message names the part.
     """
-    restored = manager.restore(trunk.path, abstract)
+    restored = manager.restore_checkpoint(trunk.path, abstract)
     return dataclasses.replace(restored, meta={**restored.meta, "samples": trunk.samples})
 
 
@@ -178,7 +180,7 @@ def _inherited(config: Config) -> dict[str, Any]:
 
 def _check_there(config: Config, from_run: Path, step: int) -> None:
     """Checks that the trunk holds a checkpoint of the step."""
-    saved = verification.saved_steps(from_run)
+    saved = checkpoint_directory.saved_steps(from_run)
     if step in saved:
         return
     wanted = config.clock.describe(step)
@@ -199,7 +201,7 @@ def _check_there(config: Config, from_run: Path, step: int) -> None:
 def _is_readable(path: Path) -> bool:
     """Whether a checkpoint is there, and what it says of itself is whole."""
     try:
-        verification.read_meta(path)
+        checkpoint_reader.read_meta(path)
     except RunError:
         return False
-    return (path.parent.parent / run_directory.FILE).is_file()
+    return (path.parent.parent / run_directory.RUN_FILE).is_file()

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder

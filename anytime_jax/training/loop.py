@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints.manager import Checkpoints, Restored
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.manager import CheckpointManager, RestoredCheckpoint
 from anytime_jax.checkpoints.records import is_evaluated
-from anytime_jax.checkpoints.retention import retention
-from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows, prefetch_batches
@@ -121,8 +121,8 @@ class Run:
         dataset: DatasetInfo,
         display: Display,
         program: Program,
-        checkpoints: Checkpoints,
-        restored: Restored | None,
+        checkpoints: CheckpointManager,
+        restored: RestoredCheckpoint | None,
         read: Callable[..., Iterator[np.ndarray]],
         goal: int | None,
         reason: str,
@@ -132,18 +132,18 @@ class Run:
         self._display, self._checkpoints, self._read = display, checkpoints, read
         self._goal, self._reason = goal, reason
         self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
-        self._keeps_forever = retention(config).keeps_forever
+        self._keeps_forever = retention_policy(config).keeps_forever
         meta: dict[str, Any] = restored.meta if restored else {}
         self._state: TrainState | None = restored.state if restored else program.init()
         if restored:
-            for label in restored.added:
+            for label in restored.added_averages:
                 step = f"{restored.meta['step']:,}"
                 display.say(f"average {label} is new: it starts from the weights at step {step}")
-            for label in restored.dropped:
+            for label in restored.dropped_averages:
                 display.say(f"average {label} is no longer kept")
         self._start = int(self._state.step)
         begun: dict[str, int] = meta.get("averages_since", {})
-        added = restored.added if restored else ()
+        added = restored.added_averages if restored else ()
         self._since = {
             label: self._start if label in added else begun.get(label, 0)
             for label in config.averages

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention
+from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
@@ -150,7 +150,7 @@ def announce(
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     peak = flops.peak_flops(device)
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    policy, free = retention(config), free_bytes(Path(config.run_dir))
+    policy, free = retention_policy(config), free_bytes(Path(config.run_dir))
     each = checkpoint_bytes(state_bytes(program))
     disk = f"{format_bytes(each)} a checkpoint"
     if goal is not None:

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints import run_directory, verification
-from anytime_jax.checkpoints.manager import Restored
+from anytime_jax.checkpoints import checkpoint_directory, run_directory
+from anytime_jax.checkpoints.manager import RestoredCheckpoint
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
 from anytime_jax.data.vocabulary import load_vocabulary
@@ -51,8 +51,8 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
     if not config.initial_weights:
         return None
     path, run_dir = Path(config.initial_weights), Path(config.run_dir)
-    if verification.saved_steps(run_dir):  # they have been read
-        began = str((run_directory.read(run_dir) or {}).get("initial_weights"))
+    if checkpoint_directory.saved_steps(run_dir):  # they have been read
+        began = str((run_directory.read_identity(run_dir) or {}).get("initial_weights"))
         try:
             return Initial(None, model_directory.digest(path))
         except (InputError, OSError):  # they are gone, and not needed
@@ -67,7 +67,7 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
         raise InputError(f"config.initial_weights: {error}") from error
 
 
-def begin(initial: Initial, config: Config, program: Program) -> Restored:
+def begin(initial: Initial, config: Config, program: Program) -> RestoredCheckpoint:
     """Returns the state that a run begins with, as if it had been restored at step 0.
 
     Args:
@@ -90,7 +90,9 @@ def begin(initial: Initial, config: Config, program: Program) -> Restored:
     trees = {label: _put(params, places) for label, places in placed.items()}
     opt_state = averaging.replace_averages(state.opt_state, trees)
     begun = state._replace(params=_put(params, placement.params), opt_state=opt_state)
-    return Restored(begun, {"step": 0, "samples": 0}, added=(), dropped=())
+    return RestoredCheckpoint(
+        begun, {"step": 0, "samples": 0}, added_averages=(), dropped_averages=()
+    )
 
 
 def _put(params: Any, places: Any) -> Any:

@@ -126,8 +126,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def _check_without_data(settings: schema.Config, mesh: Mesh) -> None:
     """Checks what needs no data, before a minute goes into preparing them."""
     run_dir = Path(settings.run_dir)
-    if not (run_dir / run_directory.FILE).exists():
-        run_directory.check(run_dir, {})
+    if not (run_dir / run_directory.RUN_FILE).exists():
+        run_directory.check_identity(run_dir, {})
     preflight.checked_program(settings, mesh)
 
 

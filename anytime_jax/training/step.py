@@ -15,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.state import TrainState
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import Dtype
 from anytime_jax.config.schema import Config, OptimizerConfig
 from anytime_jax.distributed import sharding

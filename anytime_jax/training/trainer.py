@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.manager import Checkpoints
-from anytime_jax.checkpoints.retention import retention
-from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
@@ -140,7 +140,7 @@ def begun(
             named["branch.checkpoint"] = trunk.digest
         if given := pretrained.find_initial(config, dataset):
             named["initial_weights"] = given.digest
-        run_directory.check(run_dir, named)
+        run_directory.check_identity(run_dir, named)
     begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
 
     def consumed(step: int) -> int:
@@ -160,13 +160,13 @@ def begun(
                 check_mirrors(config.log)
             program = program or checked_program(config, mesh)
             if processes.is_primary():
-                run_directory.claim(run_dir, named, about)
-                stack.enter_context(run_directory.alone(run_dir))
+                run_directory.initialize(run_dir, named, about)
+                stack.enter_context(run_directory.lock(run_dir))
         _check_shared(run_dir)
         announce(config, mesh, dataset, display, program, start, goal, trunk)
-        checkpoints = Checkpoints(run_dir, retention(config), display.say)
+        checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
-        restored = checkpoints.restore_newest(program.abstract_state, fall_back)
+        restored = checkpoints.restore_latest(program.abstract_state, fall_back)
         if trunk and not restored:
             restored = branching.restore(trunk, program.abstract_state)
         if given and not restored:
@@ -184,7 +184,7 @@ def _check_shared(run_dir: Path) -> None:
     """Checks that every process sees the run's directory, which the first holds from now on."""
 
     def mark() -> int:
-        return zlib.crc32(run_directory.holder(run_dir).encode("utf-8")) >> 1
+        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
 
     held = processes.broadcast(mark() if processes.is_primary() else 0)
     with processes.fail_together():

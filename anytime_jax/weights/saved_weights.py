@@ -23,7 +23,12 @@ from typing import cast, get_args
 import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
-from anytime_jax.checkpoints import run_directory, verification
+from anytime_jax.checkpoints import (
+    checkpoint_directory,
+    checkpoint_reader,
+    run_directory,
+    tree_names,
+)
 from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checks import require_positive
 from anytime_jax.config.schema import Config, build_saved
@@ -75,7 +80,7 @@ class Saved:
 
     def checkpoint(self, step: int) -> Path:
         """Returns the directory of a checkpoint."""
-        return self.run_dir.absolute() / verification.DIRECTORY / str(step)
+        return self.run_dir.absolute() / checkpoint_directory.DIRECTORY / str(step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,21 +107,23 @@ def open_saved(run_dir: Path, step: str = "latest") -> Saved:
       InputError: if it is no run, or has no such checkpoint; the message lists those there are.
       RunError: if the checkpoint's description of itself is damaged.
     """
-    about = run_directory.read_about(run_dir, "give another run")
+    about = run_directory.read_run_file(run_dir, "give another run")
     if about is None:
         raise InputError(
-            f"{run_dir} is no run (it has no {run_directory.FILE}): give a run's directory; "
+            f"{run_dir} is no run (it has no {run_directory.RUN_FILE}): give a run's directory; "
             "python -m anytime_jax runs lists them"
         )
-    steps = verification.saved_steps(run_dir)
+    steps = checkpoint_directory.saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
     at = _find_step(step, steps, build_saved(about["config"]), run_dir)
     kept: list[Kept] = []
     for s in (s for s in steps if s < at):
         with contextlib.suppress(RunError):  # `runs --verify` names it; the others will do
-            kept += _kept(verification.read_meta(run_dir / verification.DIRECTORY / str(s)))
-    meta = verification.read_meta(run_dir / verification.DIRECTORY / str(at))
+            kept += _kept(
+                checkpoint_reader.read_meta(run_dir / checkpoint_directory.DIRECTORY / str(s))
+            )
+    meta = checkpoint_reader.read_meta(run_dir / checkpoint_directory.DIRECTORY / str(at))
     kept += _kept(meta)
     config = build_saved(meta["config"])
     return Saved(
@@ -168,12 +175,14 @@ def read(saved: Saved, mix: Mix) -> Params:
       RunError: if an array is missing or damaged.
     """
     if len(mix.parts) == 1 and mix.coefficients == (1.0,):
-        return verification.nested(_read_one(saved, mix.parts[0]))
+        return tree_names.unflatten_by_name(_read_one(saved, mix.parts[0]))
     total: dict[str, np.ndarray] = {}
     for part, coefficient in zip(mix.parts, mix.coefficients, strict=True):
         for name, array in _read_one(saved, part).items():
             total[name] = total.get(name, 0.0) + coefficient * array.astype(np.float64)
-    return verification.nested({name: array.astype(np.float32) for name, array in total.items()})
+    return tree_names.unflatten_by_name(
+        {name: array.astype(np.float32) for name, array in total.items()}
+    )
 
 
 def describe(mix: Mix) -> str:
@@ -202,7 +211,7 @@ def _find_step(given: str, steps: list[int], config: Config, run_dir: Path) -> i
     )
 
 
-def _kept(meta: verification.Meta) -> list[Kept]:
+def _kept(meta: checkpoint_reader.Meta) -> list[Kept]:
     """The trees of a checkpoint, the live weights first."""
     config, step = build_saved(meta["config"]), int(meta["step"])
     since: Mapping[str, int] = meta.get("averages_since", {})
@@ -340,9 +349,9 @@ def _read_one(saved: Saved, part: Kept) -> dict[str, np.ndarray]:
             f"the run has deleted the checkpoint of step {part.step:,} meanwhile: choose a step "
             "that it keeps for ever, such as a multiple"
         )
-    meta = verification.read_meta(path)
+    meta = checkpoint_reader.read_meta(path)
     item, prefix = ("params", "") if part.rule is None else ("averages", f"{part.label}/")
     names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
-    arrays = verification.read_arrays(path, item, dict.fromkeys(names))
-    verification.compare(path, item, checksums(arrays), meta["checksums"][item])
+    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
+    checkpoint_reader.check_checksums(path, item, checksums(arrays), meta["checksums"][item])
     return {name.removeprefix(prefix): array for name, array in arrays.items()}

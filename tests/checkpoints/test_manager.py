@@ -1,4 +1,4 @@
-"""Checkpoints: bitwise, checked, on any layout, each part alone; never silently wrong."""
+"""CheckpointManager: bitwise, checked, on any layout, each part alone; never silently wrong."""
 
 import collections
 import gc
@@ -29,17 +29,17 @@ from small_run import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import manager
-from anytime_jax.checkpoints.checksums import checksums
-from anytime_jax.checkpoints.manager import Checkpoints, read_averages
-from anytime_jax.checkpoints.retention import Retention
-from anytime_jax.checkpoints.state import TrainState
-from anytime_jax.checkpoints.verification import (
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_reader import (
     ARRAY_ITEMS,
     read_arrays,
     read_meta,
-    saved_steps,
-    verify,
+    verify_checkpoint,
 )
+from anytime_jax.checkpoints.checksums import checksums
+from anytime_jax.checkpoints.manager import CheckpointManager, read_averages
+from anytime_jax.checkpoints.retention import RetentionPolicy
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import RunError
 
@@ -51,7 +51,7 @@ WIDE = {"data": 2, "fsdp": 2, "tensor": 2}
 
 def latest(count):
     """A policy that keeps the latest checkpoints alone, as far as these tests go."""
-    return Retention(Clock(1, 1, 10**6), None, count)
+    return RetentionPolicy(Clock(1, 1, 10**6), None, count)
 
 
 def same_bits(left, right):
@@ -86,7 +86,7 @@ def trained():
 def saved(trained, tmp_path_factory):
     """A run directory with that state."""
     folder = tmp_path_factory.mktemp("saved")
-    checkpoints = Checkpoints(folder, latest(2))
+    checkpoints = CheckpointManager(folder, latest(2))
     checkpoints.save(trained[0], {"samples": 24, "config": {"averages": (6.25, 25.0)}})
     checkpoints.close()
     return folder
@@ -105,19 +105,19 @@ def small_state(step, seed=0):
 
 def test_what_is_restored_is_what_was_saved_to_the_bit(trained, saved):
     state, program = trained
-    checkpoints = Checkpoints(saved, latest(2))
+    checkpoints = CheckpointManager(saved, latest(2))
     assert saved_steps(saved) == [3]
     restored = checkpoints.restore(3, program.abstract_state)
     checkpoints.close()
     assert same_bits(restored.state, state)
     assert jax.tree.structure(restored.state) == jax.tree.structure(state)
-    assert (restored.added, restored.dropped) == ((), ())
+    assert (restored.added_averages, restored.dropped_averages) == ((), ())
 
 
 def test_restored_on_another_layout_it_is_the_same_and_lies_there(trained, saved):
     state, _ = trained
     wanted = small_run.program(small_run.config("unused"), small_run.mesh(8, **WIDE)).abstract_state
-    checkpoints = Checkpoints(saved, latest(2))
+    checkpoints = CheckpointManager(saved, latest(2))
     restored = checkpoints.restore(3, wanted).state
     checkpoints.close()
     assert same_bits(restored, state)
@@ -129,7 +129,7 @@ def test_restored_on_another_layout_it_is_the_same_and_lies_there(trained, saved
 def test_the_state_may_be_donated_as_soon_as_save_returns(tmp_path):
     state = small_state(5)
     before = small_run.leaves(state)
-    checkpoints = Checkpoints(tmp_path, latest(1))
+    checkpoints = CheckpointManager(tmp_path, latest(1))
     checkpoints.save(state, {})
     wanted = abstract(state)
     for leaf in jax.tree.leaves(state):
@@ -178,11 +178,11 @@ def test_a_new_average_starts_from_the_live_weights_and_an_old_one_is_dropped(tr
     state, _ = trained
     config = small_run.config("unused", averages=(25.0, 100.0, "uniform"))
     wanted = small_run.program(config, small_run.mesh(8, **WIDE)).abstract_state
-    checkpoints = Checkpoints(saved, latest(2))
+    checkpoints = CheckpointManager(saved, latest(2))
     restored = checkpoints.restore(3, wanted)
     checkpoints.close()
-    assert set(restored.added) == {"f100", "uniform"}
-    assert restored.dropped == ("f6.25",)
+    assert set(restored.added_averages) == {"f100", "uniform"}
+    assert restored.dropped_averages == ("f6.25",)
     found = averaging.averages(restored.state.opt_state)
     assert found.keys() == {"f25", "f100", "uniform"}
     assert same_bits(found["f25"], averaging.averages(state.opt_state)["f25"])
@@ -203,33 +203,33 @@ def test_a_new_average_starts_from_the_live_weights_and_an_old_one_is_dropped(tr
 def test_a_copy_of_the_weights_keeps_the_sign_of_zero(tmp_path):
     params = {"w": jnp.asarray([-0.0, 0.0, 1.0], jnp.float32)}
     old, new = (averaging.average_params(rules).init(params) for rules in ([50.0], [25.0]))
-    checkpoints = Checkpoints(tmp_path, latest(1))
+    checkpoints = CheckpointManager(tmp_path, latest(1))
     checkpoints.save(TrainState(jnp.asarray(1, jnp.int32), params, (old,)), {})
     wanted = abstract(TrainState(jnp.asarray(1, jnp.int32), params, (new,)))
     restored = checkpoints.restore(1, wanted)
     checkpoints.close()
-    assert restored.added == ("f25",)
+    assert restored.added_averages == ("f25",)
     assert same_bits(averaging.averages(restored.state.opt_state)["f25"], params)
 
 
 def test_a_run_may_keep_no_average(tmp_path):
     params = {"w": jnp.ones(3)}
     none, one = (averaging.average_params(rules).init(params) for rules in ([], [25.0]))
-    checkpoints = Checkpoints(tmp_path, latest(1))
+    checkpoints = CheckpointManager(tmp_path, latest(1))
     state = TrainState(jnp.asarray(1, jnp.int32), params, (none,))
     checkpoints.save(state, {})
     restored = checkpoints.restore(1, abstract(state))
     assert same_bits(restored.state, state)
     later = checkpoints.restore(1, abstract(state._replace(opt_state=(one,))))
     checkpoints.close()
-    assert later.added == ("f25",)
+    assert later.added_averages == ("f25",)
 
 
 # What is kept
 
 
 def test_the_latest_and_the_chosen_are_kept(tmp_path):
-    checkpoints = Checkpoints(tmp_path, Retention(Clock(1, 1, 2), every=3, rolling=2))
+    checkpoints = CheckpointManager(tmp_path, RetentionPolicy(Clock(1, 1, 2), every=3, rolling=2))
     for step in range(1, 8):
         checkpoints.save(small_state(step), {})
     checkpoints.close()
@@ -237,7 +237,7 @@ def test_the_latest_and_the_chosen_are_kept(tmp_path):
 
 
 def test_directories_that_are_no_checkpoint_are_passed_over(tmp_path):
-    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints = CheckpointManager(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.close()
     folder = tmp_path / "checkpoints"
@@ -247,7 +247,7 @@ def test_directories_that_are_no_checkpoint_are_passed_over(tmp_path):
 
 
 def test_an_empty_directory_is_no_checkpoint(tmp_path):
-    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints = CheckpointManager(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.close()
     (tmp_path / "checkpoints" / "9").mkdir()
@@ -258,10 +258,10 @@ def test_an_empty_directory_is_not_in_the_way(tmp_path):
     """Set aside where that is allowed; then its step can be saved."""
     (tmp_path / "checkpoints" / "9").mkdir(parents=True)
     said = []
-    checkpoints = Checkpoints(tmp_path, latest(2), said.append)
+    checkpoints = CheckpointManager(tmp_path, latest(2), said.append)
     with pytest.raises(RunError, match=r"checkpoints/9 is empty\. There is no good one"):
-        checkpoints.restore_newest(abstract(small_state(9)), fall_back=False)
-    assert checkpoints.restore_newest(abstract(small_state(9)), fall_back=True) is None
+        checkpoints.restore_latest(abstract(small_state(9)), fall_back=False)
+    assert checkpoints.restore_latest(abstract(small_state(9)), fall_back=True) is None
     for step in (5, 9):
         checkpoints.save(small_state(step), {})
     assert same_bits(checkpoints.restore(9, abstract(small_state(9))).state, small_state(9))
@@ -275,7 +275,7 @@ def test_an_empty_directory_is_not_in_the_way(tmp_path):
 
 
 def test_a_full_disk_is_said_with_the_bytes_that_are_missing(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints = CheckpointManager(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.wait()
     monkeypatch.setattr(manager, "free_bytes", lambda directory: 1000)
@@ -291,7 +291,7 @@ def test_a_full_disk_is_said_with_the_bytes_that_are_missing(tmp_path, monkeypat
 
 
 def test_a_disk_that_fills_up_while_a_save_is_written_is_said(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path, latest(2))
+    checkpoints = CheckpointManager(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.wait()
 
@@ -332,7 +332,7 @@ def test_a_disk_that_is_really_full_stops_the_run_with_its_last_checkpoint_intac
     (line,) = (tmp_path / "errors").read_text().splitlines()
     assert ended.returncode == 1
     assert re.match(r"error: a checkpoint .* [\d,]+ are missing; the last good one is .* 4$", line)
-    verify(tmp_path / "left" / "checkpoints" / "4")
+    verify_checkpoint(tmp_path / "left" / "checkpoints" / "4")
 
 
 # Damage
@@ -354,7 +354,7 @@ def damages(content: bytes):
 def test_damage_to_any_file_is_named_or_harmless(tmp_path):
     """Whatever happens to a file: the state is right to the bit, or a RunError says where."""
     state = small_state(4)
-    checkpoints = Checkpoints(tmp_path / "good", latest(1))
+    checkpoints = CheckpointManager(tmp_path / "good", latest(1))
     checkpoints.save(state, {})
     checkpoints.close()
     files = [p for p in sorted((tmp_path / "good" / "checkpoints" / "4").rglob("*")) if p.is_file()]
@@ -371,7 +371,7 @@ def test_damage_to_any_file_is_named_or_harmless(tmp_path):
                 (run / relative).unlink()
             else:
                 (run / relative).write_bytes(damaged)
-            reader = Checkpoints(run, latest(1))
+            reader = CheckpointManager(run, latest(1))
             try:
                 restored = reader.restore(4, abstract(state))
                 if not same_bits(restored.state, state):
@@ -395,12 +395,12 @@ def test_damage_to_any_file_is_named_or_harmless(tmp_path):
 
 @pytest.mark.slow
 def test_single_flipped_bits_are_named_or_harmless(tmp_path, capsys):
-    """Bits anywhere in a checkpoint: `verify` names it, or all its numbers are what they were."""
-    checkpoints = Checkpoints(tmp_path, latest(1))
+    """Bits anywhere in a checkpoint: `verify_checkpoint` names it, or no number differs."""
+    checkpoints = CheckpointManager(tmp_path, latest(1))
     checkpoints.save(small_state(4), {"samples": 32})
     checkpoints.close()
     path = tmp_path / "checkpoints" / "4"
-    meta = verify(path)
+    meta = verify_checkpoint(path)
     names = {item: dict.fromkeys(meta["checksums"][item]) for item in ARRAY_ITEMS}
     wanted = {item: read_arrays(path, item, names[item]) for item in ARRAY_ITEMS}
     files = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stat().st_size]
@@ -415,7 +415,7 @@ def test_single_flipped_bits_are_named_or_harmless(tmp_path, capsys):
         flipped[position] ^= 1 << bit
         file.write_bytes(flipped)
         try:
-            assert verify(path) == meta, (file, position, bit)
+            assert verify_checkpoint(path) == meta, (file, position, bit)
             for item in ARRAY_ITEMS:
                 arrays = read_arrays(path, item, names[item])
                 assert same_bits(arrays, wanted[item]), (file, position, bit)
@@ -432,13 +432,13 @@ def test_single_flipped_bits_are_named_or_harmless(tmp_path, capsys):
 def test_numbers_exchanged_on_disk_are_found(tmp_path):
     """A file that is whole, of other numbers: only the checksum can tell."""
     for name, seed in (("run", 0), ("other", 1)):
-        checkpoints = Checkpoints(tmp_path / name, latest(1))
+        checkpoints = CheckpointManager(tmp_path / name, latest(1))
         checkpoints.save(small_state(4, seed), {})
         checkpoints.close()
     item = pathlib.Path("checkpoints", "4", "params")
     shutil.rmtree(tmp_path / "run" / item)
     shutil.copytree(tmp_path / "other" / item, tmp_path / "run" / item)
-    reader = Checkpoints(tmp_path / "run", latest(1))
+    reader = CheckpointManager(tmp_path / "run", latest(1))
     with pytest.raises(RunError, match=r"checkpoints/4: params/w is damaged"):
         reader.restore(4, abstract(small_state(4)))
     reader.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime_jax.checkpoints.retention import Retention, checkpoint_bytes, free_bytes
+from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
 from anytime_jax.config.clock import Clock
 
 
@@ -15,19 +15,19 @@ from anytime_jax.config.clock import Clock
     st.integers(0, 300),
 )  # fmt: skip
 def test_what_is_counted_is_what_is_kept(chinchilla, every, start, further):
-    policy = Retention(Clock(1, 1, chinchilla), every, rolling=2)
+    policy = RetentionPolicy(Clock(1, 1, chinchilla), every, rolling=2)
     kept = [step for step in range(start + 1, start + further + 1) if policy.keeps_forever(step)]
     assert policy.count_kept(start, start + further) == len(kept)
 
 
 def test_milestones_and_multiples_are_kept():
-    policy = Retention(Clock(1, 1, 10), every=25, rolling=2)
+    policy = RetentionPolicy(Clock(1, 1, 10), every=25, rolling=2)
     kept = [step for step in range(1, 101) if policy.keeps_forever(step)]
     assert kept == [9, 10, 18, 20, 25, 36, 40, 50, 72, 75, 80, 100]
 
 
 def test_a_run_of_any_length_is_counted_at_once():
-    assert Retention(Clock(1, 1, 10), 1, 2).count_kept(0, 2**31 - 1) == 2**31 - 1
+    assert RetentionPolicy(Clock(1, 1, 10), 1, 2).count_kept(0, 2**31 - 1) == 2**31 - 1
 
 
 def test_free_space_is_that_of_the_disk_of_a_directory_to_be(tmp_path):

@@ -16,7 +16,7 @@ from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import verification
+from anytime_jax.checkpoints import checkpoint_reader, tree_names
 from anytime_jax.commands import export
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.formats import model_directory
@@ -59,9 +59,11 @@ def kept(run, label, step=20):
     """A tree of a checkpoint, read without the code under test."""
     path = run / "checkpoints" / str(step)
     item, prefix = ("params", "") if label == "last" else ("averages", f"{label}/")
-    names = [x for x in verification.read_meta(path)["checksums"][item] if x.startswith(prefix)]
-    arrays = verification.read_arrays(path, item, dict.fromkeys(names))
-    return verification.nested({x.removeprefix(prefix): y for x, y in arrays.items()})
+    names = [
+        x for x in checkpoint_reader.read_meta(path)["checksums"][item] if x.startswith(prefix)
+    ]
+    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
+    return tree_names.unflatten_by_name({x.removeprefix(prefix): y for x, y in arrays.items()})
 
 
 def written(output, monkeypatch):

@@ -18,7 +18,7 @@ import pytest
 from small_run import dataset_fixture  # noqa: F401
 from small_study import BRANCHES, HELPERS, REPOSITORY, study_fixture  # noqa: F401
 
-from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.commands import fleet, sweep
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import METADATA_NAME

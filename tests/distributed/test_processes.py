@@ -20,7 +20,7 @@ from small_run import (
     write_config,
 )
 
-from anytime_jax.checkpoints import verification
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
@@ -104,7 +104,7 @@ def losses(run_dir, name="train/loss"):
 
 
 def meta_of(run_dir, step):
-    return verification.verify(run_dir / "checkpoints" / str(step))
+    return checkpoint_reader.verify_checkpoint(run_dir / "checkpoints" / str(step))
 
 
 @pytest.fixture(scope="module", name="alone")
@@ -180,7 +180,7 @@ def test_any_layout_of_eight_devices_is_that_run(count, axes, alone, dataset, tm
 def until_saved(processes, run_dir, step, seconds=120):
     """Waits until a checkpoint is there."""
     limit = time.monotonic() + seconds
-    while step not in verification.saved_steps(run_dir):
+    while step not in checkpoint_directory.saved_steps(run_dir):
         assert time.monotonic() < limit
         assert all(x.poll() is None for x in processes.each), processes.said(0)
         time.sleep(0.05)
@@ -193,7 +193,7 @@ def test_a_signal_to_any_host_saves_once_on_all(number, which, dataset, tmp_path
     until_saved(both, tmp_path / "run", 20)
     both.each[which].send_signal(getattr(signal, number))
     assert both.wait(60) == [0, 0], both.said(0) + both.said(1)
-    last = verification.saved_steps(tmp_path / "run")[-1]
+    last = checkpoint_directory.saved_steps(tmp_path / "run")[-1]
     assert f"saved at {last:,} steps" in both.said(0)
     assert meta_of(tmp_path / "run", last)["samples"] == last * small_run.BATCH
 

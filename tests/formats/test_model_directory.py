@@ -14,7 +14,7 @@ import safetensors.numpy
 import yaml
 from reference_decoders import CONFIGS, oracle
 
-from anytime_jax.checkpoints.checksums import by_name
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_directory
 from anytime_jax.formats.model_directory import ABOUT, FORMATS, PARITY, WEIGHTS
@@ -110,7 +110,7 @@ def write(folder, name, dtype="float32", config=None):
 
 def equal(left, right):
     """Whether two trees are the same, bit by bit."""
-    left, right = by_name(left), by_name(right)
+    left, right = flatten_by_name(left), flatten_by_name(right)
     assert left.keys() == right.keys()
     return all(left[x].tobytes() == right[x].tobytes() for x in left)
 

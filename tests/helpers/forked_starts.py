@@ -224,7 +224,7 @@ def _run(order: dict) -> None:
 
 def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
     """Writes down what the process does, and kills it at the moment asked for."""
-    from anytime_jax.checkpoints.manager import Checkpoints
+    from anytime_jax.checkpoints.manager import CheckpointManager
     from anytime_jax.training import preflight, startup
     from anytime_jax.training.evaluator import Evaluator
 
@@ -267,7 +267,7 @@ def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
 
     preflight.make_program = make_program
     startup.prepare_builtin = phase("preparing", startup.prepare_builtin)
-    Checkpoints.save = phase("saving", Checkpoints.save)
+    CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):
         pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/tokens/*"

@@ -12,10 +12,10 @@ import tensorstore
 from rich.console import Console
 from small_run import dataset_fixture  # noqa: F401
 
-from anytime_jax.checkpoints.manager import Checkpoints
+from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
+from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.records import TIMINGS, read_records
-from anytime_jax.checkpoints.retention import retention
-from anytime_jax.checkpoints.verification import ARRAY_ITEMS
+from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.training import preflight, trainer
 from anytime_jax.training.progress import Display
@@ -74,7 +74,7 @@ def saved(run, step, config: Config | None = None, mesh=None):
     """What the checkpoint of a step holds."""
     config = config or small_run.config(run)
     program = small_run.program(config, mesh or small_run.mesh())
-    checkpoints = Checkpoints(run, retention(config))
+    checkpoints = CheckpointManager(run, retention_policy(config))
     restored = checkpoints.restore(step, program.abstract_state)
     checkpoints.close()
     return restored

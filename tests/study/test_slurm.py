@@ -167,7 +167,8 @@ def test_a_task_of_an_array_trains_the_run_of_its_line(arrays, start, tmp_path):
 
 def test_arrays_that_would_be_in_their_own_way_are_refused(arrays, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(
-        "anytime_jax.checkpoints.run_directory.is_held", lambda path: path.name == "constant-seed=1"
+        "anytime_jax.checkpoints.run_directory.is_locked",
+        lambda path: path.name == "constant-seed=1",
     )
     assert arrays(BRANCHES)[0] == 2
     assert "constant-seed=1 is being trained now: wait for it" in capsys.readouterr().err

@@ -14,8 +14,8 @@ from training_runs import bits, records, start
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import checksums
-from anytime_jax.checkpoints.manager import Checkpoints
-from anytime_jax.checkpoints.retention import Retention
+from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.retention import RetentionPolicy
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.data.windows import Windows
@@ -216,14 +216,14 @@ def test_checksums_bring_one_array_at_a_time(on_device, on_host, monkeypatch):
     spoiled["f25"] = jax.tree.map(
         lambda x: jax.device_put(x * jnp.nan, x.sharding), trees[1]["f25"]
     )
-    sums, bad = checksums.examine(spoiled)
+    sums, bad = checksums.checksums_and_nonfinite(spoiled)
     assert sizes[22:] == [11] + [1] * 22
     assert bad == [name for name in sums if name.startswith("f25/")]
     assert len(bad) == 11
 
 
 def saved(folder, state):
-    checkpoints = Checkpoints(folder, Retention(Clock(1, 1, 10**6), None, 2))
+    checkpoints = CheckpointManager(folder, RetentionPolicy(Clock(1, 1, 10**6), None, 2))
     checkpoints.save(state, {"samples": 0})
     return checkpoints
 
@@ -274,7 +274,7 @@ def test_a_new_average_begins_in_host_memory(on_device, tmp_path):
         UPDATES, small_run.program(given, small_run.mesh()).abstract_state
     )
     checkpoints.close()
-    assert restored.added == ("f50",)
+    assert restored.added_averages == ("f50",)
     assert kinds(restored.state) == {"pinned_host"}
     new = averaging.averages(restored.state.opt_state)["f50"]
     np.testing.assert_array_equal(new["head"], states[-1][".params['head']"])

@@ -21,7 +21,8 @@ from training_runs import (  # noqa: F401
 )
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checkpoints.verification import read_meta, saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import runs
 from anytime_jax.config import schema
 from anytime_jax.data.preparation import prepare

@@ -22,8 +22,8 @@ from training_runs import (  # noqa: F401
     whole_fixture,
 )
 
-from anytime_jax.checkpoints.checksums import digest
-from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checksums import json_digest
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import guard, preflight
 from anytime_jax.training import step as step_lib
@@ -194,7 +194,7 @@ def damage(run, step):
     meta = json.loads(file.read_text())
     meta["checksums"]["params"]["head"] += "1"
     del meta["digest"]
-    file.write_text(json.dumps({**meta, "digest": digest(meta)}))
+    file.write_text(json.dumps({**meta, "digest": json_digest(meta)}))
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_newest_good_one_named(dataset, tmp_path):

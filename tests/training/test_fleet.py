@@ -12,9 +12,9 @@ from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
 from anytime_jax import averaging
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.checkpoints.manager import restore
 from anytime_jax.checkpoints.records import TIMINGS, read_records
-from anytime_jax.checkpoints.verification import saved_steps
 from anytime_jax.errors import RunError
 from anytime_jax.training import fleet, preflight
 from anytime_jax.training.fleet import Member

@@ -12,8 +12,8 @@ from small_run import dataset_fixture  # noqa: F401
 from training_runs import after, bits, records, saved, shared_programs_fixture, start  # noqa: F401
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.manager import Restored
-from anytime_jax.checkpoints.verification import saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.manager import RestoredCheckpoint
 from anytime_jax.config import schema
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.data.windows import Windows
@@ -83,9 +83,9 @@ def is_given(tree):
 def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, dataset, tmp_path):
     mesh = small_run.mesh(8 if axes is SPLIT else 2, **axes) if axes else small_run.mesh()
     restored, program = begun(given, dataset, tmp_path / "run", mesh)
-    assert isinstance(restored, Restored)
+    assert isinstance(restored, RestoredCheckpoint)
     state = restored.state
-    assert (int(state.step), restored.meta["samples"], restored.added) == (0, 0, ())
+    assert (int(state.step), restored.meta["samples"], restored.added_averages) == (0, 0, ())
     assert is_given(state.params)
     averages = averaging.averages(state.opt_state)
     assert sorted(averages) == sorted(small_run.AVERAGES)

@@ -15,7 +15,7 @@ from forked_starts import MOMENTS, Starts
 from small_run import CHANGES, write_config
 from training_runs import bits
 
-from anytime_jax.checkpoints import verification
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
 from anytime_jax.checkpoints.records import TIMINGS, read_records
 
 
@@ -30,9 +30,9 @@ def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str
 def outcome(place: pathlib.Path):
     """All that a run leaves: every checkpoint's meta and the bits of its arrays, the records."""
     checkpoints = {}
-    for step in verification.saved_steps(place / "run"):
+    for step in checkpoint_directory.saved_steps(place / "run"):
         path = place / "run" / "checkpoints" / str(step)
-        meta = verification.read_meta(path)
+        meta = checkpoint_reader.read_meta(path)
         for name in ("config", "digest"):  # they hold the run's directory
             del meta[name]
         checkpoints[step] = (meta, bits(place / "run", step))
@@ -117,7 +117,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
                 break
             assert status == -9, start.said
             phases[start.phase] += 1
-            found = verification.survey(tmp_path / f"run{runs}" / "run")
+            found = checkpoint_directory.list_entries(tmp_path / f"run{runs}" / "run")
             half_written += any(x.kind == "half-written" for x in found)
         if status:
             complete(starts, argv)

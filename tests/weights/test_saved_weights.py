@@ -11,7 +11,7 @@ import pytest
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
-from anytime_jax.checkpoints import verification
+from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.weights import saved_weights
 from anytime_jax.weights.post_hoc import Mix
@@ -65,7 +65,7 @@ def test_a_label_is_what_was_saved(run):
         ("last", "params", "blocks/qkv"),
         ("f25", "averages", "f25/blocks/qkv"),
     ):
-        array = verification.read_arrays(path, item, {name: None})[name]
+        array = checkpoint_reader.read_arrays(path, item, {name: None})[name]
         np.testing.assert_array_equal(load(run, label)["blocks"]["qkv"], array)
 
 
@@ -218,9 +218,9 @@ def test_damage_is_named(run, folder):
     meta = copied / "checkpoints" / "40" / "meta" / "metadata"
     about = json.loads(meta.read_text("utf-8"))
     about["checksums"]["averages"]["f50/head"] = "float32[16,304] 1"
-    from anytime_jax.checkpoints.checksums import digest
+    from anytime_jax.checkpoints.checksums import json_digest
 
-    about["digest"] = digest({k: v for k, v in about.items() if k != "digest"})
+    about["digest"] = json_digest({k: v for k, v in about.items() if k != "digest"})
     meta.write_text(json.dumps(about), encoding="utf-8")
     with pytest.raises(RunError, match="averages/f50/head is damaged"):
         saved_weights.read(saved, Mix((lie,), (1.0,)))

@@ -1,0 +1,75 @@
+"""Checkpoint directory of a run: its entries and their sizes. No array is read, nothing changed."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+DIRECTORY = "checkpoints"
+DAMAGED_SUFFIX = ".damaged"  # of a checkpoint that was set aside
+_COMPLETE_MARK = "_CHECKPOINT_METADATA"  # the file that Orbax writes last
+_TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # of a save in progress
+
+EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An entry of a checkpoint directory.
+
+    Attributes:
+      path: its path.
+      step: the step of the checkpoint; None for a foreign file.
+      kind: "complete"; "incomplete", a step's directory that is empty or lacks Orbax's last file;
+        "half-written", a save in progress or cut short; "set aside" as damaged; "foreign".
+    """
+
+    path: Path
+    step: int | None
+    kind: EntryKind
+
+
+def list_entries(run_dir: str | Path) -> list[Entry]:
+    """Returns the entries of a run's checkpoint directory by step, foreign files last."""
+    directory = Path(run_dir).absolute() / DIRECTORY
+    entries = [classify(path) for path in directory.iterdir()] if directory.is_dir() else []
+    return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
+
+
+def classify(path: Path) -> Entry:
+    """Returns the entry at a path."""
+    step, _, suffix = path.name.partition(".")
+    kind: EntryKind = "foreign"
+    if step.isdecimal() and path.is_dir():
+        if not suffix:
+            kind = "complete" if (path / _COMPLETE_MARK).exists() else "incomplete"
+        elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():
+            kind = "half-written"
+        elif f".{suffix}".startswith(DAMAGED_SUFFIX):
+            kind = "set aside"
+    return Entry(path, None if kind == "foreign" else int(step), kind)
+
+
+def saved_steps(run_dir: str | Path) -> list[int]:
+    """Returns the steps of a run's complete checkpoints, ascending."""
+    return [x.step for x in list_entries(run_dir) if x.kind == "complete" and x.step is not None]
+
+
+def checkpoint_path(run_dir: str | Path, step: int) -> Path:
+    """Returns the path of the checkpoint of a step."""
+    return Path(run_dir).absolute() / DIRECTORY / str(step)
+
+
+def disk_usage(path: Path, blocks: bool = False) -> int:
+    """Returns the bytes of a file, or of all files below a directory.
+
+    Args:
+      path: the file or the directory.
+      blocks: count the disk blocks allocated, rather than the lengths of the files.
+    """
+    total = 0
+    for file in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting it
+            stat = file.stat()
+            total += 512 * stat.st_blocks if blocks else stat.st_size * file.is_file()
+    return total
