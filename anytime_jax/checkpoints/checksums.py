@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.distributed.sharding import is_in_host_memory, to_device_memory
 
 

@@ -113,9 +113,9 @@ def check(study: Study) -> list[Task]:
 
 def _check_directory(task: Task, data: dict[str, str]) -> None:
     """Checks that a run's directory is new, or its own, and that its data are those of others."""
-    theirs = run_directory.read(task.run.run_dir)
+    theirs = run_directory.read_identity(task.run.run_dir)
     if theirs is None:
-        run_directory.check(task.run.run_dir, {})
+        run_directory.check_identity(task.run.run_dir, {})
         return
     fingerprint = str(theirs.get("data.fingerprint"))
     if not task.config.branch.data:
@@ -132,7 +132,7 @@ def _check_directory(task: Task, data: dict[str, str]) -> None:
         if task.start in checkpoint_directory.saved_steps(from_run):
             path = from_run / checkpoint_directory.DIRECTORY / str(task.start)
             ours["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
-    run_directory.check(task.run.run_dir, ours)
+    run_directory.check_identity(task.run.run_dir, ours)
 
 
 def _check_trunk(task: Task, trunk: Task | None) -> None:
@@ -141,7 +141,7 @@ def _check_trunk(task: Task, trunk: Task | None) -> None:
         return
     from_run = Path(task.config.branch.from_run)
     if trunk is None:
-        if not (from_run / run_directory.FILE).exists() and not task.is_finished:
+        if not (from_run / run_directory.RUN_FILE).exists() and not task.is_finished:
             raise InputError(
                 f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
                 "on disk: add the trunk to the study, or train it"

@@ -96,7 +96,8 @@ def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
     check_alike(folder / name, alone / name)
     abstract = make_program(members[place].config, small_run.mesh()).abstract_state
     found, expected = (
-        restore_checkpoint(path / name / "checkpoints" / str(goal), abstract) for path in (folder, alone)
+        restore_checkpoint(path / name / "checkpoints" / str(goal), abstract)
+        for path in (folder, alone)
     )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
@@ -112,7 +113,10 @@ def test_the_runs_are_not_one(whole):
     """Or all that is compared above would show nothing."""
     folder, members, _ = whole
     abstract = make_program(members[0].config, small_run.mesh()).abstract_state
-    states = [restore_checkpoint(folder / x / "checkpoints" / "8", abstract).state for x in ("plain", "own")]
+    states = [
+        restore_checkpoint(folder / x / "checkpoints" / "8", abstract).state
+        for x in ("plain", "own")
+    ]
     for tree in ("params", "averages"):
         one, other = (
             state.params if tree == "params" else averaging.averages(state.opt_state)["f6.25"]
