@@ -160,7 +160,7 @@ def test_gaps_are_relative_to_the_cosine_tuned_at_each_length(comparison):
     run = comparison.best(0.1)
     problem = comparison.problem
     for at, length in list(enumerate(comparison.lengths))[::2]:
-        cosines = [schedules.Cosine(c / problem.trace, length, floor=0.1) for c in GRID]
+        cosines = [schedules.FixedHorizon(c / problem.trace, length, floor=0.1) for c in GRID]
         envelope = excess_risk(problem, cosines, [], [length]).excess(0.1, "last").min()
         assert comparison.tuned(ENVELOPE, 0.1)[0][at] == pytest.approx(envelope, rel=1e-9)
         schedule = run.family.schedule(run.multiplier / problem.trace)

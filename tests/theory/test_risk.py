@@ -262,7 +262,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"averages": [6.25, 6.25]}, "'f6.25' is taken"),
         ({"averages": [LastFraction(0.5), LastFraction(0.5)]}, "'last50%' is given twice"),
         ({"averages": ["f25"]}, "'f25' is not an averaging rule"),
-        ({"schedule": schedules.Cosine(0.1, 9)}, "checkpoint 10 is past the horizon of a Cosine"),
+        ({"schedule": schedules.FixedHorizon(0.1, 9)}, "checkpoint 10 is past the horizon"),
     ],
     ids=str,
 )
