@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
