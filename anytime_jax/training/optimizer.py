@@ -13,21 +13,13 @@ from anytime_jax.training.guard import freeze_if_bad, skip_bad_updates
 
 
 class Hyperparameters(NamedTuple):
-    """What an `OptimizerConfig` says, for a program that takes some of it as data.
-
-    Attributes:
-      b1: decay of the first moment, a float or a float32 scalar.
-      b2: decay of the second moment, likewise.
-      epsilon: added to the root of the second moment, likewise.
-      weight_decay: decoupled decay of every parameter, a float.
-      clip_norm: largest global norm of the gradient, a float.
-    """
+    """An `OptimizerConfig` some of whose values may be float32 arrays, as in a fleet's program."""
 
     b1: Any
     b2: Any
     epsilon: Any
-    weight_decay: Any
-    clip_norm: Any
+    weight_decay: float
+    clip_norm: float
 
 
 def make_optimizer(
@@ -37,70 +29,55 @@ def make_optimizer(
     guard: GuardConfig,
     average_every: int = 1,
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns AdamW with a clip by global norm before it and the averages of the weights after it.
+    """Returns AdamW, clipped by global norm and guarded, followed by the averages of the weights.
 
-    Its `update` takes the loss as `value` and the norm of the gradient as `grad_norm`: an update
-    that the guard finds bad is zero. With `update_averages`, a Python bool, the program has
-    no condition for moving them (`averaging.average_params`).
-
-    Args:
-      config: Adam's constants and the clip.
-      schedule: the learning rate.
-      averages: averaging rules by label.
-      guard: what a bad update is.
-      average_every: updates from one move of the averages to the next.
+    Its `update` takes the loss as `value`, the norm of the gradient as `grad_norm`, and optionally
+    `update_averages` (see `averaging.average_params`).
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
     """
-    decay = optax.add_decayed_weights(config.weight_decay) if config.weight_decay else None
-    parts = [
+    decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []
+    adamw = optax.chain(
         _clip(config.clip_norm),
         _scale_by_adam(config.b1, config.b2, config.epsilon),
-        decay,
+        *decay,
         optax.scale_by_learning_rate(schedule),
-    ]
-    adamw = optax.chain(*(part for part in parts if part is not None))
+    )
     # The averages come last: they must see the final updates.
     return optax.chain(
         skip_bad_updates(adamw, guard), averaging.average_params(averages, average_every)
     )
 
 
-def _clip(largest: float) -> optax.GradientTransformationExtraArgs:
-    """Scales what is longer than `largest` to that length; its norm is given as `grad_norm`.
+def _clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """`optax.clip_by_global_norm` for a norm already known, `grad_norm`.
 
-    One factor for every element is a part of whatever reads the gradient. Optax divides each by the
-    norm, and XLA stores the quotients.
+    One factor for every element fuses into whatever reads the gradient. Optax divides each element
+    by the norm, and XLA stores the quotients.
     """
 
     def update(
-        updates: optax.Updates,
-        state: Any,
-        params: optax.Params | None = None,
-        **extra: Any,
+        updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
     ) -> tuple[optax.Updates, Any]:
         del params
-        scale = jnp.minimum(1.0, largest / extra["grad_norm"])
+        scale = jnp.minimum(1.0, max_norm / extra["grad_norm"])
         return jax.tree.map(lambda x: x * scale, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
 def _scale_by_adam(b1: Any, b2: Any, epsilon: Any) -> optax.GradientTransformationExtraArgs:
-    """Optax's Adam, whose moments stay as they were where `bad`; the update is made from those."""
+    """`optax.scale_by_adam` whose moments stay if `bad`, and whose update is made from those."""
     adam = optax.scale_by_adam(b1, b2, epsilon)
 
     def update(
-        updates: optax.Updates,
-        state: Any,
-        params: optax.Params | None = None,
-        **extra: Any,
+        updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
     ) -> tuple[optax.Updates, Any]:
         del params
-        _, moved = adam.update(updates, state)
-        kept = freeze_if_bad(extra["bad"], moved, state)
-        mean = optax.tree.bias_correction(kept.mu, b1, kept.count)
-        square = optax.tree.bias_correction(kept.nu, b2, kept.count)
-        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), kept
+        _, new_state = adam.update(updates, state)
+        state = freeze_if_bad(extra["bad"], new_state, state)
+        mean = optax.tree.bias_correction(state.mu, b1, state.count)
+        square = optax.tree.bias_correction(state.nu, b2, state.count)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), state
 
     return optax.GradientTransformationExtraArgs(adam.init, update)

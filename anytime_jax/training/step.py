@@ -1,6 +1,6 @@
-"""One update, one evaluation: the compiled functions and the state they pass on.
+"""Training step and evaluation step: the jitted functions of a run and its initial state.
 
-Legend of shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches.
+Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches.
 """
 
 import dataclasses
@@ -29,16 +29,13 @@ Metrics = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The compiled functions of a run on a mesh.
-
-    The averages move at updates whose number is a multiple of `config.average_every`; elsewhere
-    they stay in their buffers, at most average_every - 1 updates old.
+    """The jitted functions of a run on a mesh; each compiles when first called.
 
     Attributes:
-      init: makes the first state.
-      abstract_state: its shapes, types and placement, without any array.
-      state_shardings: where every leaf of the state lives.
-      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, the state donated;
+      init: makes the initial state.
+      abstract_state: its shapes, types and shardings, without any array.
+      state_shardings: the sharding of every leaf of the state.
+      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`; donates the state.
         `update_averages` is a Python bool, and each of its two values a program of its own.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
@@ -51,113 +48,110 @@ class Program:
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run; each is compiled when first called.
-
-    Args:
-      config: the run.
-      mesh: the device mesh.
-
-    Raises:
-      ValueError: if the mesh does not divide the parameters.
-    """
+    """Returns the functions of a run; raises ValueError if the mesh does not divide a parameter."""
 
     def init() -> TrainState:
         return init_state(config, jax.random.key(config.seed))
 
     shapes = jax.eval_shape(init)
-    placement = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
-    fetched = averaging.averages(placement.opt_state)
+    shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    average_shardings = None
     if config.average_memory == "host":
-        kept = averaging.replace_averages(placement.opt_state, sharding.with_host_memory(fetched))
-        placement = placement._replace(opt_state=kept)
-    else:
-        fetched = None
+        average_shardings = averaging.averages(shardings.opt_state)
+        on_host = sharding.with_host_memory(average_shardings)
+        opt_state = averaging.replace_averages(shardings.opt_state, on_host)
+        shardings = shardings._replace(opt_state=opt_state)
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
-        placement,
+        shardings,
     )
-    rows, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     constrain = sharding.ShardingConstraint(mesh)
+    update = functools.partial(
+        train_step, config, config.schedule, config.optimizer, constrain, average_shardings
+    )
     return Program(
-        init=jax.jit(init, out_shardings=placement, compiler_options=fast_compile_options(mesh)),
+        init=jax.jit(init, out_shardings=shardings, compiler_options=fast_compile_options(mesh)),
         abstract_state=abstract_state,
-        state_shardings=placement,
+        state_shardings=shardings,
         train_step=jax.jit(
-            functools.partial(
-                train_step, config, config.schedule, config.optimizer, constrain, fetched
-            ),
-            static_argnums=2,  # by position: where places are given, JAX takes no keywords
-            in_shardings=(placement, rows),
-            out_shardings=(placement, whole),
+            update,
+            static_argnums=2,  # by position: with in_shardings, JAX takes no keywords
+            in_shardings=(shardings, rows),
+            out_shardings=(shardings, replicated),
             donate_argnums=0,
         ),
         eval_step=jax.jit(
             functools.partial(eval_step, config.model, constrain),
-            in_shardings=(placement.params, rows, rows),
-            out_shardings=whole,
+            in_shardings=(shardings.params, rows, rows),
+            out_shardings=replicated,
         ),
     )
 
 
 def init_state(config: Config, key: jax.Array) -> TrainState:
-    """Returns the state that a run begins with, its random weights made from a key."""
+    """Returns the state before the first update, with random weights."""
     params = decoder.init_params(config.model, key)
     opt_state = _optimizer(config, config.schedule, config.optimizer).init(params)
     return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
 
 def _optimizer(
-    config: Config, schedule: Callable[[Any], Any], numbers: OptimizerConfig | Hyperparameters
+    config: Config, schedule: Callable[[Any], Any], optimizer: OptimizerConfig | Hyperparameters
 ) -> optax.GradientTransformationExtraArgs:
-    rest = config.averages, config.guard, config.average_every
-    return make_optimizer(numbers, schedule, *rest)
+    return make_optimizer(optimizer, schedule, config.averages, config.guard, config.average_every)
 
 
 def fast_compile_options(mesh: Mesh) -> dict[str, int]:
-    """Returns how XLA is to compile what runs once: on a CPU in half the time, to the same numbers.
+    """Compiler options for programs that run once: on a CPU, half the time to compile.
 
-    Of the levels of optimisation, 1 is the lowest that gives the bits of the highest. What
-    XLA_FLAGS says of it stands.
+    Optimization level 1 is the lowest whose results are bitwise those of the default, 3; level 0
+    differs in last bits. A level set in XLA_FLAGS is left alone.
     """
-    name = "xla_backend_optimization_level"
-    chosen = name in os.environ.get("XLA_FLAGS", "")
-    return {} if chosen or mesh.devices.flat[0].platform != "cpu" else {name: 1}
+    option = "xla_backend_optimization_level"
+    is_set = option in os.environ.get("XLA_FLAGS", "")
+    return {} if is_set or mesh.devices.flat[0].platform != "cpu" else {option: 1}
 
 
 def train_step(
     config: Config,
     schedule: Callable[[jax.Array], jax.Array],
-    numbers: OptimizerConfig | Hyperparameters,
+    optimizer: OptimizerConfig | Hyperparameters,
     constrain: sharding.ShardingConstraint,
-    fetched: Any,
+    average_shardings: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
     update_averages: bool = True,
 ) -> tuple[TrainState, Metrics]:
-    """Makes one update; see `Program.train_step`.
+    """Makes one update.
 
     Args:
-      config: the run.
-      schedule: its learning rate, by the updates done.
-      numbers: its optimizer's.
-      constrain: says where arrays lie on the devices.
-      fetched: where averages that are kept in host memory go for the update; None elsewhere.
-      state: what the update changes.
+      config: the run; `schedule` and `optimizer` replace its own.
+      schedule: learning rate by the number of updates done.
+      optimizer: Adam's constants and the clip.
+      constrain: sharding of arrays inside the program.
+      average_shardings: device shardings of averages kept in host memory; None for other averages.
+      state: the state before the update.
       tokens_BxT: a batch of windows.
-      update_averages: whether the averages move.
+      update_averages: whether this update is one at which the averages move.
     """
-    # A batch that has grown is computed in more parts of the same size.
+    # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
     value_and_grad = jax.value_and_grad(functools.partial(batch_mean_loss, config.model, constrain))
     loss, grads = _accumulate(value_and_grad, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
-    held = state.opt_state
-    if update_averages and fetched is not None:  # the output's sharding takes them back
-        trees = jax.device_put(averaging.averages(held), fetched)
-        held = averaging.replace_averages(held, trees)
-    updates, opt_state = _optimizer(config, schedule, numbers).update(
-        grads, held, state.params, value=loss, grad_norm=grad_norm, update_averages=update_averages
+    opt_state = state.opt_state
+    if update_averages and average_shardings is not None:  # out_shardings return them to the host
+        averages = jax.device_put(averaging.averages(opt_state), average_shardings)
+        opt_state = averaging.replace_averages(opt_state, averages)
+    updates, opt_state = _optimizer(config, schedule, optimizer).update(
+        grads,
+        opt_state,
+        state.params,
+        value=loss,
+        grad_norm=grad_norm,
+        update_averages=update_averages,
     )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
@@ -166,7 +160,7 @@ def train_step(
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),
-        "recent_loss": before.mean,
+        "recent_loss": before.loss_mean,
         "spiked": after.spikes - before.spikes,
         "spikes": after.spikes,
         "skipped": after.skipped,
@@ -182,19 +176,19 @@ def _accumulate(
     tokens_BxT: jax.Array,
     microbatches: int,
 ) -> tuple[jax.Array, Any]:
-    """Loss and gradient of a batch, computed in equal parts one after another."""
+    """Loss and gradient of a batch, one microbatch after another."""
     if microbatches == 1:
         return value_and_grad(params, tokens_BxT)
     B, T = tokens_BxT.shape
-    # Row i goes to part i mod M, so that every device keeps a share of each part.
-    parts_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
+    # Row i goes to microbatch i mod M, so that every device keeps a share of each.
+    tokens_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
 
-    def add(total: Any, part_BxT: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, value_and_grad(params, part_BxT)), None
+    def add(total: Any, tokens_BxT: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, value_and_grad(params, tokens_BxT)), None
 
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(value_and_grad, params, parts_MxBxT[0]))
-    total, _ = jax.lax.scan(add, zero, parts_MxBxT)
-    return jax.tree.map(lambda x: x / microbatches, total)
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(value_and_grad, params, tokens_MxBxT[0]))
+    total, _ = jax.lax.scan(add, zero, tokens_MxBxT)
+    return jax.tree.map(lambda leaf: leaf / microbatches, total)
 
 
 def eval_step(
@@ -216,7 +210,7 @@ def batch_token_losses(
     tokens_BxT: jax.Array,
 ) -> jax.Array:
     """Returns the loss in nats of every token of a batch of windows, float32 of shape BxL."""
-    return token_losses_from_hidden(*_before_loss(config, constrain, params, tokens_BxT))
+    return token_losses_from_hidden(*_loss_inputs(config, constrain, params, tokens_BxT))
 
 
 def batch_mean_loss(
@@ -225,17 +219,17 @@ def batch_mean_loss(
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    """Returns the mean of `batch_token_losses`, made for its gradient."""
-    return mean_loss_from_hidden(*_before_loss(config, constrain, params, tokens_BxT))
+    """Returns the mean of `batch_token_losses`, with a cheaper gradient."""
+    return mean_loss_from_hidden(*_loss_inputs(config, constrain, params, tokens_BxT))
 
 
-def _before_loss(
+def _loss_inputs(
     config: decoder.ModelConfig,
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.ShardingConstraint]:
-    """What a loss is made from: hidden_BxLxD, head_DxV, targets_BxL, and how."""
+    """Hidden states, head and targets, with the arithmetic of the loss."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain)
     return hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain

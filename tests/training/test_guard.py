@@ -1,4 +1,4 @@
-"""The guard, against the same written in NumPy; and no bad update in weights, moments, averages."""
+"""Guard against bad updates: against the same rule in NumPy, and in every part of the state."""
 
 import functools
 
@@ -15,43 +15,51 @@ from anytime_jax.training.guard import LOSS_WINDOW, get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 PARAMS = {"w": jnp.asarray(np.linspace(-1, 1, 12).reshape(3, 4), jnp.float32)}
-
-
+ONES = jax.tree.map(jnp.ones_like, PARAMS)
 RULES = averaging.label_rules([6.25, 25.0])
-DECAY = 0.1  # it moves weights without any gradient
+DECAY = 0.1  # changes weights without any gradient
 
 
 def optimizer(skip="nothing", spike=6.0, clip_norm=1.0):
-    """What a run is trained with, so that whatever it keeps is seen here."""
+    """The optimizer of a run, so that all its state is checked here."""
     config = OptimizerConfig(0.9, 0.95, 1e-8, DECAY, clip_norm)
-    guard = GuardConfig(skip, spike, 3)
-    return make_optimizer(config, schedules.constant(1e-2), RULES, guard)
+    return make_optimizer(config, schedules.constant(1e-2), RULES, GuardConfig(skip, spike, 3))
 
 
-def run(losses, gradients=None, **keywords):
-    """The states before and after updates with such losses; gradients of ones if none are given."""
-    transform = optimizer(**keywords)
-    update = jax.jit(functools.partial(updated, transform))
-    states = [begun(transform)]
-    for i, loss in enumerate(losses):
-        grads = jax.tree.map(jnp.ones_like, PARAMS) if gradients is None else gradients[i]
-        states.append(update(states[-1], jnp.float32(loss), grads))
-    return states
-
-
-def begun(transform):
+def init(transform):
     return TrainState(jnp.zeros((), jnp.int32), PARAMS, transform.init(PARAMS))
 
 
-def updated(transform, state, loss, grads):
-    made, opt_state = transform.update(
+def update(transform, state, loss, grads):
+    updates, opt_state = transform.update(
         grads, state.opt_state, state.params, value=loss, grad_norm=optax.tree.norm(grads)
     )
-    return TrainState(state.step + 1, optax.apply_updates(state.params, made), opt_state)
+    return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
 
-def guards(losses, **keywords):
-    return [get_guard_state(state.opt_state) for state in run(losses, **keywords)]
+def train(losses, gradients=None, **settings):
+    """The states before and after updates with such losses and gradients (by default ones)."""
+    transform = optimizer(**settings)
+    compiled = jax.jit(functools.partial(update, transform))
+    states = [init(transform)]
+    for i, loss in enumerate(losses):
+        grads = ONES if gradients is None else gradients[i]
+        states.append(compiled(states[-1], jnp.float32(loss), grads))
+    return states
+
+
+def guard_states(losses, **settings):
+    return [get_guard_state(state.opt_state) for state in train(losses, **settings)]
+
+
+def assert_only_counts_changed(before, after):
+    """In the state inside the guard."""
+    before, after = (get_guard_state(state.opt_state).inner_state for state in (before, after))
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        is_count = "count" in jax.tree_util.keystr(path)
+        np.testing.assert_array_equal(old + 1 if is_count else old, new)
 
 
 @pytest.mark.parametrize(
@@ -59,127 +67,124 @@ def guards(losses, **keywords):
     [(np.nan, 1.0), (np.inf, 1.0), (2.0, np.nan), (2.0, np.inf), (2.0, -np.inf), (2.0, 1e30)],
 )
 @pytest.mark.parametrize("skip", ["nothing", "nonfinite", "spikes"])
-def test_a_bad_update_reaches_nothing_but_the_counts(loss, gradient, skip):
+def test_bad_update_changes_only_counts(loss, gradient, skip):
     """1e30: its square, and so the norm, is infinite in float32."""
-    one_bad = jnp.ones((3, 4)).at[1, 2].set(gradient)
-    gradients = [{"w": jnp.ones((3, 4))}, {"w": one_bad}, {"w": -jnp.ones((3, 4))}]
-    start, good, bad, after = run([2.0, loss, 2.0], gradients, skip=skip)
+    bad_gradient = {"w": jnp.ones((3, 4)).at[1, 2].set(gradient)}
+    gradients = [ONES, bad_gradient, jax.tree.map(jnp.negative, ONES)]
+    start, good, bad, after = train([2.0, loss, 2.0], gradients, skip=skip)
     assert not np.array_equal(start.params["w"], good.params["w"])
     np.testing.assert_array_equal(good.params["w"], bad.params["w"])
-    assert_only_counts_moved(good, bad)
+    assert_only_counts_changed(good, bad)
     # The averages take the same weights in once more, as the formula says.
     for label, rule in RULES.items():
-        thetas = [np.float64(s.params["w"]) for s in (start, good, bad, after)]
-        wanted = sum(w * x for w, x in zip(rule.kernel(3), thetas, strict=True))
-        found = averaging.averages(after.opt_state)[label]["w"]
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-7)
-    guard = get_guard_state(after.opt_state)
-    assert (int(guard.skipped), int(guard.consecutive_skips)) == (1, 0)
-    assert int(get_guard_state(bad.opt_state).consecutive_skips) == 1
+        weights = [np.float64(s.params["w"]) for s in (start, good, bad, after)]
+        expected = sum(k * w for k, w in zip(rule.kernel(3), weights, strict=True))
+        average = averaging.averages(after.opt_state)[label]["w"]
+        np.testing.assert_allclose(average, expected, rtol=0, atol=2e-7)
+    guards = [get_guard_state(state.opt_state) for state in (bad, after)]
+    assert [int(guard.consecutive_skips) for guard in guards] == [1, 0]
+    assert int(guards[-1].skipped) == 1
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after))
 
 
-def assert_only_counts_moved(before, after):
-    """In what the guard watches over."""
-    before, after = (get_guard_state(state.opt_state).inner for state in (before, after))
-    for (path, x), y in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        count = "count" in jax.tree_util.keystr(path)
-        np.testing.assert_array_equal(x + 1 if count else x, y)
-
-
-def test_a_bad_update_of_one_run_of_several_reaches_no_other():
+def test_bad_update_under_vmap_leaves_other_runs_alone():
     transform = optimizer()
-    update = functools.partial(updated, transform)
-    both = jax.jit(jax.vmap(update, in_axes=(None, 0, None)))
-    good, grads = begun(transform), jax.tree.map(jnp.ones_like, PARAMS)
-    good = update(good, jnp.float32(2.0), grads)
-    made = both(good, jnp.float32([np.nan, 2.0]), grads)
-    bad, alone = (jax.tree.map(lambda x, i=i: x[i], made) for i in range(2))
-    np.testing.assert_array_equal(bad.params["w"], good.params["w"])
-    assert_only_counts_moved(good, bad)
-    wanted = jax.jit(update)(good, jnp.float32(2.0), grads)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), alone, wanted)
+    update_one = functools.partial(update, transform)
+    update_two = jax.jit(jax.vmap(update_one, in_axes=(None, 0, None)))
+    start = update_one(init(transform), jnp.float32(2.0), ONES)
+    states = update_two(start, jnp.float32([np.nan, 2.0]), ONES)
+    bad, good = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(2))
+    np.testing.assert_array_equal(bad.params["w"], start.params["w"])
+    assert_only_counts_changed(start, bad)
+    expected = jax.jit(update_one)(start, jnp.float32(2.0), ONES)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), good, expected)
 
 
 @pytest.mark.parametrize(("clip_norm", "rtol"), [(10.0, 0.0), (3.0, 3e-7)])
-def test_without_anything_bad_it_is_adamw(clip_norm, rtol):
-    """To the bit, but where some gradients are clipped: Optax's own clip rounds otherwise."""
+def test_good_updates_are_those_of_adamw(clip_norm, rtol):
+    """Bitwise, except where gradients are clipped: Optax's own clip rounds differently."""
     rng = np.random.RandomState(0)
     gradients = [{"w": jnp.asarray(rng.standard_normal((3, 4)), jnp.float32)} for _ in range(20)]
     adamw = optax.adamw(1e-2, 0.9, 0.95, weight_decay=DECAY)
-    plain = optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
-    params, state = PARAMS, plain.init(PARAMS)
+    reference = optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+    params, state = PARAMS, reference.init(PARAMS)
     for grads in gradients:
-        updates, state = jax.jit(plain.update)(grads, state, params)
+        updates, state = jax.jit(reference.update)(grads, state, params)
         params = optax.apply_updates(params, updates)
-    found = run(np.ones(20), gradients, clip_norm=clip_norm)[-1].params["w"]
-    np.testing.assert_allclose(found, params["w"], rtol=rtol, atol=0)
+    actual = train(np.ones(20), gradients, clip_norm=clip_norm)[-1].params["w"]
+    np.testing.assert_allclose(actual, params["w"], rtol=rtol, atol=0)
     norms = [float(optax.tree.norm(grads)) for grads in gradients]
     assert min(norms) < clip_norm
     assert (max(norms) > clip_norm) == (rtol > 0)
 
 
-def reference(losses, spike, skips):
-    """Mean, standard deviation and flags before every loss, in float64."""
+def reference_guard(losses, spike, skips_spikes):
+    """Mean, standard deviation, spike and bad before every loss, in float64."""
     mean = variance = 0.0
-    taken, rows = 0, []
+    count, rows = 0, []
     for loss in losses:
-        spread = max(np.sqrt(variance), 1e-3 * abs(mean))
-        top = mean + spike * spread if taken >= LOSS_WINDOW else np.inf
-        spiked = bool(np.isfinite(loss) and loss > top)
-        bad = not np.isfinite(loss) or (skips and spiked)
-        rows.append((mean, np.sqrt(variance), spiked, bad))
+        deviation = max(np.sqrt(variance), 1e-3 * abs(mean))
+        threshold = mean + spike * deviation if count >= LOSS_WINDOW else np.inf
+        is_spike = bool(np.isfinite(loss) and loss > threshold)
+        is_bad = not np.isfinite(loss) or (skips_spikes and is_spike)
+        rows.append((mean, np.sqrt(variance), is_spike, is_bad))
         if np.isfinite(loss):
-            taken += 1
-            weight = 1 / min(taken, LOSS_WINDOW)
-            x = min(loss, top)
-            # Of a distribution and one more number, each with its weight.
-            new_mean = (1 - weight) * mean + weight * x
-            second = (1 - weight) * (variance + mean**2) + weight * x**2
-            mean, variance = new_mean, max(second - new_mean**2, 0.0)
+            count += 1
+            weight = 1 / min(count, LOSS_WINDOW)
+            loss = min(loss, threshold)
+            # Moments of the old distribution and one more number, weighted.
+            second = (1 - weight) * (variance + mean**2) + weight * loss**2
+            mean = (1 - weight) * mean + weight * loss
+            variance = max(second - mean**2, 0.0)
     return rows
 
 
 @pytest.mark.parametrize("skip", ["nonfinite", "spikes"])
-def test_mean_spread_spikes_and_skips_are_those_of_the_reference(skip):
+def test_statistics_spikes_and_skips_match_reference(skip):
     rng = np.random.RandomState(1)
     losses = 3 + 2 * np.exp(-np.arange(400) / 80) + 0.05 * rng.standard_normal(400)
-    losses[50] = 40.0  # too early to be known as a spike
+    losses[50] = 40.0  # too early to count as a spike
     losses[200], losses[201], losses[300], losses[350] = 20.0, np.nan, 25.0, np.inf
-    found = guards(losses, skip=skip)
-    wanted = reference(losses, 6.0, skip == "spikes")
-    for i, (mean, spread, spiked, bad) in enumerate(wanted):
-        assert float(found[i].mean) == pytest.approx(mean, rel=1e-5)
-        assert float(jnp.sqrt(found[i].variance)) == pytest.approx(spread, rel=1e-3, abs=1e-6)
-        assert int(found[i + 1].spikes - found[i].spikes) == spiked
-        assert int(found[i + 1].skipped - found[i].skipped) == bad
-    assert int(found[-1].spikes) == 2
-    assert int(found[-1].skipped) == (4 if skip == "spikes" else 2)
+    states = guard_states(losses, skip=skip)
+    rows = reference_guard(losses, 6.0, skip == "spikes")
+    for (mean, deviation, is_spike, is_bad), old, new in zip(
+        rows, states, states[1:], strict=False
+    ):
+        assert float(old.loss_mean) == pytest.approx(mean, rel=1e-5)
+        assert float(old.loss_variance) ** 0.5 == pytest.approx(deviation, rel=1e-3, abs=1e-6)
+        assert int(new.spikes - old.spikes) == is_spike
+        assert int(new.skipped - old.skipped) == is_bad
+    assert int(states[-1].spikes) == 2
+    assert int(states[-1].skipped) == (4 if skip == "spikes" else 2)
 
 
-def test_noise_is_no_spike():
+def test_noise_is_not_a_spike():
     losses = 3 + 0.05 * np.random.RandomState(2).standard_normal(3000)
-    assert int(guards(losses)[-1].spikes) == 0
+    assert int(guard_states(losses)[-1].spikes) == 0
 
 
-def test_a_loss_that_hardly_moves_spikes_by_no_rounding():
+def test_rounding_of_constant_loss_is_not_a_spike():
     losses = np.full(300, 3.0, np.float32)
     losses[200::7] = np.nextafter(np.float32(3), np.float32(4))
     losses[299] = 3.2
-    assert [int(g.spikes) for g in guards(losses)[-2:]] == [0, 1]
+    assert [int(state.spikes) for state in guard_states(losses)[-2:]] == [0, 1]
 
 
-def test_updates_passed_over_in_a_row_are_counted():
-    found = guards([1.0, np.nan, np.nan, 1.0, np.nan])
-    assert [int(guard.consecutive_skips) for guard in found] == [0, 0, 1, 2, 0, 1]
-    assert [int(guard.skipped) for guard in found] == [0, 0, 1, 2, 2, 3]
+def test_consecutive_skips_are_counted():
+    states = guard_states([1.0, np.nan, np.nan, 1.0, np.nan])
+    assert [int(state.consecutive_skips) for state in states] == [0, 0, 1, 2, 0, 1]
+    assert [int(state.skipped) for state in states] == [0, 0, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
-    "given", [("all", 6.0, 10), ("nothing", 0.0, 10), ("nothing", np.nan, 10), ("nothing", 6.0, 0)]
+    ("settings", "name"),
+    [
+        (("all", 6.0, 10), "skip"),
+        (("nothing", 0.0, 10), "spike"),
+        (("nothing", np.nan, 10), "spike"),
+        (("nothing", 6.0, 0), "limit"),
+    ],
 )
-def test_bad_settings_are_refused(given):
-    with pytest.raises(ValueError, match="is not allowed"):
-        GuardConfig(*given)
+def test_guard_config_rejects_bad_values(settings, name):
+    with pytest.raises(ValueError, match=name):
+        GuardConfig(*settings)
