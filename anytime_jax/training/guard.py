@@ -47,7 +47,7 @@ def skip_bad_updates(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns `inner` with bad updates replaced by zero.
 
-    `update` takes the loss as `value` and the norm of the gradient as `grad_norm`. It passes them on
+    `update` takes the loss as `value` and the norm of the gradient as `grad_norm`. It passes them
     to `inner` together with `bad`, a bool scalar. `inner` has to pass its state through
     `freeze_if_bad` and make its update from the result. Were the state selected here instead, XLA
     would compute the moments twice, for the update and for the state, and copy the old ones.
@@ -58,9 +58,9 @@ def skip_bad_updates(
 
     def init(params: optax.Params) -> GuardState:
         # Separate arrays: a buffer shared by two leaves could not be donated.
-        floats = (jnp.zeros((), jnp.float32) for _ in range(2))
-        counts = (jnp.zeros((), jnp.int32) for _ in range(4))
-        return GuardState(*floats, *counts, inner.init(params))
+        mean, variance = (jnp.zeros((), jnp.float32) for _ in range(2))
+        counts = [jnp.zeros((), jnp.int32) for _ in range(4)]
+        return GuardState(mean, variance, *counts, inner_state=inner.init(params))
 
     def update(
         updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
@@ -94,7 +94,7 @@ def freeze_if_bad(bad: jax.Array, new_state: Any, old_state: Any) -> Any:
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
-    """Returns the loss above which the next one is a spike; infinite before `LOSS_WINDOW` losses."""
+    """Returns the loss above which the next is a spike; infinite before `LOSS_WINDOW` losses."""
     deviation = jnp.maximum(
         jnp.sqrt(state.loss_variance), _LEAST_DEVIATION * jnp.abs(state.loss_mean)
     )

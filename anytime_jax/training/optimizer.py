@@ -18,8 +18,8 @@ class Hyperparameters(NamedTuple):
     b1: Any
     b2: Any
     epsilon: Any
-    weight_decay: float
-    clip_norm: float
+    weight_decay: Any
+    clip_norm: Any
 
 
 def make_optimizer(

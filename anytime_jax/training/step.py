@@ -35,8 +35,8 @@ class Program:
       init: makes the initial state.
       abstract_state: its shapes, types and shardings, without any array.
       state_shardings: the sharding of every leaf of the state.
-      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`; donates the state.
-        `update_averages` is a Python bool, and each of its two values a program of its own.
+      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, donating the
+        state. `update_averages` is a Python bool, and each of its two values a program of its own.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
