@@ -21,7 +21,7 @@ from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import plan, run_figure
-from anytime_jax.study.tasks import Task, check, log_file
+from anytime_jax.study.tasks import Task, log_file, make_tasks
 from anytime_jax.training import fleet, preflight, startup
 from anytime_jax.training.fleet import Member
 from anytime_jax.training.loop import Outcome
@@ -42,9 +42,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _work(arguments: argparse.Namespace) -> int:
     study = plan.load(arguments.study, to_run=True)
-    every = {job.run.name: job for job in check(study)}
+    every = {job.run.name: job for job in make_tasks(study)}
     jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
-    _check_shapes(jobs)
+    _check_fleet(jobs)
     configs = [job.config for job in jobs]
     runtime.configure()
     console = command_line.open_console()
@@ -69,17 +69,17 @@ def _work(arguments: argparse.Namespace) -> int:
     return _status(ended)
 
 
-def _check_shapes(jobs: Sequence[Task]) -> None:
+def _check_fleet(jobs: Sequence[Task]) -> None:
     """Checks that the runs can be one program."""
     for job in jobs:
-        if job.shape is None:
+        if job.fleet_key is None:
             raise InputError(
                 f"{job.run.name} cannot share a program: its batch grows, its averages are in host "
                 "memory, or its mesh has several devices; train it alone, by anytime_jax.main"
             )
-        if job.shape != jobs[0].shape:
+        if job.fleet_key != jobs[0].fleet_key:
             raise InputError(
-                f"{jobs[0].run.name} and {job.run.name} are not of one shape: give runs that "
+                f"{jobs[0].run.name} and {job.run.name} cannot be one fleet: give runs that "
                 "differ in seeds, schedule, stop, branch, b1, b2 and epsilon alone"
             )
 

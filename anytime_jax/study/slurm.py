@@ -1,10 +1,12 @@
-"""A study for Slurm: what `python -m anytime_jax sweep --study=FILE --slurm=DIR` writes.
+"""Slurm job arrays for the unfinished runs of a study.
 
-    DIR/runs.txt   the missing runs: a line each, what goes to anytime_jax.main
-    DIR/submit.sh  an array of the runs that begin from none, and one for the branches of each trunk
+`python -m anytime_jax sweep --study=FILE --slurm=DIR` writes two files and submits nothing:
 
-A task of an array takes the line with its number, through launch/slurm.sbatch. The branches wait
-for their own trunk alone, and are taken out of the queue if it breaks. Nothing is submitted here.
+    DIR/runs.txt   one line per unfinished run: the arguments of `anytime_jax.main`
+    DIR/submit.sh  submits an array of the runs without a trunk, and one for each trunk's branches
+
+Task N of an array trains the run of line N, through launch/slurm.sbatch. A branch waits for its own
+trunk alone, and leaves the queue if that fails.
 """
 
 import shlex
@@ -22,133 +24,124 @@ from anytime_jax.study.tasks import Task
 SCRIPT = Path("launch/slurm.sbatch")
 
 _RUNS, _SUBMIT = "runs.txt", "submit.sh"
-_LARGEST_TASK = 1000  # of an array, unless a cluster's MaxArraySize says otherwise
+_MAX_TASKS = 1000  # Slurm's default MaxArraySize
 
 _HEAD = """\
 #!/usr/bin/env bash
-# Submits what is missing of the study {name}: {count} runs. Arguments are options of sbatch:
+# Submits the {count} unfinished runs of study {name}. Arguments are options of sbatch:
 #
-#   {here} --gpus-per-node=1 --time=8:00:00
+#   {submit} --gpus-per-node=1 --time=8:00:00
 #
 # Written by: {command}
-# Once these jobs have ended, that line writes what is missing then.
+# When these jobs have ended, the same command writes what is unfinished then.
 set -euo pipefail
 cd {cwd}
 
-submit() {{ # tasks, options: prints the number of the job
-  local tasks=$1 job
+submit() {{ # array indices, options of sbatch: prints the job id
+  local indices=$1 job
   shift
   job=$(sbatch --parsable --job-name={name} --nodes=1 --output={logs}/%A_%a.out \\
-    --array="$tasks" "$@" {script} @{runs})
+    --array="$indices" "$@" {script} @{runs})
   echo "${{job%%;*}}"
 }}
 """
 
 
-def write(study: Study, file: str, jobs: Sequence[Task], folder: str | Path) -> str:
-    """Writes the arrays of a study's missing runs, for `sbatch`.
-
-    Args:
-      study: the plan.
-      file: of the study.
-      jobs: those of its runs that are asked for.
-      folder: directory to write into.
-
-    Returns:
-      What to do next, in words.
+def write(study: Study, study_file: str, tasks: Sequence[Task], directory: str | Path) -> str:
+    """Writes the job arrays of the unfinished tasks and returns instructions to print.
 
     Raises:
-      InputError: if the runs cannot be made by tasks that know nothing of each other, or this is
-        not the repository.
+      InputError: if the runs cannot be trained independently of each other, or the working
+        directory is not the repository.
     """
-    missing = [job for job in jobs if not job.is_finished]
-    if not missing:
-        return f"all {len(jobs)} runs of {study.name} are finished"
-    _check(missing)
-    groups = _groups(missing)
-    ordered = [job for group in groups.values() for job in group]
-    numbers = {job.run.name: number for number, job in enumerate(ordered, start=1)}
-    folder = Path(folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"--config={file}:{name}\n" for name in numbers)
-    with atomic_write(folder / _RUNS) as part:
+    unfinished = [task for task in tasks if not task.is_finished]
+    if not unfinished:
+        return f"all {len(tasks)} runs of {study.name} are finished"
+    _check(unfinished)
+    groups = _group_by_trunk(unfinished)
+    index = {
+        task.run.name: i for i, task in enumerate((x for g in groups.values() for x in g), start=1)
+    }
+    directory = Path(directory).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(directory / _RUNS) as part:
+        lines = "".join(f"--config={study_file}:{name}\n" for name in index)
         part.write_text(lines, encoding="utf-8")
-    text = _submit_script(study, file, folder, groups, numbers)
-    with atomic_write(folder / _SUBMIT) as part:
-        part.write_text(text, encoding="utf-8")
+    with atomic_write(directory / _SUBMIT) as part:
+        script = _submit_script(study, study_file, directory, groups, index)
+        part.write_text(script, encoding="utf-8")
         part.chmod(0o755)
     plan.write(study, study.root)
     return (
-        f"{len(missing)} of {len(jobs)} runs of {study.name} are missing; nothing is submitted "
-        f"yet. To submit them, with any options of sbatch:\n"
-        f"  {shlex.quote(str(folder / _SUBMIT))} --gpus-per-node=1 --time=8:00:00"
+        f"{len(unfinished)} of {len(tasks)} runs of {study.name} are unfinished. To submit them, "
+        "with any options of sbatch:\n"
+        f"  {shlex.quote(str(directory / _SUBMIT))} --gpus-per-node=1 --time=8:00:00"
     )
 
 
-def _check(missing: Sequence[Task]) -> None:
-    """Checks that tasks which start at any time, on any host, do not stand in each other's way."""
+def _check(unfinished: Sequence[Task]) -> None:
+    """Checks that array tasks, which start at any time on any host, cannot conflict."""
     if not SCRIPT.is_file():
-        raise InputError(f"there is no {SCRIPT} here: start this in the repository, which has it")
-    if len(missing) > _LARGEST_TASK:
+        raise InputError(f"{SCRIPT} does not exist here: start this command in the repository")
+    if len(unfinished) > _MAX_TASKS:
         raise InputError(
-            f"{len(missing)} runs are missing, and an array numbers at most {_LARGEST_TASK}: "
-            "choose some with --only"
+            f"{len(unfinished)} runs are unfinished, and an array has at most {_MAX_TASKS} tasks: "
+            "select some with --only"
         )
-    for job in missing:
-        data = Path(job.config.data.path)
+    for task in unfinished:
+        data = Path(task.config.data.path)
         if not (data / METADATA_NAME).exists():
             raise InputError(
-                f"{data} holds no prepared data, which {job.run.name} trains on: prepare them "
-                "first (docs/data.md), so that no two tasks do"
+                f"config.data.path = {str(data)!r} of {task.run.name} holds no prepared data: "
+                "prepare them first (docs/data.md), so that no two tasks do"
             )
-        if run_directory.is_locked(job.run.run_dir):
+        if run_directory.is_locked(task.run.run_dir):
             raise InputError(
-                f"{job.run.name} is being trained now: wait for it, or leave it out with --only"
+                f"{task.run.name} is being trained now: wait for it, or leave it out with --only"
             )
 
 
-def _groups(missing: Sequence[Task]) -> dict[str, list[Task]]:
-    """The runs by the missing trunk that they wait for, "" for none; every trunk comes before."""
-    names = {job.run.name for job in missing}
-    groups: dict[str, list[Task]] = {"": []}
-    for job in missing:
-        trunk = job.run.trunk if job.run.trunk in names else ""
-        groups.setdefault(trunk or "", []).append(job)
-    ordered, sorted_groups = [""], {}
-    for trunk in ordered:  # it grows
-        sorted_groups[trunk] = groups[trunk]
-        ordered += [job.run.name for job in groups[trunk] if job.run.name in groups]
-    return sorted_groups
+def _group_by_trunk(unfinished: Sequence[Task]) -> dict[str, list[Task]]:
+    """Tasks by the unfinished trunk they wait for, "" for none; each trunk before its branches."""
+    names = {task.run.name for task in unfinished}
+    branches: dict[str, list[Task]] = {}
+    for task in unfinished:
+        trunk = task.run.trunk if task.run.trunk in names else None
+        branches.setdefault(trunk or "", []).append(task)
+    groups, queue = {}, [""]
+    for trunk in queue:  # breadth first: the queue grows while it is read
+        groups[trunk] = branches.get(trunk, [])
+        queue += [task.run.name for task in groups[trunk] if task.run.name in branches]
+    return groups
 
 
 def _submit_script(
     study: Study,
-    file: str,
-    folder: Path,
+    study_file: str,
+    directory: Path,
     groups: Mapping[str, Sequence[Task]],
-    numbers: Mapping[str, int],
+    index: Mapping[str, int],
 ) -> str:
-    """The text of submit.sh: each group after that of its trunk."""
-    given = ["python", "-m", "anytime_jax", "sweep", f"--study={file}", f"--slurm={folder}"]
-    text = _HEAD.format(
+    command = ["python", "-m", "anytime_jax", "sweep"]
+    head = _HEAD.format(
         name=shlex.quote(study.name),
-        count=len(numbers),
-        here=shlex.quote(str(folder / _SUBMIT)),
-        command=shlex.join(given),
+        count=len(index),
+        submit=shlex.quote(str(directory / _SUBMIT)),
+        command=shlex.join([*command, f"--study={study_file}", f"--slurm={directory}"]),
         cwd=shlex.quote(str(Path.cwd())),
-        logs=shlex.quote(str(folder)),
+        logs=shlex.quote(str(directory)),
         script=SCRIPT,
-        runs=shlex.quote(str(folder / _RUNS)),
+        runs=shlex.quote(str(directory / _RUNS)),
     )
-    of_run = {job.run.name: i for i, group in enumerate(groups.values()) for job in group}
-    lines = [text]
+    group_of = {task.run.name: i for i, group in enumerate(groups.values()) for task in group}
+    lines = [head]
     for i, (trunk, group) in enumerate(groups.items()):
-        first, last = (numbers[job.run.name] for job in (group[0], group[-1]))
+        first, last = (index[task.run.name] for task in (group[0], group[-1]))
         options = '"$@"'
         if trunk:
-            before = f'"${{jobs[{of_run[trunk]}]}}_{numbers[trunk]}"'
-            options = f"--dependency=afterok:{before} --kill-on-invalid-dep=yes {options}"
-        lines.append(f"# {f'branches of {trunk}' if trunk else 'these wait for no other'}")
-        tasks = str(first) if first == last else f"{first}-{last}"
-        lines.append(f"jobs[{i}]=$(submit {tasks} {options})\n")
+            dependency = f'"${{jobs[{group_of[trunk]}]}}_{index[trunk]}"'
+            options = f"--dependency=afterok:{dependency} --kill-on-invalid-dep=yes {options}"
+        lines.append(f"# {f'branches of {trunk}' if trunk else 'runs without a trunk to wait for'}")
+        indices = str(first) if first == last else f"{first}-{last}"
+        lines.append(f"jobs[{i}]=$(submit {indices} {options})\n")
     return "\n".join([*lines, 'echo "submitted: ${jobs[*]}"', ""])

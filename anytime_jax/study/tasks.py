@@ -1,4 +1,4 @@
-"""The runs of a study as tasks: their cost, how far they are, and whether they can be made."""
+"""Tasks: the runs of a study with their cost, progress and place on disk."""
 
 import dataclasses
 import json
@@ -16,8 +16,8 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.study.plan import Study, StudyRun
 from anytime_jax.training import branching
 
-# What runs of one shape may differ in: all that a program can take as data.
-_OWN = (
+# Settings in which the runs of a fleet may differ: a compiled program takes them as data.
+_FREE_IN_FLEET = (
     *("name", "run_dir", "seed", "initial_weights", "stop", "schedule", "data.seed"),
     *("branch.from_run", "branch.multiple", "branch.step", "branch.change"),
     *("optimizer.b1", "optimizer.b2", "optimizer.epsilon"),
@@ -26,84 +26,87 @@ _OWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A run with what can be known of it before it is made.
+    """A run to train.
 
     Attributes:
-      run: its place in the study.
-      config: its checked configuration.
-      start: updates done by the trunk it begins from; 0 if it has none.
-      goal: update at which it stops.
+      run: the run in the study.
+      config: its validated configuration.
+      start_step: updates done by the trunk it branches from; 0 without a trunk.
+      stop_step: updates done at its stop.
     """
 
     run: StudyRun
     config: Config
-    start: int
-    goal: int
+    start_step: int
+    stop_step: int
 
     @property
     def tokens(self) -> int:
-        """Tokens it trains on itself."""
-        return self.config.clock.tokens(self.goal) - self.config.clock.tokens(self.start)
+        """Training tokens, without those of the trunk."""
+        clock = self.config.clock
+        return clock.tokens(self.stop_step) - clock.tokens(self.start_step)
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of its training."""
+        """Floating-point operations of the training."""
         return float(self.tokens * flops.flops_per_token(self.config.model))
 
     @property
     def disk_bytes(self) -> int:
-        """Space of the checkpoints it leaves."""
+        """Disk space of the checkpoints that stay."""
         floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
         policy = retention_policy(self.config)
-        kept = policy.count_kept(self.start, self.goal) + policy.rolling
+        kept = policy.count_kept(self.start_step, self.stop_step) + policy.rolling
         return kept * checkpoint_bytes(4 * floats)
 
     @property
     def step(self) -> int:
-        """The update at which it stands."""
-        return max(checkpoint_directory.saved_steps(self.run.run_dir), default=self.start)
+        """Updates done at the latest checkpoint."""
+        return max(checkpoint_directory.saved_steps(self.run.run_dir), default=self.start_step)
 
     @property
-    def shape(self) -> str | None:
-        """What runs that are trained as one program have in common; None if it must be alone."""
+    def is_finished(self) -> bool:
+        """Whether the run is saved and evaluated at its stop."""
+        return self.step >= self.stop_step and is_evaluated(self.run.run_dir, self.stop_step)
+
+    @property
+    def fleet_key(self) -> str | None:
+        """Equal for runs that can be one fleet; None for a run that has to be trained alone."""
         mesh = self.config.mesh
         one_device = mesh.data in (-1, 1) and mesh.fsdp == mesh.tensor == 1
         if self.config.clock.growth or self.config.average_memory != "device" or not one_device:
             return None
-        phase = self.step % self.config.average_every  # the averages of all move at once
-        return json.dumps([without(self.config.source, _OWN), phase], sort_keys=True)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it is at its stop, and evaluated there."""
-        return self.step >= self.goal and is_evaluated(self.run.run_dir, self.goal)
+        phase = self.step % self.config.average_every  # all averages of a fleet update together
+        return json.dumps([without(self.config.source, _FREE_IN_FLEET), phase], sort_keys=True)
 
 
 def log_file(study: Study, name: str) -> Path:
-    """Returns the file that holds what a run of a study says; its directory is there."""
-    folder = Path(study.root) / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}.log"
+    """Returns the path of a run's log and creates its directory."""
+    directory = Path(study.root) / "logs"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / f"{name}.log"
 
 
-def check(study: Study) -> list[Task]:
-    """Returns the runs of a study as tasks, once all their settings are known to be good.
+def make_tasks(study: Study) -> list[Task]:
+    """Returns a task for each run of a study.
 
     Raises:
-      InputError: if a run cannot be made, or its directory belongs to another; the message says
-        which.
+      InputError: if a configuration is invalid, a branch does not fit its trunk, or a run
+        directory belongs to another run; the message names the run.
     """
     tasks: dict[str, Task] = {}
-    data: dict[str, str] = {}  # by fingerprint, a run that was begun on them
+    fingerprints: dict[str, str] = {}  # of data: the first run trained on them
     for run in study.runs:
         try:
-            settings = schema.build(run.settings)
-            goal = settings.stop.after(0, settings.clock)
-            if goal is None or settings.stop.doubles:
-                given = run.settings["stop"]
-                raise InputError(f"config.stop = {given!r}: a run of a study has one stop")
-            task = Task(run, settings, settings.branch_step or 0, goal)
-            _check_directory(task, data)
+            config = schema.build(run.settings)
+            stop_step = config.stop.after(0, config.clock)
+            if stop_step is None or config.stop.doubles:
+                raise InputError(
+                    f"config.stop = {run.settings['stop']!r}: a run of a study stops once; give a "
+                    "point or 'horizon'"
+                )
+            task = Task(run, config, config.branch_step or 0, stop_step)
+            _check_directory(task, fingerprints)
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         except InputError as error:
             raise InputError(f"study {study.name}, run {run.name}: {error}") from error
@@ -111,33 +114,33 @@ def check(study: Study) -> list[Task]:
     return list(tasks.values())
 
 
-def _check_directory(task: Task, data: dict[str, str]) -> None:
-    """Checks that a run's directory is new, or its own, and that its data are those of others."""
-    theirs = run_directory.read_identity(task.run.run_dir)
-    if theirs is None:
+def _check_directory(task: Task, fingerprints: dict[str, str]) -> None:
+    """Checks that the run directory is new or the run's own, and that all runs share their data."""
+    saved = run_directory.read_identity(task.run.run_dir)
+    if saved is None:
         run_directory.check_identity(task.run.run_dir, {})
         return
-    fingerprint = str(theirs.get("data.fingerprint"))
+    fingerprint = str(saved.get("data.fingerprint"))
     if not task.config.branch.data:
-        data.setdefault(fingerprint, task.run.name)
-    if len(data) > 1:
+        fingerprints.setdefault(fingerprint, task.run.name)
+    if len(fingerprints) > 1:
         raise InputError(
-            f"it was begun on other data than {next(iter(data.values()))} (the fingerprints "
-            "differ): losses are compared on one data set; move one of them away"
+            f"its data differ from those of {next(iter(fingerprints.values()))} (by fingerprint): "
+            "losses are compared on one data set; move one of the run directories away"
         )
-    ours = task.config.identity(fingerprint)
-    if task.start:
+    identity = task.config.identity(fingerprint)
+    if task.start_step:
         from_run = Path(task.config.branch.from_run)
-        ours["branch.checkpoint"] = theirs.get("branch.checkpoint")
-        if task.start in checkpoint_directory.saved_steps(from_run):
-            path = from_run / checkpoint_directory.DIRECTORY / str(task.start)
-            ours["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
-    run_directory.check_identity(task.run.run_dir, ours)
+        identity["branch.checkpoint"] = saved.get("branch.checkpoint")
+        if task.start_step in checkpoint_directory.saved_steps(from_run):
+            path = from_run / checkpoint_directory.DIRECTORY / str(task.start_step)
+            identity["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
+    run_directory.check_identity(task.run.run_dir, identity)
 
 
 def _check_trunk(task: Task, trunk: Task | None) -> None:
     """Checks that a branch has a trunk that reaches it, and inherits from it."""
-    if not task.start:
+    if not task.start_step:
         return
     from_run = Path(task.config.branch.from_run)
     if trunk is None:
@@ -149,14 +152,18 @@ def _check_trunk(task: Task, trunk: Task | None) -> None:
         return
     if trunk.run.run_dir.absolute() != from_run.absolute():
         raise InputError(
-            f"it comes after {trunk.run.name}, but its config.branch.from_run = {str(from_run)!r}: "
-            "give it that run's directory"
+            f"its trunk is {trunk.run.name}, but config.branch.from_run = {str(from_run)!r}: give "
+            "the directory of the trunk"
         )
-    branching.check_inheritance(task.config, trunk.config, task.start)
-    kept = retention_policy(trunk.config).keeps_forever(task.start)
-    if task.start > trunk.goal or not (kept or task.start == trunk.goal):
-        held = "after its last checkpoint" if task.start > trunk.goal else "where it keeps none"
+    branching.check_inheritance(task.config, trunk.config, task.start_step)
+    point = task.config.clock.describe(task.start_step)
+    if task.start_step > trunk.stop_step:
         raise InputError(
-            f"it would leave {trunk.run.name} at {task.config.clock.describe(task.start)}, {held}: "
-            "train the trunk further, or choose another point"
+            f"it branches from {trunk.run.name} at {point}, after its stop: train the trunk further"
+        )
+    kept = retention_policy(trunk.config).keeps_forever(task.start_step)
+    if not kept and task.start_step != trunk.stop_step:
+        raise InputError(
+            f"it branches from {trunk.run.name} at {point}, where no checkpoint is kept: choose a "
+            "milestone, or set checkpoint.keep_every"
         )

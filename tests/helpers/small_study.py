@@ -1,22 +1,27 @@
-"""A study of two small runs with branches, written to a file."""
+"""A study of two small runs with branches, and processes that only pretend to train."""
 
+import json
 import pathlib
+import sys
 
 import pytest
+
+from anytime_jax.config import schema
+from anytime_jax.study import local_executor, plan
 
 HELPERS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HELPERS.parents[1]
 
 STUDY = """
 import sys
-sys.path[:0] = [{here!r}, {repository!r}]
+sys.path[:0] = [{helpers!r}, {repository!r}]
 import small_run
 from anytime_jax.study import plan
 
 def get_study():
-    given = small_run.settings("unused", {data!r}, stop="2x")
-    given.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}}
-    trunks = plan.runs("constant", given, plan.values("seed", 0, 1), {root!r})
+    config = small_run.settings("unused", {data!r}, stop="2x")
+    config.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}}
+    trunks = plan.runs("constant", config, plan.values("seed", 0, 1), {root!r})
     return plan.Study("tiny", {root!r}, plan.chain(trunks, {more}), "two seeds.")
 
 def get_config(name=""):
@@ -24,15 +29,77 @@ def get_config(name=""):
 """
 BRANCHES = "plan.branches('wsd', trunks, [1, 2])"
 
+# Arguments: run directory, first step, last step, behaviour, content of run.json.
+FAKE_TRAINING = """
+import json, os, pathlib, signal, sys, time
+run, begin, step, how = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+signals = []
+signal.signal(signal.SIGINT, lambda *_: signals.append(1))
+with open(run.parent / "order.txt", "a") as order:
+    order.write(f"start {run.name} {sorted(os.sched_getaffinity(0))}\\n")
+run.mkdir(exist_ok=True)
+(run / "run.json").write_text(sys.argv[5])
+if how == "fails":
+    print("some output")
+    sys.exit("error: it broke")
+if how == "rejects its configuration":
+    print("error: invalid setting")
+    sys.exit(2)
+for _ in range(400 if how == "waits" else 2):
+    time.sleep(0.05)
+    if signals:
+        sys.exit(0)
+(run / "checkpoints" / str(step)).mkdir(parents=True)
+(run / "checkpoints" / str(step) / "_CHECKPOINT_METADATA").touch()
+(run / "records").mkdir()
+rows = [{"format_version": 1, "from_step": begin},
+        {"step": step, "tokens": step * 64, "values": {"eval/last/loss": 1.0}}]
+(run / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\\n" for x in rows))
+with open(run.parent / "order.txt", "a") as order:
+    order.write(f"end {run.name} -\\n")
+"""
+
 
 @pytest.fixture(name="study")
 def study_fixture(tmp_path):
-    """Writes the study's file; returns it and the directory of its runs."""
+    """Writes the study file; returns it and the directory of its runs."""
 
     def write(more=BRANCHES, data="data"):
         file, root = tmp_path / "study.py", tmp_path / "runs"
-        places = {"here": str(HELPERS), "repository": str(REPOSITORY)}
-        file.write_text(STUDY.format(data=str(data), root=str(root), more=more, **places))
+        paths = {"helpers": str(HELPERS), "repository": str(REPOSITORY)}
+        file.write_text(STUDY.format(data=str(data), root=str(root), more=more, **paths))
         return file, root
 
     return write
+
+
+@pytest.fixture(name="fake_training")
+def fake_training_fixture(monkeypatch, tmp_path):
+    """Replaces training by a process that leaves what a finished run leaves.
+
+    Behaviours by name of the run, with `_` for other characters: `constant_seed_0="fails"`.
+    """
+    script = tmp_path / "fake_training.py"
+    script.write_text(FAKE_TRAINING)
+
+    def replace(**behaviours):
+        def make_command(file, name):
+            is_branch = name.startswith("wsd")
+            horizon = int(name[-2]) if is_branch else 2
+            how = behaviours.get(name.replace("-", "_").replace("=", "_"), "succeeds")
+            config = schema.build(plan.load(file).run(name).settings)
+            about = json.dumps({"identity": config.identity("abc")})
+            steps = [str(9 * horizon if is_branch else 0), str(10 * horizon)]
+            run_dir = str(tmp_path / "runs" / name)
+            return [sys.executable, str(script), run_dir, *steps, how, about]
+
+        monkeypatch.setattr(local_executor, "make_command", make_command)
+        monkeypatch.setattr(local_executor, "_POLL_SECONDS", 0.02)
+
+    return replace
+
+
+def read_order(root):
+    """The starts and ends of fake trainings, as (event, run, cores)."""
+    lines = (root / "order.txt").read_text().splitlines()
+    return [tuple(line.split(maxsplit=2)) for line in lines]

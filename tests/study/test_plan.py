@@ -229,7 +229,7 @@ def test_the_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
 def test_every_study_can_be_run_and_says_what_it_costs(module, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     study = module.get_study()
-    found = tasks.check(study)
+    found = tasks.make_tasks(study)
     assert f"{len(found)} runs" in module.__doc__ or module is laptop
     name = module.__name__.rpartition(".")[2]
     assert study.root == f"runs/studies/{name}"

@@ -131,7 +131,7 @@ def test_branches_wait_for_their_own_trunk(arrays, start, tmp_path, capsys):
 
 def test_only_missing_runs_are_submitted(arrays, start, monkeypatch, tmp_path):
     finished = {"constant-seed=0", "wsd-seed=1-horizon=1x"}
-    is_finished = property(lambda job: job.run.name in finished)
+    is_finished = property(lambda task: task.run.name in finished)
     monkeypatch.setattr("anytime_jax.study.tasks.Task.is_finished", is_finished)
     status, file, jobs = arrays(BRANCHES)
     assert status == 0
@@ -176,7 +176,7 @@ def test_arrays_that_would_be_in_their_own_way_are_refused(arrays, monkeypatch, 
     file = f"--study={tmp_path / 'study.py'}"
     assert sweep.main([file, f"--slurm={tmp_path / 'jobs'}"]) == 2
     assert "holds no prepared data, which constant-seed=0 trains on" in capsys.readouterr().err
-    monkeypatch.setattr("anytime_jax.study.slurm._LARGEST_TASK", 5)
+    monkeypatch.setattr("anytime_jax.study.slurm._MAX_TASKS", 5)
     assert sweep.main([file, f"--slurm={tmp_path / 'jobs'}"]) == 2
     assert "6 runs are missing, and an array numbers at most 5" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
@@ -190,6 +190,6 @@ def test_every_run_comes_after_the_one_it_waits_for():
     jobs = [SimpleNamespace(run=SimpleNamespace(name=x, trunk=y)) for x, y in after.items()]
     groups = {
         trunk: "".join(job.run.name for job in group)
-        for trunk, group in slurm._groups(jobs).items()
+        for trunk, group in slurm._group_by_trunk(jobs).items()
     }
     assert list(groups.items()) == [("", "ade"), ("a", "b"), ("d", "g"), ("b", "cf")]

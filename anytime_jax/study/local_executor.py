@@ -1,0 +1,282 @@
+"""Local execution of a study: processes on this machine, trunks before their branches."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_duration
+from anytime_jax.study import plan
+from anytime_jax.study.plan import Study
+from anytime_jax.study.tasks import Task, log_file
+
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A share of this machine for one process.
+
+    Attributes:
+      cores: CPU cores.
+      gpus: value of `CUDA_VISIBLE_DEVICES`; None to leave it as it is.
+    """
+
+    cores: Sequence[int]
+    gpus: str | None
+
+
+def split_machine(processes: int) -> list[Slot]:
+    """Returns a slot for each of `processes` concurrent processes.
+
+    Cores are dealt out evenly; with several processes, so are the GPUs.
+
+    Raises:
+      InputError: if there are more processes than cores or GPUs.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= processes <= len(cores):
+        raise InputError(f"--jobs={processes}: give 1 to {len(cores)}, the cores of this machine")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else []
+    if visible is None:
+        gpus = [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    if gpus and processes > len(gpus):
+        raise InputError(f"--jobs={processes}: give 1 to {len(gpus)}, the GPUs of this machine")
+    shared = bool(gpus) and processes > 1
+    return [
+        Slot(cores[i::processes], ",".join(gpus[i::processes]) if shared else None)
+        for i in range(processes)
+    ]
+
+
+def make_command(study_file: str, name: str, *others: str) -> list[str]:
+    """Returns the command line that trains a run of a study, or several runs as a fleet."""
+    if others:
+        return [
+            sys.executable,
+            "-m",
+            "anytime_jax",
+            "fleet",
+            f"--study={study_file}",
+            name,
+            *others,
+        ]
+    return [sys.executable, "-m", "anytime_jax.main", f"--config={study_file}:{name}"]
+
+
+@dataclasses.dataclass
+class _Process:
+    """A process that trains one run, or a fleet; `logs` has each run's log and its length before."""
+
+    tasks: list[Task]
+    popen: subprocess.Popen[bytes]
+    logs: dict[str, tuple[Path, int]]
+    slot: int
+    started: float
+
+
+class LocalExecutor:
+    """Trains the unfinished runs of a study, several processes at a time.
+
+    Several executors may work on one study, on machines that share its directory: a run directory
+    has one process at a time.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        study_file: str,
+        tasks: Sequence[Task],
+        slots: Sequence[Slot],
+        fleet_size: int,
+        print_line: Callable[[str], None],
+    ):
+        """Prepares to train `tasks`, as fleets of at most `fleet_size` runs."""
+        self._study, self._study_file, self._print = study, study_file, print_line
+        self._slots, self._fleet_size = slots, fleet_size
+        self._pending = [task for task in tasks if not task.is_finished]
+        self._total, self._finished = len(tasks), len(tasks) - len(self._pending)
+        self._processes: list[_Process] = []
+        self._failures: dict[str, str] = {}  # by name of the run
+        self._signals: list[int] = []
+        self._config_errors: set[str] = set()
+        self._gave_up = False
+
+    def run(self) -> int:
+        """Trains until nothing is left to start and returns the exit status: 0, 1 or 130."""
+        if not self._pending:
+            self._print(f"all {self._total} runs of {self._study.name} are finished")
+            return 0
+        plan.write(self._study, self._study.root)
+        started = time.monotonic()
+        with self._forward_signals():
+            try:
+                while self._processes or (self._pending and self._may_start):
+                    self._collect()
+                    while self._may_start and self._start_next():
+                        pass
+                    self._fail_orphans()
+                    time.sleep(_POLL_SECONDS)
+            finally:  # no process outlives this one, whatever happens
+                self._send(signal.SIGTERM)
+                for process in self._processes:
+                    process.popen.wait()
+        self._summarize(format_duration(time.monotonic() - started))
+        return 1 if self._failures else 130 if self._signals else 0
+
+    @property
+    def _may_start(self) -> bool:
+        return not self._signals and not self._gave_up
+
+    def _summarize(self, elapsed: str) -> None:
+        if self._signals:
+            self._print(f"interrupted after {elapsed}; the same command resumes")
+        else:
+            self._print(f"{self._finished} of {self._total} runs are finished, after {elapsed}")
+        for name, reason in self._failures.items():
+            self._print(f"  {name}: {reason}")
+        if self._pending and not self._signals:
+            self._print(f"  skipped {len(self._pending)} runs: same configuration error twice")
+
+    def _start_next(self) -> bool:
+        """Starts a process for the first run that is ready; False if none is, or no slot is free."""
+        used = {process.slot for process in self._processes}
+        free = [i for i in range(len(self._slots)) if i not in used]
+        tasks = self._next_fleet() if free else []
+        if not tasks:
+            return False
+        names = [task.run.name for task in tasks]
+        slot = self._slots[free[0]]
+        # Large pages speed up training on CPU; on GPU they change nothing.
+        env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
+        if slot.gpus is not None:
+            env["CUDA_VISIBLE_DEVICES"] = slot.gpus
+        logs = {name: (log := log_file(self._study, name), _size(log)) for name in names}
+        with logs[names[0]][0].open("ab") as file:
+            popen = subprocess.Popen(
+                make_command(self._study_file, *names),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,  # Ctrl-C reaches it once, through `_forward_signals`
+            )
+        self._processes.append(_Process(tasks, popen, logs, free[0], time.monotonic()))
+        with contextlib.suppress(OSError):  # it may have ended already
+            os.sched_setaffinity(popen.pid, slot.cores)  # JAX starts its threads later
+        if self._signals:  # arrived while the process was started
+            self._send(self._signals[-1])
+        for task in tasks:
+            self._pending.remove(task)
+            clock = task.config.clock
+            others = f", in a fleet of {len(tasks)}" if len(tasks) > 1 else ""
+            self._print(
+                f"started  {task.run.name}, from {clock.multiple(task.step):.3g}x to "
+                f"{clock.multiple(task.stop_step):.3g}x{others}"
+            )
+        return True
+
+    def _next_fleet(self) -> list[Task]:
+        """The first run that is ready, with others that fit into one fleet with it."""
+        ready = [task for task in self._pending if self._is_ready(task)]
+        if not ready or self._fleet_size == 1 or ready[0].fleet_key is None:
+            return ready[:1]
+        return [task for task in ready if task.fleet_key == ready[0].fleet_key][: self._fleet_size]
+
+    def _is_ready(self, task: Task) -> bool:
+        """Whether the trunk is finished and no other process has the run or prepares its data."""
+        training = [task for process in self._processes for task in process.tasks]
+        unfinished = {other.run.name for other in [*self._pending, *training]}
+        data = task.config.data.path
+        preparing = not (Path(data) / METADATA_NAME).exists() and any(
+            other.config.data.path == data for other in training
+        )
+        held = run_directory.is_locked(task.run.run_dir)
+        return task.run.trunk not in unfinished and not preparing and not held
+
+    def _collect(self) -> None:
+        """Records runs that another executor finished, and the outcome of ended processes."""
+        for task in [task for task in self._pending if task.is_finished]:
+            self._pending.remove(task)
+            self._record_finished(task, "elsewhere")
+        for process in list(self._processes):
+            status = process.popen.poll()
+            if status is not None:
+                self._processes.remove(process)
+                for task in process.tasks:
+                    self._record_outcome(task, process, status)
+
+    def _record_outcome(self, task: Task, process: _Process, status: int) -> None:
+        elapsed = format_duration(time.monotonic() - process.started)
+        if task.is_finished:
+            self._record_finished(task, f"in {elapsed}")
+        elif run_directory.is_locked(task.run.run_dir):
+            self._pending.append(task)  # another process was first
+        elif status or not self._signals:
+            cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
+            message = _last_line(process, task)
+            log, _ = process.logs[task.run.name]
+            self._failures[task.run.name] = f"{message} ({cause}; log: {log})"
+            self._print(
+                f"FAILED   {task.run.name}, after {elapsed}: {self._failures[task.run.name]}"
+            )
+            if status == 2:  # the same configuration error twice: very likely that of every run
+                self._gave_up |= message in self._config_errors
+                self._config_errors.add(message)
+
+    def _record_finished(self, task: Task, how: str) -> None:
+        self._finished += 1
+        self._print(f"finished {task.run.name}, {how} ({self._finished} of {self._total})")
+
+    def _fail_orphans(self) -> None:
+        """Gives up branches whose trunk failed."""
+        for task in [task for task in self._pending if task.run.trunk in self._failures]:
+            self._pending.remove(task)
+            self._failures[task.run.name] = f"its trunk {task.run.trunk} failed"
+
+    @contextlib.contextmanager
+    def _forward_signals(self) -> Iterator[None]:
+        """Forwards SIGINT, SIGTERM and SIGHUP to every process, which saves and exits."""
+
+        def forward(number: int, frame: object) -> None:
+            del frame
+            self._signals.append(number)
+            self._send(number)
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = {number: signal.signal(number, forward) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _send(self, number: int) -> None:
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                process.popen.send_signal(number)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _last_line(process: _Process, task: Task) -> str:
+    """The last line that the process logged for a run, or for the whole fleet."""
+    for name in (task.run.name, process.tasks[0].run.name):  # a fleet logs to its first run
+        log, begin = process.logs[name]
+        text = log.read_bytes()[begin:].decode("utf-8", errors="replace") if log.exists() else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if lines:
+            return lines[-1][:300]
+    return "no output"

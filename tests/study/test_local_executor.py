@@ -1,0 +1,220 @@
+"""Local execution: order, failures, interrupts, fleets, shares of the machine."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from small_run import dataset_fixture  # noqa: F401
+from small_study import (
+    HELPERS,
+    REPOSITORY,
+    fake_training_fixture,  # noqa: F401
+    read_order,
+    study_fixture,  # noqa: F401
+)
+
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.commands import sweep
+from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.errors import InputError
+from anytime_jax.study import local_executor, plan, tasks
+
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+def run(file, *arguments):
+    return sweep.main([f"--study={file}", "--run", *arguments])
+
+
+def started(root):
+    return [name for event, name, _ in read_order(root) if event == "start"]
+
+
+def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_training, capsys):
+    file, root = study()
+    fake_training()
+    assert run(file) == 0
+    assert "6 of 6 runs are finished" in capsys.readouterr().out
+    order = [(event, name) for event, name, _ in read_order(root)]
+    assert len(order) == 12
+    for seed in (0, 1):
+        end = order.index(("end", f"constant-seed={seed}"))
+        for m in (1, 2):
+            assert order.index(("start", f"wsd-seed={seed}-horizon={m}x")) > end
+    assert json.loads((root / "study.json").read_text())["name"] == "tiny"
+    assert run(file) == 0
+    assert "all 6 runs of tiny are finished" in capsys.readouterr().out
+    assert len(read_order(root)) == 12
+
+
+@TWO_CORES
+def test_two_processes_have_separate_cores(study, fake_training, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / METADATA_NAME).touch()
+    file, root = study("[]", data=tmp_path / "data")
+    fake_training()
+    assert run(file, "--jobs=2") == 0
+    first, second, *_ = read_order(root)
+    assert (first[0], second[0]) == ("start", "start")
+    assert first[2] != second[2]
+
+
+@TWO_CORES
+def test_one_process_prepares_the_data(study, fake_training, tmp_path):
+    file, root = study("[]", data=tmp_path / "unprepared")
+    fake_training()
+    assert run(file, "--jobs=2") == 0
+    assert [event for event, *_ in read_order(root)] == ["start", "end", "start", "end"]
+
+
+def test_failed_run_fails_its_branches_only(study, fake_training, capsys):
+    file, root = study()
+    fake_training(constant_seed_0="fails")
+    assert run(file) == 1
+    printed = capsys.readouterr().out
+    assert "constant-seed=0, after 0s: error: it broke" in printed
+    assert "3 of 6 runs are finished" in printed
+    assert "wsd-seed=0-horizon=1x: its trunk constant-seed=0 failed" in printed
+    assert "some output" in (root / "logs" / "constant-seed=0.log").read_text()
+    fake_training()
+    assert run(file) == 0
+    assert started(root).count("constant-seed=1") == 1
+
+
+def test_same_configuration_error_twice_ends_the_sweep(study, fake_training, capsys):
+    file, root = study()
+    fake_training(constant_seed_0="rejects its configuration")
+    assert run(file) == 1
+    printed = capsys.readouterr().out
+    assert "error: invalid setting (exit status 2" in printed
+    assert "3 of 6 runs are finished" in printed
+    shutil.rmtree(root)
+    file, root = study(f"plan.runs('more', config, plan.values('seed', 2), {str(root)!r})")
+    how = "rejects its configuration"
+    fake_training(constant_seed_0=how, constant_seed_1=how)
+    assert run(file) == 1
+    assert "skipped 1 runs" in capsys.readouterr().out
+    assert started(root) == ["constant-seed=0", "constant-seed=1"]
+
+
+def test_run_locked_by_another_process_is_started_last(study, fake_training):
+    file, root = study("[]")
+    fake_training()
+    config = tasks.make_tasks(plan.load(file))[0].config
+    run_dir = root / "constant-seed=0"
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
+    holder = f"""
+import fcntl, time
+with open({str(run_dir / "lock")!r}, "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    time.sleep(1.5)
+"""
+    process = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "locked\n"
+    assert run(file) == 0
+    process.communicate()
+    assert started(root) == ["constant-seed=1", "constant-seed=0"]
+
+
+def test_exception_leaves_no_process_running(study, fake_training, monkeypatch):
+    file, root = study("[]")
+    fake_training(constant_seed_0="waits")
+    monkeypatch.setattr(local_executor.LocalExecutor, "_fail_orphans", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(file)
+    assert not (root / "constant-seed=0" / "checkpoints").exists()
+
+
+def test_interrupt_reaches_every_run(study, tmp_path, fake_training):
+    file, root = study()
+    fake_training()  # writes the script
+    program = f"""
+import sys
+sys.path[:0] = [{str(HELPERS)!r}, {str(REPOSITORY)!r}]
+from anytime_jax.commands import sweep
+from anytime_jax.study import local_executor
+script = {str(tmp_path / "fake_training.py")!r}
+local_executor.make_command = lambda file, name: [
+    sys.executable, script, {str(root)!r} + "/" + name, "0", "20", "waits", "{{}}"]
+sys.exit(sweep.main(["--study={file}", "--run"]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (root / "order.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted after" in printed
+    assert started(root) == ["constant-seed=0"]
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 6), (3, [2, 3, 1]), (8, [2, 4])], ids=str)
+def test_runs_that_fit_share_a_fleet(study, fake_training, monkeypatch, size, sizes):
+    file, root = study()
+    fake_training()
+    alone, fleets = local_executor.make_command, []
+
+    def make_command(file, *names):
+        fleets.append(names)
+        return ["sh", "-c", " && ".join(shlex.join(alone(file, name)) for name in names)]
+
+    monkeypatch.setattr(local_executor, "make_command", make_command)
+    assert run(file, f"--fleet={size}") == 0
+    assert [len(names) for names in fleets] == sizes
+    names = [name for fleet in fleets for name in fleet]
+    assert sorted(names) == sorted(x.name for x in plan.load(file).runs)
+    assert len([x for x in read_order(root) if x[0] == "end"]) == 6
+
+
+@TWO_CORES
+def test_split_machine_shares_out_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
+    assert [slot.gpus for slot in local_executor.split_machine(2)] == ["3,7", "5"]
+    assert local_executor.split_machine(1)[0].gpus is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(InputError, match="--jobs=2"):
+        local_executor.split_machine(2)
+
+
+@pytest.mark.slow
+def test_study_is_trained_as_fleets(study, dataset, capsys):
+    """Real training: two trunks as one program, then their branches as another."""
+    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
+    assert run(file, "--fleet=2") == 0
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
+    for name in ("constant-seed=0", "constant-seed=1", "wsd-seed=0-horizon=2x"):
+        assert saved_steps(root / name)[-1] == 20
+        assert "validation" in (root / "logs" / f"{name}.log").read_text()
+        assert (root / name / "curves.png").is_file()
+
+
+@pytest.mark.slow
+def test_study_is_trained_killed_and_resumed(study, dataset, capsys):
+    """Real training: two trunks with a branch each, the sweep killed on the way."""
+    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anytime_jax", "sweep", f"--study={file}", "--run"], cwd=REPOSITORY
+    )
+    deadline = time.monotonic() + 120
+    while not saved_steps(root / "constant-seed=0") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()  # its run survives: the next sweep waits for that
+    process.wait()
+    assert run(file) == 0
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
+    assert saved_steps(root / "wsd-seed=1-horizon=2x")[-1] == 20
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    before = [(path, path.stat().st_mtime_ns) for path in files]
+    assert run(file) == 0
+    assert [(path, path.stat().st_mtime_ns) for path in files] == before
+    assert sorted(path for path in root.rglob("*") if path.is_file()) == files

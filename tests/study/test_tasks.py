@@ -1,0 +1,110 @@
+"""Tasks: what makes a study invalid, and which runs fit into one fleet."""
+
+import json
+
+import pytest
+from small_study import study_fixture  # noqa: F401
+
+from anytime_jax.commands import fleet
+from anytime_jax.errors import InputError
+from anytime_jax.study import plan
+from anytime_jax.study.tasks import make_tasks
+
+
+def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
+    file, _ = study()
+    params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
+    each = make_tasks(plan.load(file))[0].disk_bytes / (4 + 2)  # 9, 10, 18, 20 and 2 rolling
+    assert 0.98 * params < each < 1.1 * params + 2**18
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("plan.branches('wsd', [plan.StudyRun('gone-a', trunks[0].config)], [1])", "gone-a"),
+        (
+            "[plan.StudyRun('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"run far: config\.branch\.from_run = ",
+        ),
+        ("plan.branches('wsd', trunks[:1], [4])", "after its stop"),
+        ("plan.branches('wsd', trunks[:1], [1.5])", "no checkpoint is kept"),
+        ("plan.branches('wsd', trunks[:1], [0.1])", r"config\.schedule"),
+        (
+            "[plan.StudyRun(x.name, x.config.copy_and_resolve_references() "
+            "if x.config.schedule.update(peak=0.5) else x.config, x.trunk) "
+            "for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"schedule\.peak .*0\.01.*0\.5",
+        ),
+        ("plan.runs('endless', config, plan.values('stop', 'never'), 'x')", r"config\.stop = 'n"),
+        ("plan.runs('more', config, plan.values('stop', '2x+'), 'x')", r"config\.stop = '2x\+'"),
+        (
+            "[plan.StudyRun(x.name, x.config, 'constant-seed=1')"
+            " for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"its trunk is constant-seed=1, but config\.branch\.from_run = ",
+        ),
+        ("plan.runs('a/b', config, [{}], 'x')", "'a/b'"),
+        ("[plan.StudyRun('again', trunks[0].config)]", "constant-seed=0 and again"),
+        ("plan.runs('bad', config, plan.values('batch_size', 0), 'x')", r"config\.batch_size = 0"),
+        ("plan.runs('constant', config, plan.values('seed', 0), 'x')", "constant-seed=0"),
+    ],
+)
+def test_make_tasks_rejects_invalid_study(more, message, study):
+    file, root = study(more)
+    with pytest.raises(InputError, match=message) as caught:
+        make_tasks(plan.load(file))
+    assert "\n" not in str(caught.value)
+    assert not root.exists()
+
+
+def write_run(file, index, identity=(), fingerprint="abc"):
+    """Writes run.json of a run, with changes of its identity settings."""
+    run = plan.load(file).runs[index]
+    run.run_dir.mkdir(parents=True)
+    saved = {**make_tasks(plan.load(file))[index].config.identity(fingerprint), **dict(identity)}
+    (run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
+
+
+def test_directory_of_another_run_is_rejected(study):
+    file, root = study()
+    write_run(file, 0, {"schedule.peak": 0.5})
+    with pytest.raises(InputError, match=r"constant-seed=0: .*schedule\.peak .*0\.5"):
+        make_tasks(plan.load(file))
+    assert sorted(x.name for x in root.iterdir()) == ["constant-seed=0"]
+
+
+def test_directory_of_other_files_is_rejected(study):
+    file, root = study()
+    (root / "wsd-seed=1-horizon=2x").mkdir(parents=True)
+    (root / "wsd-seed=1-horizon=2x" / "mine.txt").touch()
+    with pytest.raises(InputError, match=r"wsd-seed=1-horizon=2x: config\.run_dir"):
+        make_tasks(plan.load(file))
+
+
+def test_runs_on_two_data_sets_are_rejected(study):
+    file, _ = study()
+    write_run(file, 0, fingerprint="abc")
+    make_tasks(plan.load(file))
+    write_run(file, 1, fingerprint="abd")
+    with pytest.raises(InputError, match="constant-seed=1: its data differ"):
+        make_tasks(plan.load(file))
+
+
+def test_fleet_key_separates_runs_of_different_programs(study, capsys):
+    """Another number of layers is another fleet; a batch that grows is trained alone."""
+    other = """plan.runs("other", config, plan.chain(
+        plan.values("model.layers", 1), plan.values("batch_growth", (("1x", 16),))),
+        trunks[0].config.run_dir + "_other")"""
+    file, _ = study(more=other)
+    keys = {task.run.name: task.fleet_key for task in make_tasks(plan.load(file))}
+    trunk, *same, layers, growing = keys
+    assert [keys[name] for name in same] == [keys[trunk]]
+    assert keys[trunk] is not None
+    assert keys[layers] not in (keys[trunk], None)
+    assert keys[growing] is None
+    for names, message in (
+        ([trunk, layers], "cannot be one fleet"),
+        ([trunk, growing], growing),
+        ([trunk, "constant-seed=7"], "constant-seed=7"),
+    ):
+        assert fleet.main([f"--study={file}", *names]) == 2
+        assert message in capsys.readouterr().err
