@@ -138,7 +138,7 @@ def test_bad_input(reported, tmp_path, capsys):
     assert "written into" in error(capsys, study, "--out=/proc")
     assert "is no study (it has no study.json)" in error(capsys, f"--study={tmp_path}")
     assert "there is no such file" in error(capsys, f"--study={tmp_path / 'nothing.py'}")
-    assert "is no run (it has no run.json)" in error(capsys, f"--run={tmp_path}")
+    assert "is no run" in error(capsys, f"--run={tmp_path}")
     (tmp_path / "run.json").write_text("{}")
     assert "is damaged" in error(capsys, f"--run={tmp_path}")
     with pytest.raises(SystemExit) as left:

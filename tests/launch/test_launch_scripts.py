@@ -1,4 +1,4 @@
-"""The launchers: processes on one machine, a TPU slice, pods, the image. Slurm: test_slurm.py."""
+"""The launchers: processes on one machine, a TPU slice, pods, the image. Slurm: test_slurm_sbatch.py."""
 
 import contextlib
 import math

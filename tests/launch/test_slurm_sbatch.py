@@ -1,0 +1,71 @@
+"""launch/slurm.sbatch: exit status, requeueing before the time limit, cancellation, options."""
+
+import re
+import signal
+import time
+
+import pytest
+from fake_commands import (
+    LAUNCH,
+    bin_path_fixture,  # noqa: F401
+    end,
+    start_fixture,  # noqa: F401
+    told,
+    wait_for,
+)
+
+JOB = {"SLURM_JOB_ID": "77", "SLURM_GPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "8"}
+LINE = (
+    "srun --kill-on-bad-exit=1 python -m anytime_jax.main --cluster --config=c.py --config.stop=4x"
+)
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_job_that_ends_is_not_requeued(status, start, tmp_path):
+    process = start("slurm.sbatch", *LINE.split()[-2:], HOW=f"ends {status}", **JOB)
+    assert end(process)[0] == status
+    assert told(tmp_path) == [LINE]
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_job_saves_and_is_requeued_before_its_time_limit(array, start, tmp_path):
+    task = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "2"} if array else {}
+    process = start("slurm.sbatch", *LINE.split()[-2:], **JOB, **task)
+    wait_for(tmp_path, "ready-0")
+    process.send_signal(signal.SIGUSR1)
+    assert end(process)[0] == 0
+    job = "70_2" if array else "77"
+    assert told(tmp_path) == [LINE, f"scancel --signal=TERM {job}", f"scontrol requeue {job}"]
+
+
+def test_job_that_fails_to_save_is_not_requeued(start, tmp_path):
+    process = start("slurm.sbatch", *LINE.split()[-2:], ANSWER="1", **JOB)
+    wait_for(tmp_path, "ready-0")
+    process.send_signal(signal.SIGUSR1)
+    assert end(process)[0] == 1
+    assert told(tmp_path) == [LINE, "scancel --signal=TERM 77"]
+
+
+def test_cancelled_job_saves_and_is_not_requeued(start, tmp_path):
+    process = start("slurm.sbatch", *LINE.split()[-2:], **JOB)
+    wait_for(tmp_path, "ready-0")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    (tmp_path / "asked").touch()  # Slurm signals the tasks itself
+    assert end(process)[0] == 0
+    assert told(tmp_path) == [LINE]
+
+
+def test_task_uses_all_gpus_of_its_host(start, bin_path, tmp_path):
+    (bin_path / "srun").write_text('#!/bin/sh\necho "${JAX_LOCAL_DEVICE_IDS-} $SRUN_CPUS_PER_TASK"')
+    assert end(start("slurm.sbatch", **JOB)) == (0, "0,1,2,3 8\n")
+    assert end(start("slurm.sbatch", **JOB, SLURM_NTASKS_PER_NODE="4")) == (0, " 8\n")
+
+
+def test_options_are_on_lines_that_sbatch_reads():
+    text = (LAUNCH / "slurm.sbatch").read_text()
+    options = re.findall(r"^#SBATCH (--[a-z-]+(?:=\S+)?)$", text, re.MULTILINE)
+    assert {"--requeue", "--ntasks-per-node=1", "--signal=B:USR1@120"} <= set(options)
+    assert len(options) == text.count("#SBATCH ")
+    assert text.rindex("#SBATCH ") < text.index("\nset -")
