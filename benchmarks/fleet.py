@@ -3,7 +3,8 @@
     python -m benchmarks.fleet
     python -m benchmarks.fleet --runs 1 16 64 --model=quickstart --width=32 --batch=8
 
-The run alone makes the update of `step.make_program`, the others that of `fleet.make_update`, on
+The run alone makes the update of `step.make_program`, the others that of
+`fleet.vectorize_update`, on
 random tokens; they differ in seed, peak rate and b2. All take their turn in one process. Where the
 device has no room for so many, the row says so, and more are not tried.
 """
@@ -105,10 +106,10 @@ def begin(
 def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
     """Returns the update of many runs, compiled, with first states and batches on the device."""
     configs = [vary(config, 1 + i) for i in range(runs)]
-    programs = fleet.make_programs(configs, mesh)
-    kept = [fleet.stack([program.init() for program in programs], mesh)]
+    make_program = fleet.share_program(config, mesh)
+    kept = [fleet.stack([make_program(each, mesh).init() for each in configs], mesh)]
     tokens_RxBxT = jax.device_put(measure.random_tokens(config, runs), mesh.devices.flat[0])
-    compiled = fleet.make_update(configs, mesh).lower(kept[0], tokens_RxBxT, True).compile()
+    compiled = fleet.vectorize_update(configs, mesh).lower(kept[0], tokens_RxBxT, True).compile()
 
     def work() -> jax.Array:
         kept[0], metrics = compiled(kept[0], tokens_RxBxT)

@@ -17,15 +17,15 @@ import jax
 from rich.console import Console
 
 from anytime_jax.commands import command_line
+from anytime_jax.config.schema import Config
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import plan, run_figure
 from anytime_jax.study.tasks import Task, log_file, make_tasks
-from anytime_jax.training import fleet, preflight, startup
-from anytime_jax.training.fleet import Member
-from anytime_jax.training.loop import Outcome
+from anytime_jax.training import preflight, startup, trainer
 from anytime_jax.training.progress import Display
+from anytime_jax.training.trainer import Outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,23 +49,24 @@ def _work(arguments: argparse.Namespace) -> int:
     runtime.configure()
     console = command_line.open_console()
     with contextlib.ExitStack() as stack:
-        members = []
+        displays = []
         for settings in configs:
             startup.check_paths(settings)
             log = stack.enter_context(log_file(study, settings.name).open("a", encoding="utf-8"))
-            display = Display(settings.clock, Console(file=log, width=140, highlight=False))
-            members.append(Member(settings, display))
+            logged = Console(file=log, width=140, highlight=False)
+            displays.append(Display(settings.clock, logged))
         mesh = startup.make_mesh(configs[0], jax.devices()[:1])
         said = Display(configs[0].clock, console)
         dataset = startup.prepare(configs[0], mesh, said) or startup.load(configs[0])
         preflight.check_data(configs[0], dataset)
         began = time.monotonic()
         with startup.interruptible() as interrupted:
-            ended = fleet.train(members, mesh, dataset, interrupted)
+            ended = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
         spent = format_duration(time.monotonic() - began)
-        for member, how in zip(members, ended, strict=True):
-            line = _tell(member, how, spent)
-            console.print(f"{member.config.name}: {line}", markup=False)
+        for settings, display, how in zip(configs, displays, ended, strict=True):
+            line = _tell(settings, how, spent)
+            display.say(line)
+            console.print(f"{settings.name}: {line}", markup=False)
     return _status(ended)
 
 
@@ -84,19 +85,14 @@ def _check_fleet(jobs: Sequence[Task]) -> None:
             )
 
 
-def _tell(member: Member, how: Outcome | Exception, spent: str) -> str:
-    """Says in a run's log how it ended, draws its picture, and returns the line."""
-    settings = member.config
+def _tell(settings: Config, how: Outcome | Exception, spent: str) -> str:
+    """Returns a line that says how a run ended; draws its figure."""
     if isinstance(how, Exception):
-        line = f"error: {how}"
-    else:
-        where = settings.clock.describe(how.step)
-        line = f"at {where}: {how.reason}, after {spent}"
+        return f"error: {how}"
+    if how.reason != "interrupted":
         title = f"{settings.name}: validation loss, live weights and averages"
-        if how.reason != "interrupted":
-            run_figure.draw(Path(settings.run_dir), title)
-    member.display.say(line)
-    return line
+        run_figure.draw(Path(settings.run_dir), title)
+    return f"at {settings.clock.describe(how.step)}: {how.reason}, after {spent}"
 
 
 def _status(ended: Sequence[Outcome | Exception]) -> int:

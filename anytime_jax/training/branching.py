@@ -9,9 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, manager, run_directory
-from anytime_jax.checkpoints.manager import RestoredCheckpoint
-from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
 from anytime_jax.config.fields import NOT_IDENTITY, flatten, nearest, without
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset import DatasetInfo
@@ -100,20 +98,6 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
         )
     samples = 0 if config.branch.data else int(meta["samples"])
     return Trunk(path, step, meta["digest"], samples)
-
-
-def restore(trunk: Trunk, abstract: TrainState) -> RestoredCheckpoint:
-    """Restores the state that a branch begins from.
-
-    Args:
-      trunk: what `find_trunk` found.
-      abstract: shapes, types and placement to restore to (`Program.abstract_state`).
-
-    Raises:
-      RunError: if the checkpoint is damaged; the message names the part.
-    """
-    restored = manager.restore_checkpoint(trunk.path, abstract)
-    return dataclasses.replace(restored, meta={**restored.meta, "samples": trunk.samples})
 
 
 def build_trunk(config: Config, source: Any) -> Config:

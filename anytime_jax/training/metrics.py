@@ -88,13 +88,21 @@ class Meter:
         """Values of the updates since the last row; complete after `drain`."""
         return {name: list(values) for name, values in self._interval.items()}
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Drains, and leaves what is done inside out of the speed."""
+    def pause(self) -> None:
+        """Drains, and leaves the time until `resume` out of the speed."""
         self.drain()
         self._read_clock()
-        yield
+
+    def resume(self) -> None:
+        """Lets the clock run again."""
         self._since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pauses while what is inside runs."""
+        self.pause()
+        yield
+        self.resume()
 
     def _land(self) -> None:
         step, metrics = self._flying.popleft()

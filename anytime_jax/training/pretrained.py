@@ -14,7 +14,7 @@ import numpy as np
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import checkpoint_directory, run_directory
-from anytime_jax.checkpoints.manager import RestoredCheckpoint
+from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
 from anytime_jax.data.vocabulary import load_vocabulary
@@ -67,8 +67,8 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
         raise InputError(f"config.initial_weights: {error}") from error
 
 
-def begin(initial: Initial, config: Config, program: Program) -> RestoredCheckpoint:
-    """Returns the state that a run begins with, as if it had been restored at step 0.
+def initial_state(initial: Initial, config: Config, program: Program) -> TrainState:
+    """Returns the state at step 0 of a run that starts from pretrained weights.
 
     Args:
       initial: what `find_initial` found.
@@ -89,10 +89,7 @@ def begin(initial: Initial, config: Config, program: Program) -> RestoredCheckpo
     placed = averaging.averages(placement.opt_state)
     trees = {label: _put(params, places) for label, places in placed.items()}
     opt_state = averaging.replace_averages(state.opt_state, trees)
-    begun = state._replace(params=_put(params, placement.params), opt_state=opt_state)
-    return RestoredCheckpoint(
-        begun, {"step": 0, "samples": 0}, added_averages=(), dropped_averages=()
-    )
+    return state._replace(params=_put(params, placement.params), opt_state=opt_state)
 
 
 def _put(params: Any, places: Any) -> Any:

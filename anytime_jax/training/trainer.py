@@ -1,40 +1,24 @@
-"""Training one run: it is begun or taken up, and given what it asks for until it ends."""
+"""The training loop, for one run and for a fleet of runs as one program."""
 
 import contextlib
-import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax import __version__
-from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
-from anytime_jax.checkpoints.manager import CheckpointManager
-from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.windows import Windows
-from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError
-from anytime_jax.training import branching, pretrained
-from anytime_jax.training.evaluator import Evaluator
-from anytime_jax.training.loop import (
-    Asks,
-    Current,
-    Outcome,
-    Run,
-    Update,
-    read_stream,
-    was_evaluated,
-)
-from anytime_jax.training.metrics import check_mirrors
-from anytime_jax.training.preflight import announce, checked_program, find_goal
+from anytime_jax.errors import RunError
+from anytime_jax.training import fleet, preflight
+from anytime_jax.training.fleet import FleetProgram, SingleProgram
 from anytime_jax.training.progress import Display
-from anytime_jax.training.step import Program
+from anytime_jax.training.run import Outcome, TrainingRun, end_on_error, read_ahead
+from anytime_jax.training.step import TrainState
+
+
+def never() -> bool:
+    """An `interrupted` that lets every run train to its stop."""
+    return False
 
 
 def train(
@@ -42,19 +26,19 @@ def train(
     mesh: Mesh,
     dataset: DatasetInfo,
     display: Display,
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] = never,
     fall_back: bool = False,
 ) -> Outcome:
-    """Trains from the run's latest checkpoint, or from the start, to its stop.
+    """Trains a run from its latest checkpoint, or from the start, to its stop.
 
     Args:
       config: the run.
       mesh: the device mesh.
       dataset: prepared token windows.
-      display: what a person sees.
-      interrupted: asked after every update and between the batches of an evaluation; once true, the
-        run saves and ends.
-      fall_back: whether to set a damaged checkpoint aside and go on from the newest good one.
+      display: progress and messages.
+      interrupted: called before every update and between the batches of an evaluation; once true,
+        the run saves and ends.
+      fall_back: whether to set a damaged checkpoint aside and resume from the newest good one.
 
     Returns:
       how it ended; the state is saved in any case.
@@ -64,133 +48,137 @@ def train(
         is compiled.
       RunError: if the run breaks in flight; the message names the last good checkpoint.
     """
-    with begun(config, mesh, dataset, display, fall_back) as run:
-        if isinstance(run, Outcome):
-            return run
-        with display:
-            return _drive(run, run.asks(interrupted), interrupted)
+    (result,) = train_fleet([config], mesh, dataset, [display], interrupted, fall_back)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-def _drive(run: Run, asks: Asks, interrupted: Callable[[], bool]) -> Outcome:
-    """Answers all that a run asks for."""
-    program, state, mesh = run.program, run.take_state(), run.mesh
-    evaluate = make_evaluator(run.config, mesh, run.dataset, program.eval_step)
-    answer = asks.send
-    given: Any = None
-    while True:
-        try:
-            ask = answer(given)
-        except StopIteration as end:
-            return end.value
-        answer = asks.send
-        try:
-            if isinstance(ask, Update):
-                tokens = sharding.put_batch(mesh, ask.tokens, ask.batch_size)
-                state, given = program.train_step(state, tokens, ask.update_averages)
-            else:
-                given = state if isinstance(ask, Current) else evaluate(state, interrupted)
-        except Exception as error:  # the run has a word for it
-            answer, given = asks.throw, error
-
-
-def make_evaluator(config: Config, mesh: Mesh, dataset: DatasetInfo, eval_step: Any) -> Evaluator:
-    """Returns what evaluates weight trees as a run's configuration wants it.
-
-    Args:
-      config: the run.
-      mesh: the device mesh.
-      dataset: prepared token windows.
-      eval_step: sum of the token losses of a batch.
-    """
-    length = config.model.length
-    windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
-    return Evaluator(eval_step, windows, length, config.eval_windows, config.eval.batch_size, mesh)
-
-
-@contextlib.contextmanager
-def begun(
-    config: Config,
+def train_fleet(
+    configs: Sequence[Config],
     mesh: Mesh,
     dataset: DatasetInfo,
-    display: Display,
+    displays: Sequence[Display],
+    interrupted: Callable[[], bool] = never,
     fall_back: bool = False,
-    program: Program | None = None,
-    read: Callable[..., Iterator[np.ndarray]] = read_stream,
-) -> Iterator[Run | Outcome]:
-    """Begins a run or takes it up, and holds its directory inside a `with`.
+) -> list[Outcome | Exception]:
+    """Trains runs of one shape (`study.jobs.Job.shape`) as one program; see `train`.
 
     Args:
-      config: the run.
-      mesh: the device mesh.
+      configs: the runs.
+      mesh: of a single device, if there are several runs.
       dataset: prepared token windows.
-      display: what a person sees.
-      fall_back: whether to set a damaged checkpoint aside and go on from the newest good one.
-      program: the functions of the run, if they are made already.
-      read: iterates over its batches, as `read_stream` does.
+      displays: one for each run.
+      interrupted: as for `train`; every run saves and ends.
+      fall_back: as for `train`.
 
-    Yields:
-      the run, ready for its first update; its outcome, if there is nothing to do.
+    Returns:
+      for each run how it ended, or the error that ended it and left the others alone.
 
     Raises:
-      InputError, RunError: as `train`.
+      InputError: if the device has no room for all of them.
     """
-    run_dir, named = Path(config.run_dir), config.identity(dataset.fingerprint)
-    with processes.fail_together():
-        if trunk := branching.find_trunk(config, dataset):
-            named["branch.checkpoint"] = trunk.digest
-        if given := pretrained.find_initial(config, dataset):
-            named["initial_weights"] = given.digest
-        run_directory.check_identity(run_dir, named)
-    begin, first = (trunk.step, trunk.samples) if trunk else (0, 0)
-
-    def consumed(step: int) -> int:
-        return first + config.clock.samples(step) - config.clock.samples(begin)
-
-    start = processes.broadcast(max(saved_steps(run_dir), default=begin))
-    with processes.fail_together():
-        goal, reason = find_goal(config, dataset, start, consumed(start))
-    if goal is not None and (start > goal or (start == goal and was_evaluated(run_dir, start))):
-        yield Outcome(start, reason, consumed(start))
-        return
-    about = {"name": config.name, "version": __version__, "config": dict(config.source)}
-    about |= {"branch": trunk.provenance} if trunk else {}
+    make_program, read_batches = preflight.checked_program, read_ahead
+    if len(configs) > 1:
+        fleet.check_memory(configs, mesh)
+        make_program = fleet.share_program(configs[0], mesh)
+        read_batches = fleet.share_batches(dataset)
+    runs = [
+        TrainingRun(config, mesh, dataset, display, read_batches)
+        for config, display in zip(configs, displays, strict=True)
+    ]
     with contextlib.ExitStack() as stack:
-        with processes.fail_together():
-            if processes.is_primary():
-                check_mirrors(config.log)
-            program = program or checked_program(config, mesh)
-            if processes.is_primary():
-                run_directory.initialize(run_dir, named, about)
-                stack.enter_context(run_directory.lock(run_dir))
-        _check_shared(run_dir)
-        announce(config, mesh, dataset, display, program, start, goal, trunk)
-        checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
-        stack.callback(checkpoints.close)
-        restored = checkpoints.restore_latest(program.abstract_state, fall_back)
-        if trunk and not restored:
-            restored = branching.restore(trunk, program.abstract_state)
-        if given and not restored:
-            restored = pretrained.begin(given, config, program)
-        if (found := restored.meta["step"] if restored else 0) != start:
-            goal, reason = find_goal(config, dataset, start := found, consumed(found))
-        end = "no end" if goal is None else config.clock.describe(goal)
-        display.say(f"from     {config.clock.describe(start)} to {end}")
-        yield Run(
-            config, mesh, dataset, display, program, checkpoints, restored, read, goal, reason
-        )
+        states = []
+        for run in runs:
+            stack.callback(run.close)
+            with end_on_error(run):
+                state = run.start(make_program, fall_back)
+                states += [state] if state is not None else []
+        started = [run for run in runs if run.result is None]
+        if len(configs) == 1 and started:
+            program = SingleProgram(started[0].program, configs[0], mesh, dataset)
+            _train(started, program, states[0], interrupted)
+        elif started:
+            program = FleetProgram([run.config for run in started], mesh, dataset)
+            _train(started, program, fleet.stack(states, mesh), interrupted)
+    return [run.result for run in runs if run.result is not None]
 
 
-def _check_shared(run_dir: Path) -> None:
-    """Checks that every process sees the run's directory, which the first holds from now on."""
+def _train(
+    runs: Sequence[TrainingRun],
+    program: SingleProgram | FleetProgram,
+    state: TrainState,
+    interrupted: Callable[[], bool],
+) -> None:
+    """The training loop: each run trains until its stop, an interruption or an error of its own.
 
-    def mark() -> int:
-        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
+    Args:
+      runs: the runs, started.
+      program: their compiled functions.
+      state: their states, in the form that `program` takes.
+      interrupted: see `train`.
+    """
+    _evaluate(runs, program, state, lambda run: run.missed_evaluation, interrupted)
+    while _active(runs):
+        is_interrupted, batches = interrupted(), []
+        for i, run in _active(runs):
+            with end_on_error(run):
+                if is_interrupted or run.is_at_stop():
+                    if run.step > run.saved_step:
+                        run.save(program.state_of_run(state, i))
+                    run.end(is_interrupted)
+                else:
+                    batches.append(run.read_batch())
 
-    held = processes.broadcast(mark() if processes.is_primary() else 0)
-    with processes.fail_together():
-        if not processes.wait_until_visible(lambda: mark() == held):
-            raise InputError(
-                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
-                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
-                "on storage that all of them share"
-            )
+        active = _active(runs)
+        if not active:
+            return
+        if len(active) < len(runs):
+            program, state = program.keep(state, [i for i, _ in active])
+            runs = [run for _, run in active]
+
+        metrics = []
+        with end_on_error(*runs):
+            state, metrics = program.update(state, batches, runs[0].updates_averages())
+
+        for i, run in enumerate(runs[: len(metrics)]):
+            with end_on_error(run):
+                run.record(metrics[i])
+                # Before the evaluation: one that is cut short is made up for at the next start.
+                if run.is_save_due():
+                    run.save(program.state_of_run(state, i))
+        _evaluate(runs, program, state, TrainingRun.is_evaluation_due, interrupted)
+
+
+def _evaluate(
+    runs: Sequence[TrainingRun],
+    program: SingleProgram | FleetProgram,
+    state: TrainState,
+    is_due: Callable[[TrainingRun], bool],
+    interrupted: Callable[[], bool],
+) -> None:
+    """Evaluates the weights of the runs that are due, and records their losses."""
+    for _, run in _active(runs):
+        with end_on_error(run):
+            if is_due(run):
+                run.pause_meter()
+    due = [(i, run) for i, run in _active(runs) if is_due(run)]
+    if not due:
+        return
+    began = time.perf_counter()
+    losses = None
+    with end_on_error(*(run for _, run in due)):
+        try:
+            losses = program.evaluate(state, [i for i, _ in due], interrupted)
+        except RunError as error:  # damaged data
+            for _, run in due:
+                run.fail(run.error(str(error)))
+    seconds = time.perf_counter() - began
+    for (_, run), losses_of_run in zip(due, losses or [], strict=False):
+        with end_on_error(run):
+            run.record_evaluation(losses_of_run, seconds)
+
+
+def _active(runs: Sequence[TrainingRun]) -> list[tuple[int, TrainingRun]]:
+    """The runs that have not ended, with their positions."""
+    return [(i, run) for i, run in enumerate(runs) if run.result is None]

@@ -17,10 +17,9 @@ from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.records import TIMINGS, read_records
 from anytime_jax.errors import RunError
 from anytime_jax.training import fleet, preflight
-from anytime_jax.training.fleet import Member
-from anytime_jax.training.loop import Outcome
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import make_program
+from anytime_jax.training.trainer import Outcome, train_fleet
 
 COMMON = {"averages": (6.25,), "eval__every": "4 steps", "checkpoint__every": "6 steps"}
 OWN = {
@@ -40,12 +39,14 @@ RUNS = {
 
 
 def member(run, dataset, **changes):
+    """A run of a fleet: its configuration and its display."""
     config = small_run.config(run, dataset.path, **COMMON, **changes)
-    return Member(config, Display(config.clock, Console(file=io.StringIO(), width=200)))
+    return config, Display(config.clock, Console(file=io.StringIO(), width=200))
 
 
-def said(one):
-    return one.display.console.file.getvalue()
+def train(members, dataset, **options):
+    configs, displays = zip(*members, strict=True)
+    return train_fleet(configs, small_run.mesh(), dataset, displays, **options)
 
 
 def rows(run):
@@ -83,7 +84,7 @@ def whole_fixture(dataset, tmp_path_factory):
     """All of them as a fleet, in one go; and how they ended."""
     folder = tmp_path_factory.mktemp("fleet")
     members = [member(folder / name, dataset, **changes) for name, changes in RUNS.items()]
-    return folder, members, fleet.train(members, small_run.mesh(), dataset)
+    return folder, members, train(members, dataset)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -92,9 +93,9 @@ def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
     place = list(RUNS).index(name)
     goal = int(RUNS[name]["stop"].split()[0])
     assert ended[place] == Outcome(goal, "stop")
-    assert ended[place].samples == goal * members[place].config.batch_size
+    assert ended[place].samples == goal * members[place][0].batch_size
     check_alike(folder / name, alone / name)
-    abstract = make_program(members[place].config, small_run.mesh()).abstract_state
+    abstract = make_program(members[place][0], small_run.mesh()).abstract_state
     found, expected = (
         restore_checkpoint(path / name / "checkpoints" / str(goal), abstract)
         for path in (folder, alone)
@@ -106,13 +107,13 @@ def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
     )
     assert found.meta["samples"] == expected.meta["samples"]
     assert found.meta["config"]["seed"] == expected.meta["config"]["seed"]
-    assert "validation" in said(members[place])
+    assert "validation" in members[place][1].console.file.getvalue()
 
 
 def test_the_runs_are_not_one(whole):
     """Or all that is compared above would show nothing."""
     folder, members, _ = whole
-    abstract = make_program(members[0].config, small_run.mesh()).abstract_state
+    abstract = make_program(members[0][0], small_run.mesh()).abstract_state
     states = [
         restore_checkpoint(folder / x / "checkpoints" / "8", abstract).state
         for x in ("plain", "own")
@@ -130,16 +131,16 @@ def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
     """By some of its runs, at different steps, beside one that is finished."""
     first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
     calls = iter(range(100))
-    ended = fleet.train(first, small_run.mesh(), dataset, lambda: next(calls) > 7)
+    ended = train(first, dataset, interrupted=lambda: next(calls) > 7)
     assert {how.reason for how in ended} == {"interrupted"}
     assert 0 < ended[0].step < 5
     later = [member(tmp_path / name, dataset, **changes) for name, changes in RUNS.items()]
-    ended = fleet.train(later, small_run.mesh(), dataset)
+    ended = train(later, dataset)
     assert [how.step for how in ended] == [8, 8, 5]
     for name in RUNS:
         (_, found), (_, expected) = rows(tmp_path / name)[-1], rows(alone / name)[-1]
         assert found["eval/last/loss"] == pytest.approx(expected["eval/last/loss"], rel=2e-5)
-    assert fleet.train(later, small_run.mesh(), dataset) == ended
+    assert train(later, dataset) == ended
 
 
 def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
@@ -149,7 +150,7 @@ def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
     broken = {"stop": "8 steps", "schedule__peak": 1e38}
     names = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
     members = [member(tmp_path / name, dataset, **changes) for name, changes in names.items()]
-    taken, good, bad = fleet.train(members, small_run.mesh(), dataset)
+    taken, good, bad = train(members, dataset)
     assert "holds files but is no run" in str(taken)
     assert good == Outcome(8, "stop")
     assert isinstance(bad, RunError)

@@ -13,7 +13,6 @@ from training_runs import after, bits, records, saved, shared_programs_fixture, 
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
-from anytime_jax.checkpoints.manager import RestoredCheckpoint
 from anytime_jax.config import schema
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.data.windows import Windows
@@ -66,7 +65,7 @@ def begun(given, dataset, run, mesh=None, **changes):
     asked = small_run.config(run, dataset.path, initial_weights=str(given), **changes)
     program = small_run.program(asked, mesh or small_run.mesh())
     found = pretrained.find_initial(asked, dataset)
-    return pretrained.begin(found, asked, program), program
+    return pretrained.initial_state(found, asked, program), program
 
 
 def is_given(tree):
@@ -82,10 +81,8 @@ def is_given(tree):
 @pytest.mark.parametrize("axes", [None, pytest.param(FSDP, marks=pytest.mark.slow), SPLIT])
 def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, dataset, tmp_path):
     mesh = small_run.mesh(8 if axes is SPLIT else 2, **axes) if axes else small_run.mesh()
-    restored, program = begun(given, dataset, tmp_path / "run", mesh)
-    assert isinstance(restored, RestoredCheckpoint)
-    state = restored.state
-    assert (int(state.step), restored.meta["samples"], restored.added_averages) == (0, 0, ())
+    state, program = begun(given, dataset, tmp_path / "run", mesh)
+    assert int(state.step) == 0
     assert is_given(state.params)
     averages = averaging.averages(state.opt_state)
     assert sorted(averages) == sorted(small_run.AVERAGES)
@@ -105,8 +102,8 @@ def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, datase
 
 @pytest.mark.slow
 def test_averages_in_host_memory_too(given, dataset, tmp_path):
-    restored, program = begun(given, dataset, tmp_path / "run", average_memory="host")
-    averages = averaging.averages(restored.state.opt_state)
+    state, program = begun(given, dataset, tmp_path / "run", average_memory="host")
+    averages = averaging.averages(state.opt_state)
     kinds = {x.sharding.memory_kind for x in jax.tree.leaves(averages)}
     expected = averaging.averages(program.init().opt_state)
     assert kinds == {x.sharding.memory_kind for x in jax.tree.leaves(expected)}
@@ -153,8 +150,8 @@ def test_what_was_exported_can_be_gone_on_with(run, given, dataset, tmp_path):
         folder, FORMATS["olmo"], small_run.config(run).model, params, 1, "float32"
     )
     shutil.copy(dataset.vocabulary_path, folder / "vocabulary.model")
-    restored, _ = begun(folder, dataset, tmp_path / "run")
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored.state.params), params)
+    state, _ = begun(folder, dataset, tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), params)
 
 
 # Starts that follow
@@ -208,7 +205,7 @@ def test_a_run_that_lost_its_checkpoints_is_told(run, given, dataset, tmp_path):
     asked = small_run.config(tmp_path / "run", dataset.path, initial_weights=str(given))
     program = small_run.program(asked, small_run.mesh())
     with pytest.raises(InputError, match="has lost its checkpoints: choose a new run_dir"):
-        pretrained.begin(pretrained.Initial(None, "digest"), asked, program)
+        pretrained.initial_state(pretrained.Initial(None, "digest"), asked, program)
 
 
 # What is refused, before the run's directory is made
@@ -244,8 +241,8 @@ def test_sequences_may_be_shorter_and_not_longer(given, dataset, tmp_path):
     mine = shutil.copytree(given, tmp_path / "model")
     said = json.loads((mine / "config.json").read_text())
     (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 64}))
-    restored, _ = begun(mine, dataset, tmp_path / "run")
-    assert is_given(restored.state.params)
+    state, _ = begun(mine, dataset, tmp_path / "run")
+    assert is_given(state.params)
     (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 4}))
     refused(mine, dataset, tmp_path, r"config\.model\.length = 8 must be at most 4")
 

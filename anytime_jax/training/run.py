@@ -1,0 +1,431 @@
+"""One start of a run: its directory, data, records and checkpoints.
+
+`trainer.train` is the loop that uses it; the state and the compiled functions are the loop's.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from anytime_jax import __version__
+from anytime_jax.checkpoints import checkpoint_directory, run_directory
+from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.manager import (
+    CheckpointManager,
+    RestoredCheckpoint,
+    restore_checkpoint,
+)
+from anytime_jax.checkpoints.records import is_evaluated
+from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.config.schema import Config
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.distributed import processes, sharding
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.models import flops
+from anytime_jax.training import branching, preflight, pretrained
+from anytime_jax.training.metrics import Meter, NoWriters, Writers, check_mirrors
+from anytime_jax.training.progress import Display
+from anytime_jax.training.step import Metrics, Program, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a start of a run ended.
+
+    Attributes:
+      step: updates done.
+      reason: "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
+      samples: windows of its dataset that were consumed.
+    """
+
+    step: int
+    reason: str
+    samples: int = dataclasses.field(default=0, compare=False)
+
+
+class Batch(NamedTuple):
+    """This process's rows of a batch, and the number of rows over all processes."""
+
+    tokens: np.ndarray
+    size: int
+
+
+# `(config, dataset, samples, batch_size, rows)` -> iterator over a run's batches, from a sample on;
+# `rows` are those of this process.
+ReadBatches = Callable[[Config, DatasetInfo, int, int, slice], Iterator[np.ndarray]]
+
+
+def read_ahead(
+    config: Config, dataset: DatasetInfo, samples: int, batch_size: int, rows: slice
+) -> Iterator[np.ndarray]:
+    """Iterates over a run's batches, read ahead in threads; see `ReadBatches`."""
+    data = config.data
+    windows = Windows(
+        dataset, "train", length=config.model.length, seed=data.seed, repeat=data.repeat
+    )
+    return prefetch_batches(windows, samples, batch_size, rows)
+
+
+class TrainingRun:
+    """One start of a run: everything but its state and its compiled functions.
+
+    Attributes:
+      config: its configuration.
+      program: its compiled functions; set by `start`.
+      step: updates done.
+      saved_step: the latest checkpoint; 0 if there is none.
+      stop_step: the update to stop at; None for never.
+      missed_evaluation: whether the last start ended before the evaluation due at its last step.
+      result: how this start ended, or the error that ended it; None while it trains.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        mesh: Mesh,
+        dataset: DatasetInfo,
+        display: Display,
+        read_batches: ReadBatches = read_ahead,
+    ):
+        """Does nothing on disk yet."""
+        self.config = config
+        self.step = self.saved_step = 0
+        self.stop_step: int | None = None
+        self.missed_evaluation = False
+        self.result: Outcome | Exception | None = None
+        self._mesh, self._dataset, self._display = mesh, dataset, display
+        self._read_batches = read_batches
+        self._directory = Path(config.run_dir)
+        self._resources = contextlib.ExitStack()
+        self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
+        self._keeps_forever = retention_policy(config).keeps_forever
+        self._sample_offset = 0  # other than 0 in a branch that reads other data than its trunk
+
+    def start(
+        self, make_program: Callable[[Config, Mesh], Program], fall_back: bool
+    ) -> TrainState | None:
+        """Resumes the run from its latest checkpoint, or starts it.
+
+        Args:
+          make_program: makes the run's compiled functions, or raises an InputError.
+          fall_back: whether to set a damaged checkpoint aside and resume from the newest good one.
+
+        Returns:
+          the state to train from; None if the run is at its stop already, with `result` set.
+        """
+        config, run_dir = self.config, self._directory
+        self.saved_step = processes.broadcast(max(saved_steps(run_dir), default=0))
+        with processes.fail_together():
+            trunk = branching.find_trunk(config, self._dataset)
+            initial = pretrained.find_initial(config, self._dataset)
+            identity = config.identity(self._dataset.fingerprint)
+            identity |= {"branch.checkpoint": trunk.digest} if trunk else {}
+            identity |= {"initial_weights": initial.digest} if initial else {}
+            run_directory.check_identity(run_dir, identity)
+        if trunk:
+            self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
+        self.step = self.saved_step or (trunk.step if trunk else 0)
+        with processes.fail_together():
+            self._find_stop()
+        if self._is_complete():
+            self.result = Outcome(self.step, self._stop_reason, self._samples(self.step))
+            return None
+        with processes.fail_together():
+            if processes.is_primary():
+                check_mirrors(config.log)
+            self.program = make_program(config, self._mesh)
+            if processes.is_primary():
+                self._claim(identity, trunk)
+        _check_shared(run_dir)
+        preflight.announce(
+            config,
+            self._mesh,
+            self._dataset,
+            self._display,
+            self.program,
+            self.step,
+            self.stop_step,
+            trunk,
+        )
+        state, meta = self._restore_or_init(trunk, initial, fall_back)
+        self._open_records(meta)
+        self.missed_evaluation = self.is_evaluation_due() and not self._was_evaluated()
+        self._resources.enter_context(self._display)
+        return state
+
+    def _samples(self, step: int) -> int:
+        """Windows of the dataset consumed after a number of updates."""
+        return self._sample_offset + self.config.clock.samples(step)
+
+    def _find_stop(self) -> None:
+        self.stop_step, self._stop_reason = preflight.find_goal(
+            self.config, self._dataset, self.step, self._samples(self.step)
+        )
+
+    def _is_complete(self) -> bool:
+        if self.stop_step is None or self.step < self.stop_step:
+            return False
+        return self.step > self.stop_step or self._was_evaluated()
+
+    def _was_evaluated(self) -> bool:
+        """Whether the records, as the primary process sees them, evaluate the weights here."""
+        return bool(processes.broadcast(is_evaluated(self._directory, self.step)))
+
+    def _claim(self, identity: Mapping[str, Any], trunk: branching.Trunk | None) -> None:
+        """Makes the directory this run's, and locks it until `close`."""
+        config = self.config
+        about = {"name": config.name, "version": __version__, "config": dict(config.source)}
+        about |= {"branch": trunk.provenance} if trunk else {}
+        run_directory.initialize(self._directory, identity, about)
+        self._resources.enter_context(run_directory.lock(self._directory))
+
+    def _restore_or_init(
+        self,
+        trunk: branching.Trunk | None,
+        initial: pretrained.Initial | None,
+        fall_back: bool,
+    ) -> tuple[TrainState, Mapping[str, Any]]:
+        """The state to train from, and the meta of the checkpoint that it comes from."""
+        config, abstract, clock = self.config, self.program.abstract_state, self.config.clock
+        self._checkpoints = CheckpointManager(
+            self._directory, retention_policy(config), self._display.say
+        )
+        self._resources.callback(self._checkpoints.close)
+        restored = self._checkpoints.restore_latest(abstract, fall_back)
+        self.saved_step = restored.meta["step"] if restored else 0
+        if trunk and not restored:
+            restored = restore_checkpoint(trunk.path, abstract)
+        step = restored.meta["step"] if restored else 0
+        if step != self.step:
+            self.step = step
+            self._find_stop()
+        stop = "no end" if self.stop_step is None else clock.describe(self.stop_step)
+        self._display.say(f"from     {clock.describe(step)} to {stop}")
+        if restored:
+            self._set_start_of_averages(restored)
+            return restored.state, restored.meta
+        self._averages_since = dict.fromkeys(config.averages, 0)
+        if initial:
+            return pretrained.initial_state(initial, config, self.program), {}
+        return self.program.init(), {}
+
+    def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:
+        """Sets the step from which each average is one; says which are new or no longer kept."""
+        since = restored.meta.get("averages_since", {})
+        self._averages_since = {label: since.get(label, 0) for label in self.config.averages}
+        self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
+        for label in restored.added_averages:
+            self._display.say(
+                f"average {label} is new: it starts from the weights at step {self.step:,}"
+            )
+        for label in restored.dropped_averages:
+            self._display.say(f"average {label} is no longer kept")
+
+    def _open_records(self, meta: Mapping[str, Any]) -> None:
+        config, mesh = self.config, self._mesh
+        header = {
+            "version": __version__,
+            "jax": jax.__version__,
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        }
+        self._writers = (
+            Writers(self._directory, config.name, config.log, self.step, header)
+            if processes.is_primary()
+            else NoWriters()
+        )
+        self._resources.callback(self._close_writers)
+        peak = flops.peak_flops(mesh.devices.flat[0])
+        self._meter = Meter(
+            config.every("log"),
+            self._check_update,
+            self._write_row,
+            config.clock.tokens,
+            peak and peak * mesh.size / flops.flops_per_token(config.model),
+            meta.get("interval"),
+        )
+        self._batches = self._iterate_batches()
+
+    def _close_writers(self) -> None:
+        with contextlib.suppress(OSError):  # every row has been written already
+            self._writers.close()
+
+    def _iterate_batches(self) -> Iterator[Batch]:
+        """The batches from the next sample on; their size may grow on the way."""
+        samples = self._samples(self.step)
+        for size, count in self.config.clock.batches(self.step):
+            rows = sharding.local_rows(self._mesh, size)
+            batches = self._read_batches(self.config, self._dataset, samples, size, rows)
+            for _ in itertools.count() if count is None else range(count):
+                yield Batch(np.asarray(next(batches)), size)
+            samples += size * (count or 0)
+
+    # The steps of the training loop
+
+    def is_at_stop(self) -> bool:
+        """Whether the run is at the update where it stops."""
+        return self.step == self.stop_step
+
+    def read_batch(self) -> Batch:
+        """Returns the batch of the next update."""
+        try:
+            return next(self._batches)
+        except RunError as error:
+            raise self.error(str(error)) from error
+
+    def updates_averages(self) -> bool:
+        """Whether the next update updates the averages."""
+        return (self.step + 1) % self.config.average_every == 0
+
+    def record(self, metrics: Metrics) -> None:
+        """Counts an update and hands its metrics, which may still be computed, to the meter."""
+        self.step += 1
+        self._meter.push(self.step, metrics)
+
+    def is_save_due(self) -> bool:
+        """Whether a checkpoint is to be saved at this step."""
+        due = self.step % self._save_every == 0 or self._keeps_forever(self.step)
+        return due or self.is_at_stop()
+
+    def save(self, state: TrainState) -> None:
+        """Saves a checkpoint; returns once the state is copied to host memory."""
+        with self._meter.paused():
+            self._writers.sync()
+            self._checkpoints.save(state, self._meta())
+        self.saved_step = self.step
+
+    def is_evaluation_due(self) -> bool:
+        """Whether the weights are to be evaluated at this step."""
+        due = self.step % self._eval_every == 0 or self.config.clock.is_doubling(self.step)
+        return (self.step > 0 and due) or self.is_at_stop()
+
+    def pause_meter(self) -> None:
+        """Waits for every update under way, and leaves what follows out of the measured speed."""
+        self._meter.pause()
+
+    def record_evaluation(self, losses: Mapping[str, float], seconds: float) -> None:
+        """Writes the validation losses by label, and resumes the meter."""
+        self._meter.resume()
+        for label, loss in losses.items():
+            if not math.isfinite(loss):
+                what = f"the validation loss of {label} at step {self.step:,} is {loss}"
+                raise self.error(what, "a lower peak rate, in a new run_dir")
+        values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
+        tokens = self.config.clock.tokens(self.step)
+        self._writers.write(self.step, tokens, {**values, "eval_seconds": seconds})
+        self._display.evaluated(self.step, losses)
+
+    def end(self, is_interrupted: bool) -> None:
+        """Ends this start of the run."""
+        self.close()
+        reason = "interrupted" if is_interrupted else self._stop_reason
+        self.result = Outcome(self.step, reason, self._samples(self.step))
+
+    def fail(self, error: Exception) -> None:
+        """Ends this start of the run with an error."""
+        failure = error
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
+            if not processes.is_single():
+                advice += "; the same lines again, if a process was lost"
+            failure = self.error(str(error)[:300], advice)
+        elif isinstance(error, OSError):
+            failure = self.error(str(error), "to mend that, then the same line again")
+        if failure is not error:
+            failure.__cause__ = error
+        try:
+            self.close()
+        except RunError as failed_save:  # so what `failure` names as saved is not
+            failure = failed_save
+        self.result = failure
+
+    def close(self) -> None:
+        """Waits for saves under way and unlocks the directory; raises a RunError if one failed."""
+        self._resources.close()
+
+    def error(self, what: str, advice: str = "") -> RunError:
+        """Returns an error that names the last good checkpoint."""
+        last = f"that of step {self.saved_step:,}" if self.saved_step else "none"
+        directory = self._directory.absolute() / checkpoint_directory.DIRECTORY
+        message = f"{what}; the last good checkpoint in {directory} is {last}"
+        return RunError(message + (f". Try {advice}" if advice else ""))
+
+    def _check_update(self, step: int, values: Mapping[str, float]) -> None:
+        """Reports an update that is odd; raises a RunError if it ends the run."""
+        guard, in_a_row = self.config.guard, int(values["consecutive_skips"])
+        if not in_a_row and not values["spiked"] and math.isfinite(values["update_norm"]):
+            return
+        first, end = self._samples(step - 1), self._samples(step)
+        slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+        what = (
+            f"update {step:,} (samples {first:,} to {end - 1:,}) has a loss of "
+            f"{values['loss']:.4g}, after {values['recent_loss']:.4g} of late, and a gradient of "
+            f"norm {values['grad_norm']:.4g}"
+        )
+        if in_a_row > guard.limit:
+            raise self.error(f"{what}: bad update number {in_a_row} in a row", slower)
+        if in_a_row and guard.skip == "nothing":
+            skip = "--config.guard.skip=nonfinite to skip such batches"
+            raise self.error(what, f"{skip}, or {slower}")
+        if not math.isfinite(values["update_norm"]):
+            raise self.error(f"update {step:,} has a norm of {values['update_norm']}", slower)
+        if in_a_row:
+            self._display.say(f"{what}: skipped, {int(values['skipped'])} so far")
+        else:
+            self._display.say(f"{what}: a spike, {int(values['spikes'])} so far")
+
+    def _write_row(self, step: int, values: dict[str, float]) -> None:
+        self._writers.write(step, self.config.clock.tokens(step), values)
+        self._display.update(step, values)
+
+    def _meta(self) -> dict[str, Any]:
+        clock = self.config.clock
+        return {
+            "samples": self._samples(self.step),
+            "tokens": clock.tokens(self.step),
+            "multiple": clock.multiple(self.step),
+            "interval": self._meter.interval,
+            "averages_since": self._averages_since,
+            "config": dict(self.config.source),
+            "fingerprint": self._dataset.fingerprint,
+            "vocabulary": self._dataset.vocabulary_sha256,
+            "version": __version__,
+            "jax": jax.__version__,
+        }
+
+
+@contextlib.contextmanager
+def end_on_error(*runs: TrainingRun) -> Iterator[None]:
+    """Ends runs with the error that is raised inside, where it is one that a run may meet."""
+    try:
+        yield
+    except (InputError, RunError, OSError, jax.errors.JaxRuntimeError) as error:
+        for run in runs:
+            run.fail(error)
+
+
+def _check_shared(run_dir: Path) -> None:
+    """Checks that every process sees the run's directory, which the primary one has locked."""
+
+    def read_lock() -> int:
+        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
+
+    expected = processes.broadcast(read_lock() if processes.is_primary() else 0)
+    with processes.fail_together():
+        if not processes.wait_until_visible(lambda: read_lock() == expected):
+            raise InputError(
+                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
+                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
+                "on storage that all of them share"
+            )
