@@ -87,8 +87,11 @@ class FleetProgram:
         """Makes one update of every run."""
         tokens_RxBxT = np.stack([batch.tokens for batch in batches])
         state, metrics = self._update(state, tokens_RxBxT, update_averages)
-        runs = range(len(batches))
-        return state, [{k: _Element(of_all, i) for k, of_all in metrics.items()} for i in runs]
+        each: list[Any] = [
+            {name: _Element(of_all, run) for name, of_all in metrics.items()}
+            for run in range(len(batches))
+        ]
+        return state, each
 
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
