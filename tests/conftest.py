@@ -36,7 +36,7 @@ FIXTURES = REPOSITORY / "tests" / "fixtures"
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
 # that no worker is left with one of them at the end.
 LONG_FILES = (
-    *("trainer", "branching", "saved_weights", "random_kills", "faults", "theory", "train"),
+    *("trainer", "branching", "weight_names", "random_kills", "faults", "theory", "train"),
     *("bad_settings", "processes", "decoder", "risk", "manager", "runs", "averaging"),
     "average_memory",
 )

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.formatting import format_count
-from anytime_jax.weights import saved_weights
-from anytime_jax.weights.scoring import mean_and_error
+from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights.scoring import mean_and_standard_error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
 def _evaluate(arguments: argparse.Namespace) -> int:
     runtime.configure()
     allowed = run_options.limits(arguments)
-    saved = saved_weights.open_saved(arguments.run, arguments.step)
-    names = arguments.weights or list(saved.here)
-    mixes = {name: saved_weights.find(saved, name, allowed) for name in names}
+    saved = saved_run.open_run(arguments.run, arguments.step)
+    names = arguments.weights or list(saved.weights)
+    mixes = {name: weight_names.resolve(saved, name, allowed) for name in names}
     scorer, count = run_options.open_scorer(saved, arguments)
     console = command_line.open_console()
     console.print(
@@ -51,11 +51,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     console.print(cells("weights", *titles), markup=False)
     first = None
     for name, mix in mixes.items():
-        losses = scorer.losses(scorer.put(saved_weights.read(saved, mix)), 0, count)
+        losses = scorer.losses(scorer.put(saved_run.load_weights(saved, mix)), 0, count)
         first = losses if first is None else first
-        mean, (gap, error) = float(losses.mean()), mean_and_error(losses - first)
+        mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
-        kernel = f"{mix.error:.2%}" if mix.error else ""
+        kernel = f"{mix.kernel_error:.2%}" if mix.kernel_error else ""
         row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
         console.print(row.rstrip(), markup=False)
     return 0

@@ -26,9 +26,9 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_directory, verifiers
 from anytime_jax.formats.tokenizer import write_tokenizer
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.weights import saved_weights
-from anytime_jax.weights.post_hoc import Mix
-from anytime_jax.weights.saved_weights import Saved
+from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.saved_run import SavedRun
 
 VERIFIERS = Path(verifiers.__file__).parent
 LARGEST_DIFFERENCE = 1e-4  # of any logit, in float32
@@ -72,7 +72,7 @@ def _export(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"--verify-python={arguments.verify_python} is no interpreter: give its path"
         )
-    saved = saved_weights.open_saved(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step)
     shape = saved.config.model
     form = model_directory.FORMATS[arguments.format or shape.architecture]
     form.check(shape)
@@ -85,9 +85,9 @@ def _export(arguments: argparse.Namespace) -> int:
         markup=False,
     )
     if len(mix.parts) > 1:
-        console.print(f"mixed: {saved_weights.describe(mix)}", markup=False)
-    if mix.error:
-        console.print(f"kernel error {mix.error:.2%}")
+        console.print(f"mixed: {weight_names.describe(mix)}", markup=False)
+    if mix.kernel_error:
+        console.print(f"kernel error {mix.kernel_error:.2%}")
     about = _about(saved, arguments, mix, vocabulary)
     with model_directory.creating(arguments.output, arguments.overwrite) as part:
         model_directory.write_model(part, form, shape, params, vocabulary.eos_id, arguments.dtype)
@@ -157,7 +157,7 @@ def verify(model: Path, form: str, python: str) -> list[str]:
 
 
 def _about(
-    saved: Saved, arguments: argparse.Namespace, mix: Mix, vocabulary: Vocabulary
+    saved: SavedRun, arguments: argparse.Namespace, mix: Mixture, vocabulary: Vocabulary
 ) -> dict[str, Any]:
     """Where the weights come from."""
     parts = {
@@ -171,7 +171,7 @@ def _about(
         "tokens": saved.tokens,
         "weights": arguments.weights,
         "mix": parts,
-        "kernel_error": mix.error,
+        "kernel_error": mix.kernel_error,
         "vocab_size": vocabulary.size,
         "vocabulary": saved.vocabulary,
         "fingerprint": saved.fingerprint,

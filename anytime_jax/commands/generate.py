@@ -19,7 +19,7 @@ from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.models.sampling import Sampling, stream
-from anytime_jax.weights import saved_weights
+from anytime_jax.weights import saved_run, weight_names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,11 +64,11 @@ def _generate(arguments: argparse.Namespace) -> None:
         raise InputError("--prompt is not text in UTF-8: give it as such") from error
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
-    saved = saved_weights.open_saved(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step)
     _, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
     mix, params = run_options.load(saved, arguments.weights, allowed)
-    error = f", kernel error {mix.error:.2%}" if mix.error else ""
-    print(f"{saved_weights.describe(mix)} of {saved.run_dir}{error}", file=sys.stderr)
+    error = f", kernel error {mix.kernel_error:.2%}" if mix.kernel_error else ""
+    print(f"{weight_names.describe(mix)} of {saved.run_dir}{error}", file=sys.stderr)
     (prompt,) = vocabulary.encode([arguments.prompt])
     # A single device: one text is too little to split.
     made = stream(

@@ -22,8 +22,8 @@ from anytime_jax.commands import command_line, run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.weights import saved_weights
-from anytime_jax.weights.readout_search import Reading, Search, grid_of
+from anytime_jax.weights import saved_run
+from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, window_grid
 
 _POINTS = 13  # windows on the grid
 
@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
 def _search(arguments: argparse.Namespace) -> int:
     runtime.configure()
     allowed = run_options.limits(arguments)
-    saved = saved_weights.open_saved(arguments.run, arguments.step)
-    grid = grid_of(saved, _POINTS)
+    saved = saved_run.open_run(arguments.run, arguments.step)
+    grid = window_grid(saved, _POINTS)
     if not grid:
         raise InputError(
             f"{saved.run_dir} keeps no average of a growing window at step {saved.step:,}: there "
@@ -66,7 +66,7 @@ def _search(arguments: argparse.Namespace) -> int:
         make_writable_directory(out)
     except OSError as error:
         raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
-    search = Search(saved, scorer, count // 2, allowed)
+    search = ReadoutSearch(saved, scorer, count // 2, allowed)
     console = command_line.open_console()
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): chosen on "
@@ -74,18 +74,18 @@ def _search(arguments: argparse.Namespace) -> int:
         "many others",
         markup=False,
     )
-    kept = [search.read(label) for label in saved.here]
-    windows = search.windows(grid)
+    kept = [search.score(label) for label in saved.weights]
+    windows = search.score_windows(grid)
     best = [search.best_window(windows)] if len(windows) > 2 else []
     with console.status("mixing") as status:
-        held = len({x.step for x in saved.kept})
+        held = len({x.step for x in saved.history})
         mixes = [
-            search.best_mix(number, status.update)
+            search.best_mixture(number, status.update)
             for number in sorted({1, min(allowed.checkpoints, held)})
         ]
     best += mixes
     console.print(_table([*kept, *best]))
-    chosen = min(mixes, key=lambda reading: reading.chosen)
+    chosen = min(mixes, key=lambda reading: reading.selection_loss)
     console.print(f"{_title(chosen)}: --weights='{chosen.name}'", markup=False)
     figure = draw(windows, kept, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
@@ -94,35 +94,38 @@ def _search(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(readings: Sequence[Reading]) -> Table:
+def _table(readings: Sequence[ScoredReadout]) -> Table:
     """Losses on both halves, and differences to the best average that is kept."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("weights")
-    kept = [x for x in readings if len(x.mix.parts) == 1]
-    stored = min(kept, key=lambda x: x.chosen)
+    kept = [x for x in readings if len(x.mixture.parts) == 1]
+    stored = min(kept, key=lambda x: x.selection_loss)
     for name in ("chosen on", "checked on", f"minus {stored.name}", "kernel error"):
         table.add_column(name, justify="right", no_wrap=True)
     for reading in readings:
         gap, error = reading.minus(stored)
         table.add_row(
             _title(reading),
-            f"{reading.chosen:.4f}",
+            f"{reading.selection_loss:.4f}",
             f"{reading.loss:.4f}",
             "" if reading is stored else f"{gap:+.4f} ± {error:.4f}",
-            f"{reading.mix.error:.2%}" if reading.mix.error else "",
+            f"{reading.mixture.kernel_error:.2%}" if reading.mixture.kernel_error else "",
         )
     return table
 
 
-def _title(reading: Reading) -> str:
+def _title(reading: ScoredReadout) -> str:
     """What a reading is called in a table: a mix by the number of trees in it."""
     if not reading.name.startswith("mix:"):
         return reading.name
-    return f"best mix of {len(reading.mix.parts)}"
+    return f"best mix of {len(reading.mixture.parts)}"
 
 
 def draw(
-    windows: Sequence[Reading], kept: Sequence[Reading], best: Sequence[Reading], title: str
+    windows: Sequence[ScoredReadout],
+    kept: Sequence[ScoredReadout],
+    best: Sequence[ScoredReadout],
+    title: str,
 ) -> Figure:
     """Draws the loss against f, on both halves of the windows.
 
@@ -136,7 +139,7 @@ def draw(
     axes = figure.add_subplot()
     fs = [_f(x) for x in windows]
     axes.plot(fs, [x.loss for x in windows], "-", color=plotting.BLUE, label="checked on")
-    axes.plot(fs, [x.chosen for x in windows], ":", color="#999999", label="chosen on")
+    axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="chosen on")
     stored = [x for x in kept if x.name.startswith("f")]
     axes.plot(
         [_f(x) for x in stored], [x.loss for x in stored], "o", color=plotting.BLUE, label="kept"
@@ -160,7 +163,7 @@ def draw(
     return figure
 
 
-def _f(reading: Reading) -> float:
+def _f(reading: ScoredReadout) -> float:
     return float(reading.name.removeprefix("f").removeprefix("="))
 
 

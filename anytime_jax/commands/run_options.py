@@ -8,12 +8,13 @@ from anytime_jax.data.dataset import METADATA_NAME, load_dataset
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights import saved_weights
-from anytime_jax.weights.post_hoc import Mix
-from anytime_jax.weights.saved_weights import Limits, Saved
+from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.scoring import Scorer
+from anytime_jax.weights.weight_names import MixtureLimits
 
-_DEFAULT = Limits()
+_DEFAULT = MixtureLimits()
 
 
 def add_options(parser: argparse.ArgumentParser, many: bool = False) -> None:
@@ -25,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser, many: bool = False) -> None:
     """
     add_run_options(parser)
     add = parser.add_argument
-    about = f"last, a label such as f25, or {saved_weights.FORMS}"
+    about = f"last, a label such as f25, or {weight_names.FORMS}"
     if many:
         add("--weights", nargs="+", metavar="NAME", help=f"{about} (default: all that are kept)")
     else:
@@ -40,8 +41,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-error",
         type=float,
-        default=_DEFAULT.error,
-        help=f"largest kernel error of a mix (default {_DEFAULT.error})",
+        default=_DEFAULT.kernel_error,
+        help=f"largest kernel error of a mix (default {_DEFAULT.kernel_error})",
     )
     add(
         "--checkpoints",
@@ -60,7 +61,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, help="windows computed at once (default: as in training)")
 
 
-def open_scorer(saved: Saved, arguments: argparse.Namespace) -> tuple[Scorer, int]:
+def open_scorer(saved: SavedRun, arguments: argparse.Namespace) -> tuple[Scorer, int]:
     """Returns what computes losses on the data that were asked for, and the number of windows.
 
     Raises:
@@ -94,7 +95,7 @@ def open_scorer(saved: Saved, arguments: argparse.Namespace) -> tuple[Scorer, in
     return Scorer(config.model, dataset, arguments.split, batch_size), count
 
 
-def limits(arguments: argparse.Namespace) -> Limits:
+def limits(arguments: argparse.Namespace) -> MixtureLimits:
     """Returns what of a mix is refused.
 
     Raises:
@@ -104,16 +105,16 @@ def limits(arguments: argparse.Namespace) -> Limits:
         raise InputError(f"--max-error={arguments.max_error}: give a number from 0, such as 0.05")
     if arguments.checkpoints < 1:
         raise InputError(f"--checkpoints={arguments.checkpoints}: give a number from 1")
-    return Limits(arguments.max_error, arguments.checkpoints)
+    return MixtureLimits(arguments.max_error, arguments.checkpoints)
 
 
-def load(saved: Saved, spec: str, allowed: Limits) -> tuple[Mix, Params]:
+def load(saved: SavedRun, spec: str, allowed: MixtureLimits) -> tuple[Mixture, Params]:
     """Returns what weights of a run are made from, and the weights, float32 in host memory."""
-    mix = saved_weights.find(saved, spec, allowed)
-    return mix, saved_weights.read(saved, mix)
+    mix = weight_names.resolve(saved, spec, allowed)
+    return mix, saved_run.load_weights(saved, mix)
 
 
-def find_vocabulary(saved: Saved, given: Path | None) -> tuple[Path, Vocabulary]:
+def find_vocabulary(saved: SavedRun, given: Path | None) -> tuple[Path, Vocabulary]:
     """Returns the vocabulary that a run was trained with, and where it lies.
 
     Args:

@@ -54,7 +54,7 @@ Average = Rule | Tail | LastFraction | float
 def _windows(average: Tail | LastFraction, checkpoints: Sequence[int]) -> dict[int, int]:
     """The number of updates before the mean, by the checkpoint at which the mean ends."""
     if isinstance(average, LastFraction):
-        return {t: average.before(t) for t in checkpoints}
+        return {t: average.updates_before(t) for t in checkpoints}
     if average.end not in checkpoints:
         where = "after the last" if average.end > checkpoints[-1] else "which is no"
         raise ValueError(

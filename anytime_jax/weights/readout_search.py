@@ -1,6 +1,6 @@
-"""The best read-out of a run, found on validation text without any training.
+"""Search for the best read-out of a run on validation text, without any training.
 
-The first half of the windows chooses, the second half, which had no say, tells what it is worth.
+The first half of the windows selects, the held-out second half measures what was selected.
 """
 
 import dataclasses
@@ -11,177 +11,177 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from anytime_jax.averaging import LIVE, GrowingWindow, Rule
+from anytime_jax.averaging import LIVE, GrowingWindow
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights import saved_weights
-from anytime_jax.weights.post_hoc import Kept, Mix
-from anytime_jax.weights.saved_weights import Limits, Saved
-from anytime_jax.weights.scoring import Scorer, mean_and_error
+from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+from anytime_jax.weights.saved_run import SavedRun, load_weights
+from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
+from anytime_jax.weights.weight_names import MixtureLimits, resolve
 
-_LEAST_DIRECTION = 1e-5  # of the spread of the kept trees, squared: below it all is rounding
-_MOST_STEPS = 40  # of a descent
-_LEAST_GAIN = 2e-5  # nats that a step must gain for another
+_MIN_VARIANCE = 1e-5  # of a direction between trees, relative to the largest: below is rounding
+_MAX_ITERATIONS = 40  # of BFGS
+_MIN_GAIN = 2e-5  # nats that an iteration must gain for another one
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """One way to read a run out.
+class ScoredReadout:
+    """A read-out with its losses.
 
     Attributes:
-      name: of the weights, as `weights.find` takes it.
-      mix: what they are made from.
-      chosen: mean token loss in nats on the half that chooses.
-      checked: that on the other half, window by window, float64.
+      name: of the weights, as `weight_names.resolve` accepts it.
+      mixture: of stored weights.
+      selection_loss: mean token loss in nats on the half that selects.
+      heldout_losses: that of each window of the held-out half, float64.
     """
 
     name: str
-    mix: Mix
-    chosen: float
-    checked: np.ndarray
+    mixture: Mixture
+    selection_loss: float
+    heldout_losses: np.ndarray
 
     @property
     def loss(self) -> float:
-        """Mean token loss in nats on the half that had no say."""
-        return float(self.checked.mean())
+        """Mean token loss in nats on the held-out half."""
+        return float(self.heldout_losses.mean())
 
-    def minus(self, other: "Reading") -> tuple[float, float]:
-        """Returns its loss minus that of another on the half that had no say, and its error."""
-        return mean_and_error(self.checked - other.checked)
+    def minus(self, other: "ScoredReadout") -> tuple[float, float]:
+        """Returns the held-out loss minus that of another read-out, and its standard error."""
+        return mean_and_standard_error(self.heldout_losses - other.heldout_losses)
 
 
-class Search:
-    """Reads a run out in many ways, on the same two halves of some windows."""
+class ReadoutSearch:
+    """Scores read-outs of a run, all on the same two halves of some windows."""
 
-    def __init__(self, saved: Saved, scorer: Scorer, count: int, limits: Limits):
-        """Takes the run, the data and how many windows of each half to use."""
-        self._saved, self._scorer, self._limits = saved, scorer, limits
-        self._half = count
+    def __init__(self, run: SavedRun, scorer: Scorer, half: int, limits: MixtureLimits):
+        """Uses the first 2 * `half` windows of the scorer."""
+        self._run, self._scorer, self._half, self._limits = run, scorer, half, limits
 
-    def read(self, name: str) -> Reading:
-        """Returns the reading of weights by name."""
-        mix = saved_weights.find(self._saved, name, self._limits)
-        return self._reading(name, mix, saved_weights.read(self._saved, mix))
+    def score(self, name: str) -> ScoredReadout:
+        """Scores weights by name."""
+        mixture = resolve(self._run, name, self._limits)
+        return self._score(name, mixture, load_weights(self._run, mixture))
 
-    def windows(self, grid: Sequence[float]) -> list[Reading]:
-        """Returns the readings of growing windows f, those too far from what is kept left out."""
-        found = []
+    def score_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
+        """Scores growing windows f, without those whose kernel error is above the limit."""
+        scored = []
         for f in grid:
             try:
-                found.append(self.read(f"f={f:.4g}"))
+                scored.append(self.score(f"f={f:.4g}"))
             except InputError:
                 continue
-        return found
+        return scored
 
-    def best_window(self, readings: Sequence[Reading]) -> Reading:
-        """Returns the reading of the best f: the bottom of a parabola through the three lowest.
-
-        Args:
-          readings: of growing windows, by f, three at least.
-        """
-        fs = np.log([float(x.name.removeprefix("f=")) for x in readings])
-        losses = np.array([x.chosen for x in readings])
-        at = int(np.clip(losses.argmin(), 1, len(fs) - 2))
-        near = slice(at - 1, at + 2)
-        curve, slope, _ = np.polyfit(fs[near], losses[near], 2)
-        lowest = -slope / (2 * curve) if curve > 0 else fs[losses.argmin()]
-        f = float(np.exp(np.clip(lowest, fs[near].min(), fs[near].max())))
-        # The parabola is a guess: what was read may still be the better one.
-        return min([*readings, self.read(f"f={f:.4g}")], key=lambda reading: reading.chosen)
-
-    def best_mix(self, checkpoints: int, say: Callable[[str], None]) -> Reading:
-        """Returns the reading of the best sum of kept trees, weights of any sign that sum to 1.
-
-        The loss is followed downhill (BFGS) in the few directions between the trees.
+    def best_window(self, windows: Sequence[ScoredReadout]) -> ScoredReadout:
+        """Returns the best f, refined by a parabola in log f through the three lowest losses.
 
         Args:
-          checkpoints: the last ones, whose trees may take part.
-          say: is told how far it has come.
+          windows: growing windows in order of f, at least three.
         """
-        steps = sorted({x.step for x in self._saved.kept})[-checkpoints:]
-        kept = [x for x in self._saved.kept if x.step in steps]
-        trees = [saved_weights.read(self._saved, Mix((x,), (1.0,))) for x in kept]
-        start = next(i for i, x in enumerate(kept) if x == _nearest_to_25(self._saved.here))
-        shares = self._descend(trees, start, say)
-        mix = Mix(tuple(kept), tuple(shares.tolist()))
-        spec = ", ".join(f'"{x.name}": {share:.9g}' for x, share in zip(kept, shares, strict=True))
-        return self._reading(f"mix:{{{spec}}}", mix, saved_weights.read(self._saved, mix))
+        log_fs = np.log([float(x.name.removeprefix("f=")) for x in windows])
+        losses = np.array([x.selection_loss for x in windows])
+        middle = int(np.clip(losses.argmin(), 1, len(log_fs) - 2))
+        near = slice(middle - 1, middle + 2)
+        curvature, slope, _ = np.polyfit(log_fs[near], losses[near], 2)
+        lowest = -slope / (2 * curvature) if curvature > 0 else log_fs[losses.argmin()]
+        f = float(np.exp(np.clip(lowest, log_fs[near].min(), log_fs[near].max())))
+        # The vertex is an estimate: a window of the grid may still be better.
+        return min([*windows, self.score(f"f={f:.4g}")], key=lambda each: each.selection_loss)
 
-    def _descend(self, trees: list[Params], start: int, say: Callable[[str], None]) -> np.ndarray:
-        """The weights of the trees at which the loss on the first half is lowest."""
+    def best_mixture(self, checkpoints: int, report: Callable[[str], None]) -> ScoredReadout:
+        """Returns the best sum of stored weights, with coefficients of any sign that sum to 1.
+
+        The loss is minimised by BFGS in the few directions between the trees.
+
+        Args:
+          checkpoints: number of last checkpoints whose trees take part.
+          report: is called with a line of progress at every evaluation of the loss.
+        """
+        steps = sorted({x.step for x in self._run.history})[-checkpoints:]
+        stored = [x for x in self._run.history if x.step in steps]
+        trees = [load_weights(self._run, Mixture((x,), (1.0,))) for x in stored]
+        start = stored.index(_nearest_to_f25(self._run.weights))
+        coefficients = self._minimize(trees, start, report).tolist()
+        pairs = zip(stored, coefficients, strict=True)
+        terms = ", ".join(f'"{x.name}": {coefficient:.9g}' for x, coefficient in pairs)
+        name = f"mix:{{{terms}}}"
+        mixture = Mixture(tuple(stored), tuple(coefficients))
+        return self._score(name, mixture, load_weights(self._run, mixture))
+
+    def _minimize(
+        self, trees: list[Params], start: int, report: Callable[[str], None]
+    ) -> np.ndarray:
+        """The coefficients of the trees at which the selection loss is lowest."""
         stacked = self._scorer.put(jax.tree.map(lambda *x: np.stack(x), *trees))
         directions = _directions(trees)
-        unit = np.eye(len(trees))[start]
+        origin = np.eye(len(trees))[start]
 
-        def shares(z: np.ndarray) -> np.ndarray:
-            return unit + directions @ z
-
-        def mean_loss(x: jax.Array, stacked: Params, tokens: jax.Array, used: jax.Array):
+        @jax.jit
+        @jax.value_and_grad
+        def loss_sum(x: jax.Array, stacked: Params, tokens: jax.Array, used: jax.Array):
             mixed = jax.tree.map(lambda w: jnp.tensordot(x, w, 1, precision="highest"), stacked)
             losses = self._scorer.mean_losses(mixed, tokens)
             return jnp.sum(jnp.where(jnp.arange(losses.size) < used, losses, 0.0))
 
-        compiled = jax.jit(jax.value_and_grad(mean_loss))
+        def loss_and_gradient(z: np.ndarray) -> tuple[float, np.ndarray]:
+            x = jnp.asarray(origin + directions @ z, jnp.float32)
+            batches = self._scorer.batches(0, self._half)
+            sums = [loss_sum(x, stacked, tokens, used) for tokens, used in batches]
+            loss = sum(float(value) for value, _ in sums) / self._half
+            gradient = sum(np.asarray(grad, np.float64) for _, grad in sums) / self._half
+            report(f"a mixture of loss {loss:.4f}")
+            return loss, directions.T @ gradient
 
-        def value_and_grad(z: np.ndarray) -> tuple[float, np.ndarray]:
-            x = jnp.asarray(shares(z), jnp.float32)
-            parts = [
-                compiled(x, stacked, tokens, used)
-                for tokens, used in self._scorer.batches(0, self._half)
-            ]
-            value = sum(float(value) for value, _ in parts) / self._half
-            slope = sum(np.asarray(grad, np.float64) for _, grad in parts) / self._half
-            say(f"a mix of loss {value:.4f}")
-            return value, directions.T @ slope
-
-        reached = [np.inf]
+        losses = [np.inf]
 
         def stop_when_flat(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-            if reached[-1] - intermediate_result.fun < _LEAST_GAIN:
+            if losses[-1] - intermediate_result.fun < _MIN_GAIN:
                 raise StopIteration
-            reached.append(intermediate_result.fun)
+            losses.append(intermediate_result.fun)
 
-        found = scipy.optimize.minimize(
-            value_and_grad,
+        result = scipy.optimize.minimize(
+            loss_and_gradient,
             np.zeros(directions.shape[1]),
             jac=True,
             method="BFGS",
             callback=stop_when_flat,
-            options={"maxiter": _MOST_STEPS, "gtol": 1e-6},
+            options={"maxiter": _MAX_ITERATIONS, "gtol": 1e-6},
         )
-        return shares(found.x)
+        return origin + directions @ result.x
 
-    def _reading(self, name: str, mix: Mix, params: Params) -> Reading:
+    def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
         losses = self._scorer.losses(self._scorer.put(params), 0, 2 * self._half)
-        return Reading(name, mix, float(losses[: self._half].mean()), losses[self._half :])
+        return ScoredReadout(
+            name, mixture, float(losses[: self._half].mean()), losses[self._half :]
+        )
 
 
-def grid_of(saved: Saved, points: int) -> list[float]:
-    """Returns windows f, evenly in log f, from half the smallest kept to twice the largest."""
-    rules: list[Rule | None] = [x.rule for x in saved.here.values()]
-    kept = [rule.f for rule in rules if isinstance(rule, GrowingWindow)]
-    return np.geomspace(min(kept) / 2, max(kept) * 2, points).tolist() if kept else []
+def window_grid(run: SavedRun, points: int) -> list[float]:
+    """Returns windows f, evenly in log f, from half the smallest stored to twice the largest."""
+    stored = [x.rule.f for x in run.weights.values() if isinstance(x.rule, GrowingWindow)]
+    return np.geomspace(min(stored) / 2, max(stored) * 2, points).tolist() if stored else []
 
 
-def _nearest_to_25(here: Mapping[str, Kept]) -> Kept:
-    """Where a descent begins: the average nearest to f25, or the live weights."""
-    windows = {k: x.rule.f for k, x in here.items() if isinstance(x.rule, GrowingWindow)}
+def _nearest_to_f25(weights: Mapping[str, StoredWeights]) -> StoredWeights:
+    """The starting point of a descent: the growing window nearest to f25, or the live weights."""
+    windows = {k: x.rule.f for k, x in weights.items() if isinstance(x.rule, GrowingWindow)}
     label = min(windows, key=lambda k: abs(np.log(windows[k] / 25)), default=LIVE)
-    return here[label]
+    return weights[label]
 
 
 def _directions(trees: Sequence[Params]) -> np.ndarray:
-    """Ways to move weight between trees, float64[trees, ways]: each moves the mix equally far.
+    """Orthogonal directions between the trees at unit variance, float64[trees, directions].
 
-    Without them the descent would see a long narrow valley: the trees are much alike.
+    They precondition the descent: the trees are much alike, so the loss is a long narrow valley in
+    their coefficients.
     """
     flat = [jax.tree.leaves(tree) for tree in trees]
-    inner = np.zeros((len(trees), len(trees)))
+    covariance = np.zeros((len(trees), len(trees)))
     for leaves in zip(*flat, strict=True):
         matrix = np.stack([leaf.ravel().astype(np.float64) for leaf in leaves])
         matrix -= matrix.mean(axis=0)
-        inner += matrix @ matrix.T
-    sizes, vectors = np.linalg.eigh(inner)
-    # The mean being out, what is left is orthogonal to moving all weights alike: sums stay 1.
-    kept = sizes > _LEAST_DIRECTION * sizes[-1]
-    return vectors[:, kept] / np.sqrt(sizes[kept])
+        covariance += matrix @ matrix.T
+    variances, vectors = np.linalg.eigh(covariance)
+    # Centred, the rest is orthogonal to changing all coefficients alike: their sum stays 1.
+    large = variances > _MIN_VARIANCE * variances[-1]
+    return vectors[:, large] / np.sqrt(variances[large])

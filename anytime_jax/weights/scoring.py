@@ -1,4 +1,4 @@
-"""Token losses of weight trees, window by window, so that differences come with their noise.
+"""Token losses of weights per window, for paired differences with standard errors.
 
 Legend of shape suffixes: B batch, T = L + 1 tokens of a window.
 """
@@ -22,21 +22,21 @@ class Scorer:
     """Losses on a split of a data set, in stored order, on all devices."""
 
     def __init__(self, config: ModelConfig, dataset: DatasetInfo, split: str, batch_size: int):
-        """Opens a split.
+        """Opens a split, "train" or "validation".
 
         Args:
           config: the decoder.
-          dataset: prepared token windows, of at most the decoder's length.
-          split: "train" or "validation".
-          batch_size: windows computed at once; rounded up to a multiple of the devices.
+          dataset: token windows of at most the decoder's length.
+          split: its name.
+          batch_size: windows per batch; rounded up to a multiple of the devices.
 
         Raises:
-          InputError: there is no such split, or its windows are longer than those of training.
+          InputError: if there is no such split, or its windows are longer than in training.
         """
         if dataset.length > config.length:
             raise InputError(
-                f"{dataset.path} has windows of {dataset.length} tokens, the decoder was trained "
-                f"on {config.length}: prepare the text with --length={config.length}"
+                f"{dataset.path} has windows of {dataset.length} tokens, longer than the "
+                f"{config.length} of training: prepare the text with --length={config.length}"
             )
         self.length = dataset.length
         self.mesh = sharding.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1))
@@ -54,30 +54,27 @@ class Scorer:
         self._compiled = jax.jit(mean_losses, in_shardings=(whole, rows), out_shardings=whole)
 
     def put(self, params: Params) -> Params:
-        """Returns weights on the devices."""
+        """Copies weights to the devices."""
         return jax.device_put(params, sharding.replicated(self.mesh))
 
     def batches(self, first: int, count: int) -> Iterator[tuple[jax.Array, int]]:
-        """Yields the windows from `first` on, each batch with the number that are to count."""
+        """Yields batches of windows from `first` on, each with the number of rows that count."""
         for start in range(first, first + count, self._batch_size):
             tokens_BxT = self._windows.batch(start, self._batch_size)
             used = min(self._batch_size, first + count - start)
             yield sharding.put_batch(self.mesh, tokens_BxT, self._batch_size), used
 
     def losses(self, params: Params, first: int, count: int) -> np.ndarray:
-        """Returns the mean token loss in nats of each of `count` windows, float64.
+        """Returns the mean token loss in nats of windows `first` to `first + count`, float64.
 
-        Args:
-          params: weights on the devices (`put`).
-          first: number of the first window.
-          count: of windows.
+        `params` are on the devices (`put`).
         """
-        found = [(self._compiled(params, x), used) for x, used in self.batches(first, count)]
-        return np.concatenate([np.asarray(part[:used], np.float64) for part, used in found])
+        losses = [(self._compiled(params, x), used) for x, used in self.batches(first, count)]
+        return np.concatenate([np.asarray(part[:used], np.float64) for part, used in losses])
 
 
-def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    """Returns the mean of some numbers and its standard error; windows count as independent."""
+def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
+    """Returns the mean of values and its standard error, as if windows were independent."""
     if len(values) < 2:
         return float(values.mean()), float("nan")
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

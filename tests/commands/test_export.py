@@ -22,7 +22,7 @@ from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.formats import model_directory
 from anytime_jax.formats.model_directory import ABOUT, PARITY, WEIGHTS
 from anytime_jax.models import decoder
-from anytime_jax.weights import saved_weights
+from anytime_jax.weights import saved_run
 
 FILES = {
     *(WEIGHTS, PARITY, ABOUT, "config.json", "config.yaml", "vocabulary.model"),
@@ -160,9 +160,9 @@ def test_a_tokenizer_of_others_goes_out_whole(run, tmp_path, capsys, monkeypatch
     """Given as a file beside others: what is kept as the vocabulary holds all of them."""
     path = write_byte_level(tmp_path / "theirs", ["def f(x): return x"] * 9, 270)
     vocabulary = load_vocabulary(path)
-    opened = saved_weights.open_saved
+    opened = saved_run.open_run
     monkeypatch.setattr(
-        saved_weights, "open_saved", lambda *given: _with(opened(*given), vocabulary.sha256)
+        saved_run, "open_run", lambda *given: _with(opened(*given), vocabulary.sha256)
     )
     status, _, err = door(capsys, run, tmp_path / "out", f"--vocabulary={path}")
     assert (status, err) == (0, "")
@@ -228,13 +228,13 @@ def test_the_vocabulary_of_another_run_is_told(run, tmp_path, capsys):
 
 
 def test_without_its_data_a_run_needs_a_vocabulary(run, dataset, tmp_path, capsys, monkeypatch):
-    opened = saved_weights.open_saved
+    opened = saved_run.open_run
 
     def gone(*given):
         saved = opened(*given)
         return _moved(saved, tmp_path / "gone")
 
-    monkeypatch.setattr(saved_weights, "open_saved", gone)
+    monkeypatch.setattr(saved_run, "open_run", gone)
     status, _, err = door(capsys, run, tmp_path / "out")
     assert status == 2
     _is_one_line(err, "the data of the run, .*gone, are not here.* give its file with --vocabulary")

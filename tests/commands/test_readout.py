@@ -4,22 +4,19 @@ import json
 import math
 import re
 
-import jax
 import numpy as np
 import pytest
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
-from anytime_jax.averaging import GrowingWindow
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.commands import evaluate, generate, readout
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import token_losses
-from anytime_jax.weights import readout_search, saved_weights
-from anytime_jax.weights.post_hoc import Kept, Mix
-from anytime_jax.weights.readout_search import Reading, Search
-from anytime_jax.weights.saved_weights import Limits
-from anytime_jax.weights.scoring import Scorer, mean_and_error
+from anytime_jax.weights import readout_search, saved_run, weight_names
+from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
+from anytime_jax.weights.weight_names import MixtureLimits
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 
@@ -69,11 +66,11 @@ def test_losses_are_those_of_training(run, capsys):
 
 def test_differences_are_paired(run, dataset, capsys):
     _, out, _ = door(capsys, evaluate.main, f"--run={run}", "--weights", "f25", "last")
-    saved = saved_weights.open_saved(run)
+    saved = saved_run.open_run(run)
     tokens = Scorer(saved.config.model, dataset, "validation", 8)._windows.batch(0, 10)
     losses = []
     for label in ("f25", "last"):
-        params = saved_weights.read(saved, Mix((saved.here[label],), (1.0,)))
+        params = saved_run.load_weights(saved, Mixture((saved.weights[label],), (1.0,)))
         logits = decoder.apply(saved.config.model, params, tokens[:, :-1])
         losses.append(np.asarray(token_losses(logits, tokens[:, 1:]).mean(axis=1), np.float64))
     gap = losses[1] - losses[0]
@@ -83,13 +80,13 @@ def test_differences_are_paired(run, dataset, capsys):
 
 def test_a_mix_tells_its_kernel_error(run, capsys):
     _, out, _ = door(capsys, evaluate.main, f"--run={run}", "--weights", "f=35")
-    saved = saved_weights.open_saved(run)
-    assert f"{saved_weights.find(saved, 'f=35', Limits()).error:.2%}" in out
+    saved = saved_run.open_run(run)
+    assert f"{weight_names.resolve(saved, 'f=35', MixtureLimits()).kernel_error:.2%}" in out
 
 
 def test_batches_of_any_size_give_the_same(run, dataset):
-    saved = saved_weights.open_saved(run)
-    params = saved_weights.read(saved, Mix((saved.here["f25"],), (1.0,)))
+    saved = saved_run.open_run(run)
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
     found = []
     for size in (1, 8, 24):
         scorer = Scorer(saved.config.model, dataset, "validation", size)
@@ -101,9 +98,9 @@ def test_batches_of_any_size_give_the_same(run, dataset):
 
 def test_a_standard_error_is_the_usual_one():
     values = np.random.default_rng(0).normal(size=400)
-    mean, error = mean_and_error(values)
+    mean, error = mean_and_standard_error(values)
     assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
-    assert math.isnan(mean_and_error(np.ones(1))[1])
+    assert math.isnan(mean_and_standard_error(np.ones(1))[1])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +159,7 @@ def test_windows_longer_than_those_of_training_are_refused(run, dataset):
 
     from anytime_jax.errors import InputError
 
-    config = dataclasses.replace(saved_weights.open_saved(run).config.model, length=4)
+    config = dataclasses.replace(saved_run.open_run(run).config.model, length=4)
     with pytest.raises(InputError, match="has windows of 8 tokens, the decoder was trained on 4"):
         Scorer(config, dataset, "validation", 8)
 
@@ -177,9 +174,9 @@ def test_text_is_what_the_decoder_says(run, capsys):
     assert err.startswith("f25@40 of ")
     from anytime_jax.data.vocabulary import load_vocabulary
 
-    saved = saved_weights.open_saved(run)
+    saved = saved_run.open_run(run)
     vocabulary = load_vocabulary(f"{saved.config.data.path}/vocabulary.model")
-    params = saved_weights.read(saved, Mix((saved.here["f25"],), (1.0,)))
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
     ids = vocabulary.encode(["the "])[0].tolist()
     count = len(ids)
     while len(ids) < min(count + 3, saved.config.model.length):
@@ -214,7 +211,7 @@ def test_bad_input_for_text_is_one_line(run, capsys, argument, message):
 
 def test_the_best_read_out_is_told_and_drawn(run, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(readout, "_POINTS", 4)
-    monkeypatch.setattr(readout_search, "_MOST_STEPS", 6)
+    monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 6)
     arguments = [f"--run={run}", f"--output={tmp_path}", "--checkpoints=2"]
     status, out, err = door(capsys, readout.main, *arguments)
     assert (status, err) == (0, "")
@@ -232,59 +229,8 @@ def test_the_best_read_out_is_told_and_drawn(run, capsys, tmp_path, monkeypatch)
     assert door(capsys, evaluate.main, f"--run={run}", "--weights", name)[0] == 0
 
 
-class Bowl(Search):
-    """Readings of a made loss."""
-
-    def __init__(self, at):
-        self._at = at
-
-    def read(self, name):
-        f = float(name.removeprefix("f="))
-        loss = 2 + 0.1 * np.log(f / self._at) ** 2
-        return Reading(name, Mix((), ()), loss, np.full(4, loss))
-
-
-@pytest.mark.parametrize("at", [17.0, 3.0, 220.0])
-def test_the_best_f_is_at_the_bottom(at):
-    bowl = Bowl(at)
-    grid = np.geomspace(3.1, 200, 13)
-    best = bowl.best_window([bowl.read(f"f={f:.4g}") for f in grid])
-    assert float(best.name.removeprefix("f=")) == pytest.approx(np.clip(at, 3.1, 200), rel=2e-3)
-
-
-def test_the_descent_finds_the_best_sum(monkeypatch):
-    """A quadratic loss of three trees in a plane, whose best affine mix is known."""
-    points = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 2.0]])
-    target = np.array([0.3, 0.9])
-    trees = [{"w": np.float32(p)} for p in points]
-
-    class Made:
-        mean_losses = staticmethod(
-            lambda params, tokens: ((params["w"] - target) ** 2).sum() * np.ones(4, np.float32)
-        )
-        put = staticmethod(jax.device_put)
-        batches = staticmethod(lambda first, count: [(np.zeros((4, 2)), 4)])
-
-    made = Search.__new__(Search)
-    made._scorer, made._half = Made, 4
-    shares = made._descend(trees, 0, lambda text: None)
-    assert shares.sum() == pytest.approx(1)
-    np.testing.assert_allclose(shares @ points, target, atol=1e-4)
-
-
 def test_a_run_without_windows_is_told(dataset, folder, capsys):
     path = folder / "bare"
     start(path, dataset, averages=("uniform",), stop="5 steps", eval__every="5 steps")
     line = refused(capsys, readout.main, f"--run={path}")
     assert "keeps no average of a growing window at step 5" in line
-
-
-def test_the_grid_goes_beyond_what_is_kept(run):
-    grid = readout_search.grid_of(saved_weights.open_saved(run), 13)
-    assert (grid[0], grid[-1], len(grid)) == (pytest.approx(3.125), pytest.approx(200), 13)
-
-
-def test_a_descent_begins_at_the_average_nearest_to_25():
-    here = {f"f{f:g}": Kept(1, f"f{f:g}", GrowingWindow(f)) for f in (6.25, 20.0, 100.0)}
-    assert readout_search._nearest_to_25({"last": Kept(1, "last"), **here}).label == "f20"
-    assert readout_search._nearest_to_25({"last": Kept(1, "last")}).label == "last"

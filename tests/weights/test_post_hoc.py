@@ -7,14 +7,21 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
-from anytime_jax.weights.post_hoc import DecayedRate, Kept, LastFraction, Mix, best_mix, merge
+from anytime_jax.weights.post_hoc import (
+    DecayedRate,
+    LastFraction,
+    Mixture,
+    StoredWeights,
+    fit_mixture,
+    merge_live_weights,
+)
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 T = 4000
 
 
 def kept(*steps, f=STORED, **about):
-    return [Kept(t, f"f{x:g}", GrowingWindow(x), **about) for t in steps for x in f]
+    return [StoredWeights(t, f"f{x:g}", GrowingWindow(x), **about) for t in steps for x in f]
 
 
 def kernel_of(mix, t):
@@ -41,14 +48,14 @@ def average(walk, rule, every=1, since=0):
 @pytest.mark.parametrize(("every", "since"), [(1, 0), (1, 40), (4, 0), (4, 40)])
 def test_a_kernel_is_what_the_recursion_does(rule, every, since):
     walk = iterates(120)
-    kernel = Kept(120, "x", rule, every, since).kernel(120)
+    kernel = StoredWeights(120, "x", rule, every, since).kernel(120)
     assert kernel.sum() == pytest.approx(1)
     np.testing.assert_allclose(kernel @ walk, average(walk, rule, every, since), rtol=1e-9)
 
 
 def test_the_kernel_of_an_earlier_checkpoint_leaves_out_what_came_after():
     walk = iterates(120)
-    kernel = Kept(80, "x", GrowingWindow(6.25)).kernel(120)
+    kernel = StoredWeights(80, "x", GrowingWindow(6.25)).kernel(120)
     np.testing.assert_allclose(kernel @ walk, average(walk[:81], GrowingWindow(6.25)), rtol=1e-9)
 
 
@@ -56,48 +63,55 @@ def test_inner_products_are_those_of_powers():
     """c d / (c + d - 1) * t1^(d - 1) / t2^d: derived by hand, for continuous time."""
     t1, t2, f, g = 30_000, 40_000, 6.25, 25.0
     c, d = f * math.log(2), g * math.log(2)
-    left, right = (Kept(t, "x", GrowingWindow(x)).kernel(t2) for t, x in ((t1, f), (t2, g)))
+    left, right = (
+        StoredWeights(t, "x", GrowingWindow(x)).kernel(t2) for t, x in ((t1, f), (t2, g))
+    )
     assert left @ right == pytest.approx(c * d / (c + d - 1) * t1 ** (d - 1) / t2**d, rel=3e-3)
 
 
 def test_every_f_between_those_kept_is_near():
-    errors = [best_mix(kept(T), GrowingWindow(f), T, 1).error for f in np.geomspace(6.25, 100, 40)]
+    errors = [
+        fit_mixture(kept(T), GrowingWindow(f), T, 1).kernel_error
+        for f in np.geomspace(6.25, 100, 40)
+    ]
     assert 0.011 < max(errors) < 0.0125
     both = kept(T - 1000, T)
-    more = [best_mix(both, GrowingWindow(f), T, 2).error for f in np.geomspace(6.25, 100, 9)]
+    more = [
+        fit_mixture(both, GrowingWindow(f), T, 2).kernel_error for f in np.geomspace(6.25, 100, 9)
+    ]
     assert max(more) < 0.0062
 
 
 def test_the_error_is_that_of_the_kernels():
     for target in (GrowingWindow(35.0), GrowingWindow(3.0), LastFraction(0.3)):
-        mix = best_mix(kept(T // 2, T), target, T, 2)
+        mix = fit_mixture(kept(T // 2, T), target, T, 2)
         wanted = target.kernel(T)
         error = np.linalg.norm(kernel_of(mix, T) - wanted) / np.linalg.norm(wanted)
-        assert mix.error == pytest.approx(error, rel=1e-4)
+        assert mix.kernel_error == pytest.approx(error, rel=1e-4)
         assert sum(mix.coefficients) == pytest.approx(1)
 
 
 def test_no_other_mix_is_nearer():
     target = GrowingWindow(35.0)
-    mix = best_mix(kept(T), target, T, 1)
+    mix = fit_mixture(kept(T), target, T, 1)
     rng = np.random.default_rng(1)
     for _ in range(50):
         step = rng.normal(size=len(mix.parts)) * 1e-3
-        moved = Mix(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
+        moved = Mixture(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
         wanted = target.kernel(T)
         error = np.linalg.norm(kernel_of(moved, T) - wanted) / np.linalg.norm(wanted)
-        assert error >= mix.error
+        assert error >= mix.kernel_error
 
 
 def test_a_tail_takes_several_checkpoints():
-    assert 0.25 < best_mix(kept(T), LastFraction(0.3), T, 1).error < 0.30
+    assert 0.25 < fit_mixture(kept(T), LastFraction(0.3), T, 1).kernel_error < 0.30
     many = kept(*range(T // 20, T + 1, T // 20))
-    assert best_mix(many, LastFraction(0.3), T, 10).error < 0.05
+    assert fit_mixture(many, LastFraction(0.3), T, 10).kernel_error < 0.05
 
 
 def test_a_mix_of_trees_is_the_average_at_another_f():
     walk = iterates(T)
-    parts = best_mix(kept(T), GrowingWindow(35.0), T, 1)
+    parts = fit_mixture(kept(T), GrowingWindow(35.0), T, 1)
     mixed = sum(
         x * average(walk, part.rule)
         for x, part in zip(parts.coefficients, parts.parts, strict=True)
@@ -109,15 +123,15 @@ def test_a_mix_of_trees_is_the_average_at_another_f():
 
 def test_enough_is_enough():
     steps = [T // 4, T // 2, T]
-    assert {x.step for x in best_mix(kept(*steps), GrowingWindow(35.0), T, 3, 0.02).parts} == {T}
-    assert len({x.step for x in best_mix(kept(*steps), GrowingWindow(3.0), T, 3).parts}) == 3
+    assert {x.step for x in fit_mixture(kept(*steps), GrowingWindow(35.0), T, 3, 0.02).parts} == {T}
+    assert len({x.step for x in fit_mixture(kept(*steps), GrowingWindow(3.0), T, 3).parts}) == 3
 
 
 def test_live_weights_are_passed_over_and_alone_are_nothing():
-    live = [Kept(T, "last")]
-    assert best_mix([*live, *kept(T)], GrowingWindow(30.0), T, 1).parts == tuple(kept(T))
-    with pytest.raises(ValueError, match="no average is kept"):
-        best_mix(live, GrowingWindow(30.0), T, 1)
+    live = [StoredWeights(T, "last")]
+    assert fit_mixture([*live, *kept(T)], GrowingWindow(30.0), T, 1).parts == tuple(kept(T))
+    with pytest.raises(ValueError, match="no average is stored"):
+        fit_mixture(live, GrowingWindow(30.0), T, 1)
 
 
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "cosine"])
@@ -141,7 +155,7 @@ def test_a_merge_takes_iterates_on_the_lines_between_checkpoints():
     steps = [60, 70, 90, 100]
     walk = np.interp(np.arange(101), steps, [3.0, 1.0, 4.0, 1.5])  # straight between them
     target = DecayedRate(0.4, "1-sqrt")
-    mix = merge([Kept(s, "last") for s in steps], target, 100)
+    mix = merge_live_weights([StoredWeights(s, "last") for s in steps], target, 100)
     assert sum(mix.coefficients) == pytest.approx(1)
     assert kernel_of(mix, 100) @ walk == pytest.approx(target.kernel(100) @ walk)
 
@@ -163,9 +177,9 @@ def test_a_shape_is_checked():
 @pytest.mark.parametrize("steps", [(T // 2, T), (T,)])
 def test_averages_that_move_seldom_mix_as_well(every, steps):
     """Their kernels weigh one iterate in several: as good as the iterates around it."""
-    target, plain = GrowingWindow(35.0), best_mix(kept(*steps), GrowingWindow(35.0), T, 2)
-    mix = best_mix(kept(*steps, every=every), target, T, 2)
-    assert mix.error == pytest.approx(plain.error, rel=0.1, abs=2e-3)
+    target, plain = GrowingWindow(35.0), fit_mixture(kept(*steps), GrowingWindow(35.0), T, 2)
+    mix = fit_mixture(kept(*steps, every=every), target, T, 2)
+    assert mix.kernel_error == pytest.approx(plain.kernel_error, rel=0.1, abs=2e-3)
     np.testing.assert_allclose(mix.coefficients, plain.coefficients, atol=0.1)
     ages = T - np.arange(T + 1)
     assert kernel_of(mix, T) @ ages == pytest.approx(target.kernel(T) @ ages, rel=0.05)

@@ -13,9 +13,9 @@ import numpy as np
 
 from anytime_jax.models import loss, decoder
 from anytime_jax.commands import run_options
-from anytime_jax.weights import saved_weights
+from anytime_jax.weights import saved_run, weight_names
 
-saved = saved_weights.open_saved(Path(sys.argv[1]))
+saved = saved_run.open_run(Path(sys.argv[1]))
 config = saved.config.model
 _, vocabulary = run_options.find_vocabulary(saved, None)
 lines = Path(__file__).with_name("functions.jsonl").read_text(encoding="utf-8").splitlines()
@@ -39,6 +39,6 @@ def losses(params):
 
 size = sum(len(text.encode()) for text in texts)
 for name in sys.argv[2:]:
-    _, params = run_options.load(saved, name, saved_weights.Limits())
+    _, params = run_options.load(saved, name, weight_names.MixtureLimits())
     nats = np.sum(np.asarray(losses(params), np.float64), where=counted_BxL)
     print(f"{name}  {nats / math.log(2) / size:.4f} bits per byte")

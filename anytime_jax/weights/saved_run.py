@@ -1,0 +1,152 @@
+"""A saved run at one of its checkpoints, and the weights stored up to there.
+
+The run may still be training; nothing in its directory is changed.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE, label_order
+from anytime_jax.checkpoints import checkpoint_reader, run_directory
+from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_steps
+from anytime_jax.checkpoints.checksums import checksums
+from anytime_jax.checkpoints.tree_names import unflatten_by_name
+from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.models.decoder import Params
+from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+    """A run at one of its checkpoints.
+
+    Attributes:
+      run_dir: the run's directory.
+      step: updates done at the checkpoint.
+      tokens: seen by then.
+      config: the configuration with which the checkpoint was written.
+      vocabulary: SHA-256 of the vocabulary of its data.
+      fingerprint: of its data.
+      history: the weights stored in this checkpoint and all before it, by step.
+    """
+
+    run_dir: Path
+    step: int
+    tokens: int
+    config: Config
+    vocabulary: str
+    fingerprint: str
+    history: tuple[StoredWeights, ...]
+
+    @property
+    def weights(self) -> dict[str, StoredWeights]:
+        """The weights stored in this checkpoint by label, the live ones first."""
+        return {x.label: x for x in self.history if x.step == self.step}
+
+
+def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
+    """Opens a run at a checkpoint.
+
+    Args:
+      run_dir: the run's directory.
+      step: "latest", a number of updates, or a milestone such as "4x".
+
+    Raises:
+      InputError: if there is no run or no such checkpoint; the message lists the existing ones.
+      RunError: if the metadata of the checkpoint are damaged.
+    """
+    about = run_directory.read_run_file(run_dir, "choose another run")
+    if about is None:
+        raise InputError(
+            f"{run_dir} is not a run directory (no {run_directory.RUN_FILE}): python -m "
+            "anytime_jax runs lists runs"
+        )
+    steps = saved_steps(run_dir)
+    if not steps:
+        raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
+    at = _find_step(step, steps, build_saved(about["config"]), run_dir)
+    history: list[StoredWeights] = []
+    for earlier in (s for s in steps if s < at):
+        with contextlib.suppress(RunError):  # `runs --verify` reports it; the others suffice
+            history += _stored(checkpoint_reader.read_meta(checkpoint_path(run_dir, earlier)))
+    meta = checkpoint_reader.read_meta(checkpoint_path(run_dir, at))
+    history += _stored(meta)
+    return SavedRun(
+        run_dir,
+        at,
+        meta["tokens"],
+        build_saved(meta["config"]),
+        meta["vocabulary"],
+        meta["fingerprint"],
+        tuple(history),
+    )
+
+
+def load_weights(run: SavedRun, mixture: Mixture) -> Params:
+    """Returns a mixture as float32 arrays in host memory.
+
+    A single part with coefficient 1 is returned bit by bit; a sum is computed in float64. Every
+    array is compared with its checksum.
+
+    Raises:
+      RunError: if an array is missing or damaged.
+    """
+    if len(mixture.parts) == 1 and mixture.coefficients == (1.0,):
+        return unflatten_by_name(_read_part(run, mixture.parts[0]))
+    total: dict[str, np.ndarray] = {}
+    for part, coefficient in zip(mixture.parts, mixture.coefficients, strict=True):
+        for name, array in _read_part(run, part).items():
+            total[name] = total.get(name, 0.0) + coefficient * array.astype(np.float64)
+    return unflatten_by_name({name: array.astype(np.float32) for name, array in total.items()})
+
+
+def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> int:
+    if text == "latest":
+        return steps[-1]
+    try:
+        step = int(text) if text.isdecimal() else config.clock.steps(text, "step")
+    except ValueError as error:
+        raise InputError(
+            f'step {text!r} is not allowed: give "latest", a number, or a milestone such as "4x"'
+        ) from error
+    if step in steps:
+        return step
+    existing = ", ".join(f"{s:,}" for s in steps[-8:])
+    raise InputError(
+        f"{run_dir} has no checkpoint of step {step:,}; it has those of steps "
+        f"{'..., ' if len(steps) > 8 else ''}{existing}"
+    )
+
+
+def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
+    """The weights in a checkpoint, the live ones first."""
+    config, step = build_saved(meta["config"]), int(meta["step"])
+    since: Mapping[str, int] = meta.get("averages_since", {})
+    averages = [
+        StoredWeights(
+            step, label, config.averages[label], config.average_every, since.get(label, 0)
+        )
+        for label in sorted(meta["averages"], key=label_order)
+    ]
+    return [StoredWeights(step, LIVE), *averages]
+
+
+def _read_part(run: SavedRun, part: StoredWeights) -> dict[str, np.ndarray]:
+    """The arrays of one stored tree by name."""
+    path = checkpoint_path(run.run_dir, part.step)
+    if not path.exists():
+        raise RunError(
+            f"the run has deleted the checkpoint of step {part.step:,} in the meantime: choose a "
+            "step that is kept for ever, such as a multiple"
+        )
+    meta = checkpoint_reader.read_meta(path)
+    item, prefix = ("params", "") if part.rule is None else ("averages", f"{part.label}/")
+    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
+    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
+    checkpoint_reader.check_checksums(path, item, checksums(arrays), meta["checksums"][item])
+    return {name.removeprefix(prefix): array for name, array in arrays.items()}

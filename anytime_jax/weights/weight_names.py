@@ -1,0 +1,173 @@
+"""Names of weights on the command line, resolved to mixtures of what a run stores.
+
+last, f25, ema0.999         the live weights; a stored average, by its label
+f=35                        a growing window that is not stored, as a post-hoc average
+tail:0.3                    the mean of the last 30% of the iterates, as a post-hoc average
+mix:{"f25": 0.5, "last@480": 0.5}   any sum of stored weights; @STEP is another checkpoint
+merge:5                     the mean of the live weights of the last 5 checkpoints
+merge:1-sqrt:0.1            live weights, as if the rate had decayed over the last 10%
+"""
+
+import dataclasses
+import json
+from typing import cast, get_args
+
+from anytime_jax.averaging import GrowingWindow
+from anytime_jax.checks import require_positive
+from anytime_jax.errors import InputError
+from anytime_jax.schedules import DecayShape
+from anytime_jax.weights.post_hoc import (
+    DecayedRate,
+    HasKernel,
+    LastFraction,
+    Mixture,
+    StoredWeights,
+    fit_mixture,
+    merge_live_weights,
+)
+from anytime_jax.weights.saved_run import SavedRun
+
+FORMS = 'f=35, tail:0.3, mix:{"f25": 0.5, "last@480": 0.5}, merge:5 or merge:1-sqrt:0.1'
+_TOLERANCE = 0.005  # kernel error at which no further checkpoint is read
+_MAX_COEFFICIENT = 1e4  # larger ones leave few digits of the float32 sum
+_SUM_TOLERANCE = 1e-6  # of the sum of the coefficients from 1
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureLimits:
+    """Limits of a post-hoc average.
+
+    Attributes:
+      kernel_error: largest relative kernel error that is accepted.
+      checkpoints: most checkpoints to read.
+    """
+
+    kernel_error: float = 0.05
+    checkpoints: int = 4
+
+
+def resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
+    """Returns the mixture that a name stands for (see the module's docstring); reads no array.
+
+    Raises:
+      InputError: if there are no such weights, or their kernel error is above the limit.
+    """
+    if name in run.weights:
+        return Mixture((run.weights[name],), (1.0,))
+    kind, _, argument = name.partition("=" if name.startswith("f=") else ":")
+    try:
+        match kind if argument else "":
+            case "f":
+                rule = GrowingWindow(_positive("f", argument))
+                if rule.label in run.weights:
+                    return Mixture((run.weights[rule.label],), (1.0,))
+                return _fit(run, name, rule, limits, _window_advice(run))
+            case "tail":
+                target = LastFraction(_positive("fraction", argument))
+                first = target.updates_before(run.step)
+                if first == run.step - 1:
+                    raise ValueError("that is a single iterate: use last")
+                return _fit(run, name, target, limits, _tail_advice(first))
+            case "mix":
+                return _sum(run, argument)
+            case "merge":
+                return _merge(run, argument)
+            case _:
+                raise InputError(
+                    f"weights {name!r} are not stored at step {run.step:,} of {run.run_dir}: "
+                    f"choose from {', '.join(run.weights)}, or {FORMS}"
+                )
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"weights {name!r}: {error}") from error
+
+
+def describe(mixture: Mixture) -> str:
+    """Returns the parts of a mixture with their coefficients, as `+0.5 f25@480 +0.5 last@480`."""
+    if mixture.coefficients == (1.0,):
+        return mixture.parts[0].name
+    pairs = zip(mixture.coefficients, mixture.parts, strict=True)
+    return " ".join(f"{x:+.4g} {part.name}" for x, part in pairs)
+
+
+def _fit(
+    run: SavedRun, name: str, target: HasKernel, limits: MixtureLimits, advice: str
+) -> Mixture:
+    tolerance = min(_TOLERANCE, limits.kernel_error)
+    mixture = fit_mixture(run.history, target, run.step, limits.checkpoints, tolerance)
+    if mixture.kernel_error > limits.kernel_error:
+        count = len({part.step for part in mixture.parts})
+        raise InputError(
+            f"weights {name!r} have a kernel error of {mixture.kernel_error:.2%} from the averages "
+            f"of {count} checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: "
+            f"{advice}, or allow more with --max-error"
+        )
+    return mixture
+
+
+def _window_advice(run: SavedRun) -> str:
+    stored = [f"{x.rule.f:g}" for x in run.weights.values() if isinstance(x.rule, GrowingWindow)]
+    if not stored:
+        return "choose a step that stores a growing window"
+    return f"choose an f closer to a stored one ({', '.join(stored)})"
+
+
+def _tail_advice(first: int) -> str:
+    return f"keep a checkpoint near step {first:,}, where the tail begins"
+
+
+def _sum(run: SavedRun, argument: str) -> Mixture:
+    try:
+        terms = {str(name): float(x) for name, x in dict(json.loads(argument)).items()}
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError('give JSON, such as mix:{"f25": 0.5, "last@480": 0.5}') from error
+    total = sum(terms.values())
+    if not terms or not abs(total - 1) < _SUM_TOLERANCE:
+        raise ValueError(f"the coefficients sum to {total:.6g}; they must sum to 1")
+    if (largest := max(map(abs, terms.values()))) > _MAX_COEFFICIENT:
+        raise ValueError(f"coefficient {largest:.6g} is not allowed: at most {_MAX_COEFFICIENT:g}")
+    stored = {x.name: x for x in run.history}
+    coefficients: dict[StoredWeights, float] = {}
+    for name, x in terms.items():
+        full = name if "@" in name else f"{name}@{run.step}"
+        if full not in stored:
+            steps = sorted({x.step for x in run.history})[-8:]
+            raise ValueError(
+                f"{name!r} is not stored; choose from {', '.join(run.weights)}, with @STEP for one "
+                f"of {', '.join(map(str, steps))}"
+            )
+        coefficients[stored[full]] = coefficients.get(stored[full], 0.0) + x
+    return Mixture(tuple(coefficients), tuple(coefficients.values()))
+
+
+def _merge(run: SavedRun, argument: str) -> Mixture:
+    live = [x for x in run.history if x.rule is None]
+    if argument.isdecimal():
+        count = int(argument)
+        if not 2 <= count <= len(live):
+            raise ValueError(
+                f"give a number from 2 to that of the checkpoints up to this step, {len(live)}"
+            )
+        return Mixture(tuple(live[-count:]), (1 / count,) * count)
+    shape, _, fraction = argument.rpartition(":")
+    if shape not in get_args(DecayShape):
+        raise ValueError("give a number of checkpoints, or a decay such as linear:0.1, 1-sqrt:0.1")
+    target = DecayedRate(_positive("fraction", fraction), cast(DecayShape, shape))
+    first = run.step - round(target.fraction * run.step)
+    inside = [x for x in live if x.step >= first]
+    if len(inside) < 2:
+        raise ValueError(
+            f"that decay begins at step {first:,}, and {len(inside)} checkpoint was saved since: "
+            "it needs several (config.checkpoint.keep_every)"
+        )
+    return merge_live_weights(inside, target, run.step)
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a number") from error
+    require_positive(name, value)
+    return value

@@ -1,0 +1,55 @@
+"""The search for the best read-out, on losses whose best point is known."""
+
+import jax
+import numpy as np
+import pytest
+
+from anytime_jax.averaging import GrowingWindow
+from anytime_jax.weights import readout_search
+from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout
+
+
+class QuadraticSearch(ReadoutSearch):
+    """Scores of a loss that is quadratic in log f."""
+
+    def __init__(self, best_f):
+        self._best_f = best_f
+
+    def score(self, name):
+        f = float(name.removeprefix("f="))
+        loss = 2 + 0.1 * np.log(f / self._best_f) ** 2
+        return ScoredReadout(name, Mixture((), ()), loss, np.full(4, loss))
+
+
+@pytest.mark.parametrize("best_f", [17.0, 3.0, 220.0])
+def test_best_window_is_the_vertex_of_the_parabola(best_f):
+    search = QuadraticSearch(best_f)
+    best = search.best_window(search.score_windows(np.geomspace(3.1, 200, 13)))
+    assert float(best.name.removeprefix("f=")) == pytest.approx(np.clip(best_f, 3.1, 200), rel=2e-3)
+
+
+def test_minimize_finds_the_best_affine_combination():
+    """A quadratic loss of three trees in a plane."""
+    points = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 2.0]])
+    target = np.array([0.3, 0.9])
+
+    class QuadraticScorer:
+        mean_losses = staticmethod(
+            lambda params, tokens: ((params["w"] - target) ** 2).sum() * np.ones(4, np.float32)
+        )
+        put = staticmethod(jax.device_put)
+        batches = staticmethod(lambda first, count: [(np.zeros((4, 2)), 4)])
+
+    search = ReadoutSearch(None, QuadraticScorer, 4, None)
+    trees = [{"w": np.float32(point)} for point in points]
+    coefficients = search._minimize(trees, 0, lambda text: None)
+    assert coefficients.sum() == pytest.approx(1)
+    np.testing.assert_allclose(coefficients @ points, target, atol=1e-4)
+
+
+def test_descent_starts_from_the_window_nearest_to_f25():
+    weights = {f"f{f:g}": StoredWeights(1, f"f{f:g}", GrowingWindow(f)) for f in (6.25, 20.0, 100)}
+    weights = {"last": StoredWeights(1, "last"), **weights}
+    assert readout_search._nearest_to_f25(weights).label == "f20"
+    assert readout_search._nearest_to_f25({"last": weights["last"]}).label == "last"

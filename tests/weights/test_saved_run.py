@@ -1,0 +1,92 @@
+"""Saved runs: their stored weights, and what happens to missing and damaged ones."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from training_runs import start
+
+from anytime_jax.checkpoints.checkpoint_reader import read_arrays
+from anytime_jax.checkpoints.checksums import json_digest
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.saved_run import load_weights, open_run
+
+
+def test_stored_weights_load_bitwise(run):
+    saved = open_run(run)
+    assert (saved.step, list(saved.weights)) == (
+        40,
+        ["last", "f6.25", "f12.5", "f25", "f50", "f100"],
+    )
+    for label, item, name in (
+        ("last", "params", "blocks/qkv"),
+        ("f25", "averages", "f25/blocks/qkv"),
+    ):
+        array = read_arrays(run / "checkpoints" / "40", item, {name: None})[name]
+        params = load_weights(saved, Mixture((saved.weights[label],), (1.0,)))
+        np.testing.assert_array_equal(params["blocks"]["qkv"], array)
+
+
+def test_open_run_accepts_steps_and_milestones(run):
+    assert open_run(run, "2x").step == open_run(run, "20").step == 20
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("41", r"step 41; it has those of steps .*36, 40"),
+        ("soon", "step 'soon' is not allowed"),
+        ("-1", "step '-1' is not allowed"),
+    ],
+)
+def test_open_run_rejects_steps_without_checkpoint(run, step, message):
+    with pytest.raises(InputError, match=message):
+        open_run(run, step)
+
+
+def test_open_run_rejects_directory_without_run_or_checkpoint(run, tmp_path):
+    with pytest.raises(InputError, match=r"run\.json"):
+        open_run(tmp_path)
+    shutil.copy(run / "run.json", tmp_path)
+    with pytest.raises(InputError, match="no checkpoint yet"):
+        open_run(tmp_path)
+
+
+def test_average_added_later_has_its_first_step(run, dataset, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "late")
+    start(copied, dataset, averages=(25.0, 35.0, "uniform20"), stop="42 steps")
+    since = {x.label: x.since for x in open_run(copied).history if x.step == 42}
+    assert since == {"last": 0, "f25": 0, "f35": 40, "uniform20": 40}
+
+
+def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    saved = open_run(copied)
+    shutil.rmtree(copied)
+    with pytest.raises(RunError, match="step 40"):
+        load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
+
+
+def test_damaged_metadata_is_reported_or_skipped(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    meta = copied / "checkpoints" / "20" / "meta" / "metadata"
+    meta.write_text(meta.read_text("utf-8").replace('"tokens": 1280', '"tokens": 1281'))
+    assert 20 not in {x.step for x in open_run(copied).history}
+    with pytest.raises(RunError, match=r"checkpoint .*20: meta "):
+        open_run(copied, "20")
+
+
+def test_array_with_another_checksum_is_reported(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    saved = open_run(copied)
+    file = copied / "checkpoints" / "40" / "meta" / "metadata"
+    meta = json.loads(file.read_text("utf-8"))
+    meta["checksums"]["averages"]["f50/head"] = "float32[16,304] 1"
+    meta["digest"] = json_digest({k: v for k, v in meta.items() if k != "digest"})
+    file.write_text(json.dumps(meta), encoding="utf-8")
+    part = dataclasses.replace(saved.weights["f25"], label="f50")
+    with pytest.raises(RunError, match="averages/f50/head is damaged"):
+        load_weights(saved, Mixture((part,), (1.0,)))

@@ -1,0 +1,117 @@
+"""Names of weights, against averages that another run stored."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from anytime_jax.errors import InputError
+from anytime_jax.weights.saved_run import load_weights, open_run
+from anytime_jax.weights.weight_names import MixtureLimits, describe, resolve
+
+STORED = (6.25, 12.5, 25.0, 50.0, 100.0)  # the averages of the run in conftest.py
+ANY = MixtureLimits(kernel_error=1.0)
+
+
+def load(path, name, limits=ANY, step="latest"):
+    run = open_run(path, step)
+    return load_weights(run, resolve(run, name, limits))
+
+
+def distance(left, right):
+    """Norm of the difference of two trees."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return np.sqrt(sum(np.square(np.float64(x) - np.float64(y)).sum() for x, y in pairs))
+
+
+def test_f_of_a_stored_window_is_that_average(run):
+    np.testing.assert_array_equal(load(run, "f=25")["head"], load(run, "f25")["head"])
+
+
+@pytest.mark.parametrize(
+    ("name", "tracked", "bound"),
+    [("f=35", "f35", 0.12), ("tail:0.5", "uniform20", 0.1), ("tail:0.3", "uniform28", 0.12)],
+)
+def test_post_hoc_average_is_near_the_tracked_one(run, other, name, tracked, bound):
+    """Relative to the distance between that average and the nearest stored one."""
+    exact = load(other, tracked)
+    nearest = min(distance(load(run, f"f{f:g}"), exact) for f in STORED)
+    limits = MixtureLimits(kernel_error=1.0, checkpoints=8)
+    assert distance(load(run, name, limits), exact) < bound * nearest
+
+
+def test_mix_is_the_sum_of_its_terms(run):
+    mixed = load(run, 'mix:{"f25": 0.75, "last@20": 0.25}')
+    parts = load(run, "f25")["head"], load(run, "last", step="20")["head"]
+    np.testing.assert_allclose(mixed["head"], 0.75 * parts[0] + 0.25 * parts[1], atol=1e-7)
+
+
+def test_mix_adds_terms_of_the_same_weights(run):
+    mixture = resolve(open_run(run), 'mix:{"f25": 0.75, "f25@40": 0.25}', ANY)
+    assert ([x.name for x in mixture.parts], mixture.coefficients) == (["f25@40"], (1.0,))
+
+
+def test_merge_uses_live_weights(run):
+    live = [load(run, "last", step=str(s))["head"] for s in (20, 30, 35, 36, 40)]
+    np.testing.assert_allclose(load(run, "merge:3")["head"], np.mean(live[2:], axis=0), atol=1e-7)
+    mixture = resolve(open_run(run), "merge:1-sqrt:0.5", ANY)
+    assert [part.label for part in mixture.parts] == ["last"] * len(mixture.parts)
+    assert sum(mixture.coefficients) == pytest.approx(1)
+    assert mixture.coefficients[0] > mixture.coefficients[-1] > 0
+
+
+def test_merge_needs_two_checkpoints(run, tmp_path):
+    lone = shutil.copytree(run, tmp_path / "lone")
+    for path in (lone / "checkpoints").iterdir():
+        if path.name != "40":
+            shutil.rmtree(path)
+    with pytest.raises(InputError, match="merge:2"):
+        resolve(open_run(lone), "merge:2", ANY)
+
+
+def test_smaller_error_limit_uses_more_checkpoints(run):
+    saved = open_run(run)
+    one = resolve(saved, "f=35", MixtureLimits(checkpoints=1)).kernel_error
+    mixture = resolve(saved, "f=35", MixtureLimits(kernel_error=one / 2, checkpoints=4))
+    assert mixture.kernel_error <= one / 2
+    assert len({x.step for x in mixture.parts}) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("f30", r"'f30' are not stored at step 40 .* last, f6.25, .*f=35"),
+        ("f=", "are not stored"),
+        ("f=x", "'x' is not a number"),
+        ("f=0", "f = 0.0 is not allowed"),
+        ("f=nan", "f = nan is not allowed"),
+        ("f=1", r"kernel error of [0-9.]+% .* more than 5.00%: .*6\.25, 12\.5.*--max-error"),
+        ("tail:0.3", r"kernel error of .* of 1 checkpoint, .*step 28"),
+        ("tail:1.5", "fraction = 1.5 is not allowed"),
+        ("tail:1e-9", "single iterate"),
+        ("mix:{", "JSON"),
+        ("mix:[1]", "JSON"),
+        (f'mix:{{"f25": {10**400}}}', "JSON"),
+        ("mix:" + "[" * 100_000, "JSON"),
+        ('mix:{"f25": 0.5}', "sum to 0.5"),
+        ('mix:{"f25": NaN}', "sum to nan"),
+        ('mix:{"f25": 1e5, "last": -99999}', "coefficient 100000 is not allowed"),
+        ('mix:{"f26": 1}', r"'f26' is not stored; .* @STEP for one of .*40"),
+        ('mix:{"f25@7": 1}', "'f25@7' is not stored"),
+        ("merge:1", "merge:1"),
+        ("merge:99", "merge:99"),
+        ("merge:steep:0.1", "number of checkpoints, or a decay"),
+        ("merge:linear:0.01", "step 40, and 1 checkpoint"),
+    ],
+)
+def test_resolve_rejects(run, name, message):
+    with pytest.raises(InputError, match=message):
+        resolve(open_run(run), name, MixtureLimits(checkpoints=1))
+
+
+def test_describe_lists_parts_with_coefficients(run):
+    saved = open_run(run)
+    mixture = resolve(saved, 'mix:{"f25": 0.75, "last@20": 0.25}', ANY)
+    assert describe(mixture) == "+0.75 f25@40 +0.25 last@20"
+    assert describe(resolve(saved, "f25", ANY)) == "f25@40"
