@@ -1,22 +1,22 @@
 """Running averages of the weights, as an Optax transform that goes last in a chain.
 
-    optimizer = optax.chain(
-        optax.adam(1e-3), average_params([GrowingWindow(25.0), Uniform()])
-    )
-    ...
-    averages(opt_state)["f25"]          # a float32 tree shaped like the parameters
+    >>> optimizer = optax.chain(optax.adam(1e-3), averaging.average_params([25.0]))
+    >>> opt_state = optimizer.init({"w": jnp.zeros(3)})
+    >>> averaging.averages(opt_state)["f25"]  # float32, shaped like the parameters
+    {'w': Array([0., 0., 0.], dtype=float32)}
 
-Every average follows one rule, with `theta_t` the weights after update t and t counted from 1:
+All averages follow one recursion, with `theta_t` the weights after update t = 1, 2, ...:
 
     avg_t = tau_t * avg_{t-1} + (1 - tau_t) * theta_t,                avg_0 = theta_0
 
-`tau` weighs the OLD average. A rule is a frozen dataclass that gives `1 - tau_t`, the weight of the
-newest iterate, in float32 under jit or in NumPy float64.
+`tau_t` weighs the OLD average. A rule is a frozen dataclass that defines `1 - tau_t`, the weight of
+the newest iterate. (The paper writes wbar_{t+1} for avg_t.)
 
-Late in a long run an increment `(1 - tau_t) * (theta_t - avg)` is often smaller than half the
-spacing of float32 numbers at avg. Rounding to nearest would drop it, every time; so the sum is
-rounded stochastically, up or down with chances that make it right on average. The chances come from
-a hash of the update count and the position: a run repeated or resumed rounds alike, on any layout.
+Late in a long run the increment `(1 - tau_t) * (theta_t - avg)` is often smaller than half the
+spacing of float32 numbers at avg, and rounding to nearest would drop it at every update. The sum is
+therefore rounded stochastically: up or down, with probabilities that make it right on average. They
+come from a hash of the update count and the position, so that a run that is repeated or resumed
+rounds alike on any layout of devices.
 
 Source: Section 4, "Averaging".
 """
@@ -25,7 +25,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +34,21 @@ import optax
 
 from anytime_jax.checks import is_number, require, require_count, require_positive
 
-LIVE = "last"  # the label of the weights themselves, beside those of the averages
+LIVE = "last"  # label of the live weights, beside those of the averages
 
 
 class Rule(abc.ABC):
-    """How much of the newest iterate enters an average at each update."""
+    """The weight of the newest iterate in an average, as a function of the number of updates.
+
+    Examples:
+      >>> averaging.Uniform().kernel(4)
+      array([0.  , 0.25, 0.25, 0.25, 0.25])
+    """
 
     @property
     @abc.abstractmethod
     def label(self) -> str:
-        """The short name under which the average is stored and reported."""
+        """Name under which the average is stored and reported."""
 
     @abc.abstractmethod
     def _newest(self, t: Any, xp: Any) -> Any:
@@ -52,38 +57,31 @@ class Rule(abc.ABC):
     def newest_weight(self, t: jax.Array, every: int = 1) -> jax.Array:
         """Returns `1 - tau_t` in float32, for t = 1, 2, ... updates done.
 
-        With `every` = k it is that of k updates in one, `1 - tau_{t-k+1} * ... * tau_t`.
+        With `every` = k, that of k updates in one: `1 - tau_{t-k+1} * ... * tau_t`.
         """
-        return self._of_several(jnp.asarray(t).astype(jnp.float32), every, jnp)
+        return self._newest_of(jnp.asarray(t).astype(jnp.float32), every, jnp)
 
     def evaluate(self, t: Any, every: int = 1) -> np.ndarray:
         """Returns what `newest_weight` does, in NumPy float64."""
         t = np.asarray(t, dtype=np.float64)
         if t.size and t.min() < every:
-            first = "1" if every == 1 else f"1, and move first at {every}"
-            raise ValueError(f"averages count updates from {first}; got {t.min():g}")
-        return np.asarray(self._of_several(t, every, np), dtype=np.float64)
+            raise ValueError(f"an average moves first at update {every}; got {t.min():g}")
+        return np.asarray(self._newest_of(t, every, np), dtype=np.float64)
 
     def kernel(self, t: int, every: int = 1) -> np.ndarray:
-        """Returns the weight of every iterate in the average after `t` updates.
+        """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
 
-        Args:
-          t: number of updates done, 0 or more.
-          every: updates from one move of the average to the next, as in `average_params`.
-
-        Returns:
-          float64 array of length t + 1 that sums to 1; entry s is the weight of theta_s. It is 0
-          for iterates that the average did not see.
+        They are float64[t + 1], sum to 1 and are 0 for iterates that the average did not see.
         """
         newest = np.concatenate([[1.0], self.evaluate(np.arange(every, t + 1, every), every)])
-        with np.errstate(divide="ignore"):  # a rule may drop the past altogether: log 0
-            kept = np.log1p(-newest[1:])
-        survival = np.concatenate([np.cumsum(kept[::-1])[::-1], [0.0]])
-        weights = np.zeros(t + 1)
-        weights[::every] = newest * np.exp(survival)
-        return weights
+        with np.errstate(divide="ignore"):  # log 0, where a rule drops the past altogether
+            log_old = np.log1p(-newest[1:])
+        survival = np.concatenate([np.cumsum(log_old[::-1])[::-1], [0.0]])
+        kernel = np.zeros(t + 1)
+        kernel[::every] = newest * np.exp(survival)
+        return kernel
 
-    def _of_several(self, t: Any, every: int, xp: Any) -> Any:
+    def _newest_of(self, t: Any, every: int, xp: Any) -> Any:
         if every == 1:
             return self._newest(t, xp)
         newest = self._newest(t[..., None] - xp.arange(every), xp)
@@ -93,12 +91,14 @@ class Rule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class GrowingWindow(Rule):
-    """An exponential average whose half-life is the fraction 1/f of the run so far.
+    """Exponential average whose half-life is the fraction 1/f of the run so far, t/f updates.
 
         tau_t = 2^(-f/t),        1 - tau_t = -expm1(-f * ln 2 / t)
 
-    Attributes:
-      f: half-lives in the run so far, more than 0; the window is about t/f updates wide.
+    Examples:
+      >>> rule = averaging.GrowingWindow(25.0)
+      >>> rule.label, float(rule.evaluate(25))
+      ('f25', 0.5)
 
     Source: Section 4, "Averaging" (f in 6.25, 12.5, 25, 50, 100).
     """
@@ -106,7 +106,6 @@ class GrowingWindow(Rule):
     f: float
 
     def __post_init__(self) -> None:
-        """Checks f."""
         require_positive("f", self.f)
 
     @property
@@ -120,16 +119,16 @@ class GrowingWindow(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class FixedDecay(Rule):
-    """The usual exponential average: tau_t = decay, whatever the length of the run.
+    """The usual exponential average: tau_t = decay, from 0 to below 1, at every t.
 
-    Attributes:
-      decay: weight of the old average at each update, from 0 to below 1.
+    Examples:
+      >>> averaging.FixedDecay(0.5).kernel(3)
+      array([0.125, 0.125, 0.25 , 0.5  ])
     """
 
     decay: float
 
     def __post_init__(self) -> None:
-        """Checks the decay."""
         ok = is_number(self.decay) and 0 <= self.decay < 1
         require(ok, "decay", self.decay, "a number from 0 to below 1")
 
@@ -144,20 +143,20 @@ class FixedDecay(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Rule):
-    """The plain mean of every iterate after update `start` (Polyak averaging).
+    """The plain mean of all iterates after update `start` (Polyak averaging).
 
         1 - tau_t = 1 / (t - start) for t > start, else 1
 
     The initial weights are left out. Up to `start` the average is the newest iterate.
 
-    Attributes:
-      start: number of first updates to leave out, 0 or more.
+    Examples:
+      >>> averaging.Uniform(start=2).kernel(4)
+      array([0. , 0. , 0. , 0.5, 0.5])
     """
 
     start: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the start."""
         require_count("start", self.start)
 
     @property
@@ -170,27 +169,22 @@ class Uniform(Rule):
 
 
 def tau(t: Any, f: float) -> np.ndarray:
-    """Returns the paper's `tau_t = 2^(-f/t)`, the weight of the old average, in float64.
+    """Returns the paper's `tau_t = 2^(-f/t)` in float64, for t = 1, 2, ... of any shape.
 
-    Args:
-      t: number of updates done, from 1, any shape.
-      f: half-lives in the run so far, more than 0.
-
-    Returns:
-      float64 array of the shape of t.
-
-    Source: Section 4, "Averaging".
+    Examples:
+      >>> averaging.tau([5, 10, 25], f=10.0)
+      array([0.25      , 0.5       , 0.75785828])
     """
-    GrowingWindow(f).evaluate(t)  # checks both
+    GrowingWindow(f).evaluate(t)  # raises for a t below 1 and a bad f
     return np.exp2(-f / np.asarray(t, dtype=np.float64))
 
 
 class AverageParamsState(NamedTuple):
-    """State of `average_params`.
+    """State of `average_params`: the number of updates done, and a float32 tree for each label.
 
-    Attributes:
-      count: int32 scalar, updates done.
-      averages: a float32 tree like the parameters for each label.
+    Examples:
+      >>> averaging.average_params([25.0]).init(jnp.ones(2)).averages
+      {'f25': Array([1., 1.], dtype=float32)}
     """
 
     count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -198,109 +192,99 @@ class AverageParamsState(NamedTuple):
 
 
 def average_params(
-    rules: Iterable[Rule | float] | Mapping[str, Rule | float],
-    every: int = 1,
+    rules: Iterable[Rule | float] | Mapping[str, Rule | float], every: int = 1
 ) -> optax.GradientTransformationExtraArgs:
-    """Keeps running averages of the parameters; place it last in an Optax chain.
+    """Keeps running averages of the parameters, for `averages` to read; goes last in a chain.
 
-    Updates pass through unchanged. The new parameters are what `optax.apply_updates` will make of
-    them, so this must see the final updates and be given `params`. The averages are float32
-    whatever the parameters' type, are sharded like them, and are never the same buffers.
+    Updates pass through unchanged. The transform averages what `optax.apply_updates` will make of
+    the parameters, so it must see the final updates and needs `params`. The averages are float32
+    whatever the type of the parameters, have their sharding, and never share their buffers.
 
-    With `every` = k they move only at updates k, 2k, ... and see no iterate in between:
+    With `every` = k the averages move at updates k, 2k, ... only and see no iterate in between:
 
         avg_t = tau * avg_{t-k} + (1 - tau) * theta_t,        tau = tau_{t-k+1} * ... * tau_t
 
-    In between they stay as they are, at most k - 1 updates old. `update` decides with `lax.cond`
-    whether the averages move. A caller that knows passes `update_averages`, a Python bool that must
-    be True at exactly every k-th update: then there is no condition, and where it is False the
-    averages pass through untouched.
+    `update` then decides with `lax.cond` whether the averages move. A caller that knows can pass
+    `update_averages`, a Python bool that must be True at exactly every k-th update: there is no
+    condition then, and where it is False the averages pass through untouched.
 
     Args:
-      rules: the averages to keep: rules, with a bare number f meaning `GrowingWindow(f)`; or a
-        mapping from labels of your own to rules.
-      every: updates from one move of the averages to the next, 1 or more. A state goes on with
-        another number: the first move after that weighs the past as if it had always been that.
-
-    Returns:
-      an Optax transform whose state holds the averages; read them with `averages(opt_state)`.
+      rules: the averages to keep. A number f stands for `GrowingWindow(f)`; a mapping gives labels
+        of your own.
+      every: updates from one move of the averages to the next, 1 or more. A state can continue
+        with another number: the next move weighs the past as if it had always been that.
 
     Raises:
-      ValueError: for an unknown kind of rule or a label given twice; at `init`, for parameters
-        that are not floating point; at `update`, if `params` is not passed, an average is missing
-        from the state, or `update_averages` is False where they move at every update.
+      ValueError: for an unknown kind of rule or a repeated label; at `init` for parameters that are
+        not floating point; at `update` without `params`, or if the state lacks an average.
 
-    Source: Section 4, "Averaging".
+    Examples:
+      >>> optimizer = optax.chain(optax.sgd(0.5), averaging.average_params([averaging.Uniform()]))
+      >>> params = jnp.array(8.0)
+      >>> opt_state = optimizer.init(params)
+      >>> for _ in range(3):
+      ...     updates, opt_state = optimizer.update(params, opt_state, params)
+      ...     params = optax.apply_updates(params, updates)
+      ...     print(params, averaging.averages(opt_state)["uniform"])
+      4.0 4.0
+      2.0 3.0
+      1.0 2.3333333
     """
     labelled = label_rules(rules)
     require_count("every", every, least=1)
 
     def init(params: optax.Params) -> AverageParamsState:
-        jax.tree_util.tree_map_with_path(_check_floating, params)
-        # A copy for each: a shared buffer could not be donated to the train step.
-        copies = {
-            label: jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
-            for label in labelled
-        }
-        return AverageParamsState(jnp.zeros((), jnp.int32), copies)
+        jax.tree_util.tree_map_with_path(_require_floating, params)
 
-    def update(
-        updates: optax.Updates,
-        state: Any,
-        params: optax.Params | None = None,
-        *,
-        update_averages: bool | None = None,
-        **unused: Any,
-    ) -> tuple[optax.Updates, AverageParamsState]:
-        del unused
+        def copy() -> optax.Params:  # a shared buffer could not be donated to the train step
+            return jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
+
+        return AverageParamsState(jnp.zeros((), jnp.int32), {label: copy() for label in labelled})
+
+    def update(updates, state, params=None, *, update_averages=None, **_):
         if params is None:
             raise ValueError("average_params needs the parameters: call update(..., params=params)")
-        if every == 1:
-            require(
-                update_averages is not False,
-                "update_averages",
-                update_averages,
-                "True or None where every = 1",
-            )
+        ok = every > 1 or update_averages is not False
+        require(ok, "update_averages", update_averages, "True or None where every = 1")
         count = jnp.asarray(optax.safe_increment(state.count))
 
-        def move() -> dict[str, optax.Params]:
+        def moved() -> dict[str, optax.Params]:
             new_params = optax.apply_updates(params, updates)
-            weights = {label: rule.newest_weight(count, every) for label, rule in labelled.items()}
+            newest = {label: rule.newest_weight(count, every) for label, rule in labelled.items()}
             if missing := ", ".join(sorted(set(labelled) - set(state.averages))):
                 raise ValueError(
-                    f"the state has no average {missing}, only {', '.join(state.averages)}: put in "
-                    "a float32 copy of the parameters with replace_averages"
+                    f"the state has no average {missing}, only {', '.join(state.averages)}: add a "
+                    "float32 copy of the parameters with replace_averages"
                 )
             return {
-                label: _move(state.averages[label], new_params, newest, count)
-                for label, newest in weights.items()
+                label: _move(state.averages[label], new_params, weight, count)
+                for label, weight in newest.items()
             }
 
         if every > 1 and update_averages is None:
-            moved = jax.lax.cond(count % every == 0, move, lambda: state.averages)
+            new = jax.lax.cond(count % every == 0, moved, lambda: state.averages)
         else:
-            moved = state.averages if update_averages is False else move()
-        return updates, AverageParamsState(count, moved)
+            new = state.averages if update_averages is False else moved()
+        return updates, AverageParamsState(count, new)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> dict[str, Rule]:
-    """Returns the rules by label, a bare number f standing for `GrowingWindow(f)`.
+    """Returns the rules by label; a number f stands for `GrowingWindow(f)`.
 
     Raises:
-      ValueError: for something that is not a rule, or a label that is given twice or reserved.
+      ValueError: for something that is not a rule, or a label that is repeated or reserved.
+
+    Examples:
+      >>> averaging.label_rules([25.0, averaging.Uniform()])
+      {'f25': GrowingWindow(f=25.0), 'uniform': Uniform(start=0)}
     """
-    named: list[tuple[Any, Any]]
-    if isinstance(rules, Mapping):
-        named = list(cast(Mapping[str, Any], rules).items())
-    else:
-        named = [(None, rule) for rule in rules]
     labelled: dict[str, Rule] = {}
-    for name, given in named:
-        rule = given if isinstance(given, Rule) else _growing(given)
-        label = rule.label if name is None else name
+    pairs = rules.items() if isinstance(rules, Mapping) else ((None, rule) for rule in rules)
+    for label, rule in cast(Iterable[tuple[Any, Any]], pairs):
+        rule = rule if isinstance(rule, Rule) else _growing_window(rule)
+        label = rule.label if label is None else label
         require(isinstance(label, str) and bool(label), "label", label, "a word")
         if label == LIVE or label in labelled:
             raise ValueError(f"the label {label!r} is taken: every average needs its own")
@@ -309,48 +293,63 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
 
 
 def label_order(label: str) -> tuple[str, float]:
-    """Returns a sort key that puts labels of one kind in the order of their numbers."""
+    """Returns a sort key that orders labels of one kind by their numbers.
+
+    Examples:
+      >>> sorted(["uniform", "f25", "f6.25", "ema0.9"], key=averaging.label_order)
+      ['ema0.9', 'f6.25', 'f25', 'uniform']
+    """
     kind = label.rstrip("0123456789.")
     number = label.removeprefix(kind).strip(".")
     return kind, float(number) if number.count(".") < 2 and number else 0.0
 
 
 def averages(opt_state: optax.OptState) -> dict[str, Any]:
-    """Returns the averages kept by `average_params`, by label.
-
-    Args:
-      opt_state: the state of an optimizer that has `average_params` somewhere in it.
-
-    Returns:
-      a float32 tree like the parameters for each label.
+    """Returns the averages in an optimizer's state: a float32 tree like the parameters by label.
 
     Raises:
       ValueError: if the state holds no `average_params`, or more than one.
+
+    Examples:
+      >>> optimizer = optax.chain(optax.adam(0.1), averaging.average_params({"slow": 6.25}))
+      >>> averaging.averages(optimizer.init(jnp.ones(2)))
+      {'slow': Array([1., 1.], dtype=float32)}
     """
     return find_state(opt_state).averages
 
 
 def find_state(opt_state: optax.OptState) -> AverageParamsState:
-    """Returns the one `AverageParamsState` inside an optimizer's state."""
-    found = [node for node in jax.tree.leaves(opt_state, is_leaf=_is_ours) if _is_ours(node)]
-    if len(found) != 1:
+    """Returns the one `AverageParamsState` inside an optimizer's state.
+
+    Examples:
+      >>> optimizer = optax.chain(optax.adam(0.1), averaging.average_params([25.0]))
+      >>> int(averaging.find_state(optimizer.init(jnp.ones(2))).count)
+      0
+    """
+    nodes = jax.tree.leaves(opt_state, is_leaf=_is_state)
+    states = [node for node in nodes if isinstance(node, AverageParamsState)]
+    if len(states) != 1:
         raise ValueError(
-            f"the optimizer state holds {len(found)} average_params transforms; it must hold one"
+            f"the optimizer state holds {len(states)} average_params transforms; it must hold one"
         )
-    return found[0]
+    return states[0]
 
 
 def replace_averages(opt_state: optax.OptState, new: Mapping[str, optax.Params]) -> optax.OptState:
-    """Returns the optimizer's state with its averages exchanged for `new`."""
-    find_state(opt_state)
+    """Returns the optimizer's state with the averages `new` in place of its own.
 
-    def exchange(node: Any) -> Any:
-        return node._replace(averages=dict(new)) if _is_ours(node) else node
+    Examples:
+      >>> state = averaging.average_params([25.0]).init(jnp.ones(2))
+      >>> averaging.averages(averaging.replace_averages(state, {"f50": jnp.zeros(2)}))
+      {'f50': Array([0., 0.], dtype=float32)}
+    """
+    state = find_state(opt_state)._replace(averages=dict(new))
+    return jax.tree.map(
+        lambda node: state if _is_state(node) else node, opt_state, is_leaf=_is_state
+    )
 
-    return jax.tree.map(exchange, opt_state, is_leaf=_is_ours)
 
-
-def _is_ours(node: Any) -> TypeGuard[AverageParamsState]:
+def _is_state(node: Any) -> bool:
     return isinstance(node, AverageParamsState)
 
 
@@ -387,16 +386,13 @@ def _digits(number: float) -> str:
     return np.format_float_positional(number, trim="-")
 
 
-def _growing(f: Any) -> GrowingWindow:
-    if not is_number(f):
-        raise ValueError(
-            f"{f!r} is not an averaging rule: give a number f, GrowingWindow(f), "
-            "FixedDecay(decay) or Uniform()"
-        )
+def _growing_window(f: Any) -> GrowingWindow:
+    allowed = "a number f, GrowingWindow(f), FixedDecay(decay) or Uniform()"
+    require(is_number(f), "averaging rule", f, allowed)
     return GrowingWindow(float(f))
 
 
-def _check_floating(path: Any, leaf: Any) -> None:
+def _require_floating(path: Any, leaf: Any) -> None:
     if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
         raise ValueError(
             f"average_params averages floating-point leaves; {jax.tree_util.keystr(path)} is "

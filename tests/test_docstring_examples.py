@@ -21,7 +21,7 @@ NAMES = {
     "schedules": schedules,
     "theory": theory,
 }
-MODULES = ["schedules"]
+MODULES = ["schedules", "averaging"]
 
 
 def public_names(module):

@@ -254,7 +254,7 @@ def test_the_figures_are_the_exact_risk(tmp_path):
         ({"out_dir": "~/x"}, "out_dir"),
         ({"capacity": ("x",)}, "capacity = 'x'"),
         ({"capacity": (1.5, 1.5)}, "values that differ"),
-        ({"windows": ("x",)}, "'x' is not an averaging rule"),
+        ({"windows": ("x",)}, "averaging rule = 'x'"),
     ],
     ids=str,
 )

@@ -261,7 +261,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"averages": [Tail(1, 5)]}, r"ends at update 5, which is no checkpoint"),
         ({"averages": [6.25, 6.25]}, "'f6.25' is taken"),
         ({"averages": [LastFraction(0.5), LastFraction(0.5)]}, "'last50%' is given twice"),
-        ({"averages": ["f25"]}, "'f25' is not an averaging rule"),
+        ({"averages": ["f25"]}, "averaging rule = 'f25'"),
         ({"schedule": schedules.FixedHorizon(0.1, 9)}, "checkpoint 10 is past the horizon"),
     ],
     ids=str,
