@@ -1,31 +1,17 @@
-"""Command line: `python -m anytime_jax COMMAND`."""
+"""Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
 
+import os
 import sys
 
-from anytime_jax import main
-from anytime_jax.commands import (
-    evaluate,
-    export,
-    fleet,
-    generate,
-    layouts,
-    prepare,
-    readout,
-    report,
-    runs,
-    sweep,
-    theory,
-)
+from anytime_jax.commands import dispatch
+
+
+def main() -> int:
+    """Runs the console script `anytime`."""
+    sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
+    return dispatch.main(dispatch.executable(sys.argv[0], "anytime"))
+
 
 if __name__ == "__main__":
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    commands = {
-        "evaluate": evaluate.main, "export": export.main, "fleet": fleet.main,
-        "generate": generate.main, "prepare": prepare.main, "readout": readout.main,
-        "report": report.main, "runs": runs.main, "sweep": sweep.main,
-        "layouts": layouts.cli, "theory": theory.cli, "train": main.cli,
-    }  # fmt: skip
-    if name not in commands:
-        sys.exit("commands: " + " ".join(commands))
-    del sys.argv[1]
-    sys.exit(commands[name]())
+    python = dispatch.executable(sys.executable, "python")
+    sys.exit(dispatch.main(f"{python} -m anytime_jax"))

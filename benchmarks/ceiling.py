@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.runtime import configure
 from anytime_jax.formatting import format_bytes
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
         record.leave("ceiling", argv, "What the machine can do", rows, options.output, details)
         return 0
 
-    return answer(work, debug=False)
+    return exit_status(work, debug=False)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
 from anytime_jax.training import step
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--layers", type=int, default=8, help="of the model (default 8)")
     parser.add_argument("--scratch", type=Path, help="directory on the disk to save to")
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     add("--seconds", type=float, default=2.0, help="of one round of reading (default 2)")
     add("--scratch", type=Path, help="directory for what is prepared and deleted again")
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import averaging
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     add("--windows", type=int, default=256, help="of the validation split (default 256)")
     add("--batch-size", type=int, default=64, help="windows evaluated at once (default 64)")
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

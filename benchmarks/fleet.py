@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     add("--batch", type=int, help=f"sequences of each run; {own}")
     add("--microbatches", type=int, help=own)
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
 from benchmarks import measure, record
@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too; no record in results/")
     add("--torch-python", help="an interpreter with torch; this one on a GPU, if not given")
     options = parser.parse_args(argv)
-    return answer(lambda: _measure(argv, options), debug=False)
+    return exit_status(lambda: _measure(argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

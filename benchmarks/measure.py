@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from anytime_jax.commands.command_line import Parser
 from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -122,7 +121,7 @@ def in_ms(times: Sequence[float]) -> dict[str, float]:
 
 def make_parser(
     name: str, about: str | None, *, steps: int | None = None, rounds: int | None = None
-) -> Parser:
+) -> argparse.ArgumentParser:
     """Returns a parser with the options that benchmarks share.
 
     Args:
@@ -131,7 +130,7 @@ def make_parser(
       steps: calls in a block, if not given; without it, there is no such option.
       rounds: of blocks in turn, if not given; without it, there is no such option.
     """
-    parser = Parser(f"python -m benchmarks.{name}", description=about)
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{name}", description=about)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     if steps:
         help_text = f"calls in a block (default {steps})"

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from anytime_jax.averaging import GrowingWindow
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
@@ -219,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
         record.leave("peers", argv, title, rows, options.output, {**details, **more})
         return 0
 
-    return answer(work, debug=False)
+    return exit_status(work, debug=False)
 
 
 def _time(ours: Ours, peers: Mapping[str, Peer], options: Any) -> dict[str, list[float]]:

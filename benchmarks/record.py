@@ -22,7 +22,7 @@ from rich import box
 from rich.table import Table
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.commands.command_line import open_console
+from anytime_jax.commands.console import open_console
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = (

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.errors import RunError
 from benchmarks import measure, record
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     parser = measure.make_parser("startup", __doc__, rounds=5)
     parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
@@ -156,7 +156,7 @@ def main(argv: Sequence[str]) -> int:
         record.leave("train_step", argv, "One update", rows, options.output, details)
         return 0
 
-    return answer(work, debug=False)
+    return exit_status(work, debug=False)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints.records import TIMINGS, Row, read_records
-from anytime_jax.commands.command_line import answer
+from anytime_jax.commands.command_line import exit_status
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.distributed.runtime import configure
 from anytime_jax.errors import InputError, RunError
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     add("--microbatches", type=int, default=1, help="parts of a batch (default 1)")
     add("--scratch", type=Path, help="directory for what the runs save; deleted again")
     options = parser.parse_args(argv)
-    return answer(functools.partial(_measure, argv, options), debug=False)
+    return exit_status(functools.partial(_measure, argv, options), debug=False)
 
 
 def _measure(argv: Sequence[str], given: Any) -> int:

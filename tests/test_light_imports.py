@@ -79,11 +79,13 @@ def test_the_lowest_rooms_load_nothing_heavy(modules):
 
 def test_a_start_of_training_loads_nothing_that_its_first_update_can_do_without():
     """Half a second each, of the few that a start may take; they come where they are used."""
-    packages, ours = loaded_by("anytime_jax.main")
+    packages, ours = loaded_by("anytime_jax.commands.train")
     assert {"anytime_jax.training.trainer", "anytime_jax.data.shard_reader"} <= ours
     assert not packages & LATER
 
 
 def test_training_and_preparing_do_without_the_extra():
-    _, ours = loaded_by("anytime_jax.main", "anytime_jax.commands.prepare", without=sorted(EXPORT))
+    _, ours = loaded_by(
+        "anytime_jax.commands.train", "anytime_jax.commands.prepare", without=sorted(EXPORT)
+    )
     assert {"anytime_jax.training.trainer", "anytime_jax.data.vocabulary"} <= ours

@@ -1,100 +1,128 @@
-"""What the doors share: the parser, the console, how work is done, one line for what is wrong."""
+"""Framework of the commands: options, help, errors as one line and an exit status.
+
+A command is a module with a docstring, which is the text of `--help`, and what `Command` lists.
+This file imports little, so that a wrong command line is answered at once.
+"""
 
 import argparse
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
-
-from rich.console import Console
+from typing import NoReturn, Protocol
 
 from anytime_jax.errors import InputError, RunError
 
-_LONGEST = 580  # characters of a complaint
+_MAX_MESSAGE = 580  # characters
+_EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted"
+
+
+class Command(Protocol):
+    """Module of a command."""
+
+    __doc__: str | None
+
+    @property
+    def EXAMPLES(self) -> tuple[str, ...]:
+        """Arguments, a line of `--help` each."""
+        ...
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the options of the command."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Does the work and returns the exit status; raises InputError, RunError or OSError."""
+        ...
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that answers a usage error in one line, like any other bad input."""
+    """Argument parser that raises usage errors like any other bad input."""
 
     def error(self, message: str) -> NoReturn:
-        """Prints the line and leaves with exit status 2."""
-        self.exit(2, f"error: {message}; --help lists the options\n")
+        """Raises an InputError."""
+        raise InputError(f"{message}; --help lists the options")
 
 
-def make_parser(door: str, description: str) -> Parser:
-    """Returns a parser with what every door has: `--debug`, and options by their whole names only.
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Paragraphs as they are written, and the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        is_shown = action.default not in (None, False, argparse.SUPPRESS) and "default" not in text
+        return f"{text} (default: %(default)s)" if is_shown else text
+
+
+def run(command: Command, program: str, argv: Sequence[str]) -> int:
+    """Parses a command line, runs the command and returns the exit status.
 
     Args:
-      door: its module, as seen from the package.
-      description: what `--help` begins with.
+      command: its module.
+      program: the words before the arguments, such as `python -m anytime_jax evaluate`; the
+        command finds them in `arguments.program`.
+      argv: the arguments.
     """
-    parser = Parser(f"python -m anytime_jax {door}", description=description, allow_abbrev=False)
+    return exit_status(lambda: command.run(parse(command, program, argv)), "--debug" in argv)
+
+
+def parse(command: Command, program: str, argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of a command, and how it was started as `program` and `argv`."""
+    examples = "".join(f"\n  {program} {example}".rstrip() for example in command.EXAMPLES)
+    parser = Parser(
+        prog=program,
+        description=command.__doc__,
+        epilog=f"{_EXIT_STATUS}\n\nexample:{examples}",
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
+    command.add_options(parser)
+    options, overrides = _split_overrides([word for word in argv if word != "--debug"])
+    arguments = parser.parse_args(options)
+    if overrides and "config" not in arguments:
+        parser.error(f"unrecognized arguments: {overrides[0]}")
+    arguments.debug = "--debug" in argv
+    arguments.overrides = overrides
+    arguments.program, arguments.argv = program, list(argv)
+    return arguments
 
 
-def open_console(width: int = 120, quiet: bool = False) -> Console:
-    """Returns where a door prints; `width` holds where there is no terminal to ask."""
-    console = Console(highlight=False, soft_wrap=True, quiet=quiet)
-    if not console.is_terminal:
-        console.width = width
-    return console
+def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separates `--config.NAME=VALUE`, which `config_file` understands, from other options."""
+    options: list[str] = []
+    overrides: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not word.startswith(("--config.", "--noconfig.")):
+            options.append(word)
+            continue
+        overrides.append(word)
+        if "=" not in word and words and not words[0].startswith("--"):
+            overrides.append(words.pop(0))  # --config.NAME VALUE
+    return options, overrides
 
 
-def run(
-    parser: argparse.ArgumentParser,
-    work: Callable[[argparse.Namespace], int],
-    argv: Sequence[str] | None,
-) -> int:
-    """Parses a command line, does the work of its door and returns the exit status.
-
-    Args:
-      parser: from `make_parser`, with the door's own options.
-      work: what to do with the arguments; returns the status where nothing is raised.
-      argv: the arguments; those of the process if None.
-
-    Returns:
-      what `answer` makes of the work; arguments that the parser refuses leave with 2 before it.
-    """
-    arguments = parser.parse_args(argv)
-    return answer(lambda: work(arguments), arguments.debug)
-
-
-def answer(work: Callable[[], int], debug: bool) -> int:
-    """Does the work of a door and returns the exit status.
-
-    Args:
-      work: what to do; returns the status where nothing is raised.
-      debug: whether to show the traceback of an error.
+def exit_status(work: Callable[[], int], debug: bool = False) -> int:
+    """Runs work and returns its exit status, or prints one line that says what went wrong.
 
     Returns:
-      that status; 2 for bad input, 1 for what broke, each with one line that says what; 130 for
-      Ctrl-C.
+      what the work returns; 2 for an InputError, 1 for any other error, 130 for Ctrl-C.
     """
     try:
         return work()
-    except (InputError, RunError, OSError) as error:
-        return complain(error, 2 if isinstance(error, InputError) else 1, debug=debug)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
         return 130
+    except Exception as error:
+        if debug:
+            traceback.print_exception(error)
+        text = str(error)
+        if not isinstance(error, InputError | RunError | OSError):
+            text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        print(f"error: {_one_line(text)}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, InputError) else 1
 
 
-def complain(error: BaseException, status: int, text: str = "", debug: bool | None = None) -> int:
-    """Prints one line, without what a terminal would take for commands; returns the status.
-
-    Args:
-      error: what went wrong.
-      status: of the process.
-      text: the line, if it is not the error's own.
-      debug: whether to show the traceback; by default, whether the command line asks for it.
-    """
-    if debug is None:  # flags may not be parsed yet
-        debug = bool({"--debug", "-debug", "--debug=true"} & set(sys.argv))
-    if debug:
-        traceback.print_exception(error)
-    text = " ".join((text or str(error)).split())
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    text = text if len(text) < _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-90:]}"
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    return status
+def _one_line(text: str) -> str:
+    """Shortens a message, and escapes what a terminal would take for commands."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    return text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 100]} ... {text[-90:]}"

@@ -1,12 +1,9 @@
-"""Writes weights of a run for other software to load: `python -m anytime_jax export --help`.
+"""Export weights of a run for other software.
 
-    python -m anytime_jax export --run=runs/NAME --weights=f25 --output=DIR
-
-Models of the paper's shape go out as AI2's `ai2-olmo` has them (--format=olmo), models of the
-OLMo-2 shape as `transformers` does (--format=olmo2): safetensors, configuration, tokenizer, and the
-logits of a fixed prompt as they are computed here. --verify loads the directory with that library,
-in the interpreter --verify-python, and compares. Exit status: 0 fine, 1 broken or not alike, 2 bad
-input.
+Models of the paper's shape are written as AI2's `ai2-olmo` has them (--format=olmo), models of the
+OLMo-2 shape as `transformers` has them (--format=olmo2): safetensors, configuration, tokenizer, and
+the logits of a fixed prompt as they are computed here. --verify loads the directory with that
+library, in the interpreter --verify-python, and compares.
 """
 
 import argparse
@@ -14,12 +11,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
-from anytime_jax.commands import command_line, run_options
+from anytime_jax.commands import run_options
+from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
@@ -30,20 +27,15 @@ from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 
+EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
+
 VERIFIERS = Path(verifiers.__file__).parent
 LARGEST_DIFFERENCE = 1e-4  # of any logit, in float32
 _PROMPT = "def mean(xs):\n    return sum(xs) / len(xs)  # any weights, at any f: café, 3.14\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _export, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser(
-        "export", "Write weights of a run for other software to load."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     run_options.add_options(parser)
     add = parser.add_argument
     add("--output", type=Path, required=True, metavar="DIR", help="directory to write")
@@ -62,10 +54,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PYTHON",
         help="an interpreter that has that library (default: this one)",
     )
-    return parser
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     allowed = run_options.limits(arguments)
     model_directory.check_free(arguments.output, arguments.overwrite)
     if arguments.verify and shutil.which(arguments.verify_python) is None:
@@ -78,7 +70,7 @@ def _export(arguments: argparse.Namespace) -> int:
     form.check(shape)
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
     mix, params = run_options.load(saved, arguments.weights, allowed)
-    console = command_line.open_console()
+    console = open_console()
     console.print(
         f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} "
         f"({format_count(saved.tokens)} tokens)",
@@ -178,7 +170,3 @@ def _about(
         "prompt": {"text": _PROMPT, "ids": vocabulary.encode([_PROMPT])[0].tolist()},
         "config": dict(saved.config.source),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

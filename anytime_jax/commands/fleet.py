@@ -1,14 +1,7 @@
-"""Trains runs of a study as one program: `python -m anytime_jax fleet --study=FILE A B C`.
-
-`sweep --run --fleet=N` starts this where runs have one shape. What each run says goes
-to STUDY/logs/RUN.log. The first Ctrl-C or SIGTERM lets every run save, and the same line goes on.
-
-Exit status: 0 when every run is at its stop, 1 when one broke, 2 bad input, 130 when interrupted.
-"""
+"""Runs of a study trained as one program: `train --study=FILE --runs A B C`."""
 
 import argparse
 import contextlib
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +9,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
@@ -28,26 +21,19 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _work, argv)
+def run(arguments: argparse.Namespace) -> int:
+    """Trains runs of a study as one program.
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser("train_fleet", "Train runs of a study as one program.")
-    parser.add_argument("--study", required=True, metavar="FILE", help="a file of configs/studies/")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, all of one shape")
-    return parser
-
-
-def _work(arguments: argparse.Namespace) -> int:
+    Returns:
+      0 when every run is at its stop, 1 when one failed, 2 for bad input, 130 when interrupted.
+    """
     study = plan.load(arguments.study, to_run=True)
     every = {job.run.name: job for job in make_tasks(study)}
     jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
     _check_fleet(jobs)
     configs = [job.config for job in jobs]
     runtime.configure()
-    console = command_line.open_console()
+    console = open_console()
     with contextlib.ExitStack() as stack:
         displays = []
         for settings in configs:
@@ -76,7 +62,7 @@ def _check_fleet(jobs: Sequence[Task]) -> None:
         if job.fleet_key is None:
             raise InputError(
                 f"{job.run.name} cannot share a program: its batch grows, its averages are in host "
-                "memory, or its mesh has several devices; train it alone, by anytime_jax.main"
+                "memory, or its mesh has several devices; train it alone, with --config"
             )
         if job.fleet_key != jobs[0].fleet_key:
             raise InputError(
@@ -101,7 +87,3 @@ def _status(ended: Sequence[Outcome | Exception]) -> int:
         return 2 if all(isinstance(how, InputError) for how in broken) else 1
     outcomes = [how for how in ended if isinstance(how, Outcome)]
     return 130 if any(how.reason == "interrupted" for how in outcomes) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

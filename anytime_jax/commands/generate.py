@@ -1,34 +1,27 @@
-"""Text from any weights of a run, as it is made: `python -m anytime_jax generate --help`.
+"""Generate text with any weights of a run.
 
-    python -m anytime_jax generate --run=runs/NAME --weights=f25 --prompt="def main("
-
-The prompt and what follows it go to standard output, everything else to standard error. Exit
-status: 0 fine, 1 broken, 2 bad input, 130 Ctrl-C.
+The prompt and its continuation go to standard output, everything else to standard error.
 """
 
 import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
-from anytime_jax.commands import command_line, run_options
+from anytime_jax.commands import run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.models.sampling import Sampling, stream
 from anytime_jax.weights import saved_run, weight_names
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _work, argv)
+EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser("generate", "Text from any weights of a run, as it is made.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     run_options.add_options(parser)
     add = parser.add_argument
     add("--prompt", default="", help="what the text begins with (default: nothing)")
@@ -38,10 +31,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--top-p", type=float, default=0.95, help="share of them to draw from (default 0.95)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default 0)")
     add("--vocabulary", type=Path, metavar="FILE", help="if it is not with the data of the run")
-    return parser
 
 
-def _work(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     try:
         _generate(arguments)
     except BrokenPipeError:  # the reader has seen enough: what is left goes nowhere
@@ -85,7 +78,3 @@ def _generate(arguments: argparse.Namespace) -> None:
     for token in made:
         print(decoder.decode(token), end="", flush=True)
     print(decoder.flush(), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,25 +1,20 @@
-"""Says what a run takes of each device: `python -m anytime_jax layouts --config=FILE`.
+"""Estimate the device memory of a run for each number of devices.
 
 For each number of devices there is a row with the parameters on every device (data) and one with
-them split over all (fsdp). Nothing is run and no device is needed; weights, moments, averages and
-gradients are exact, activations are estimated (anytime_jax/memory.py). Where the microbatches are
-too small to be split so far, the row has fewer of them; "-" is where the number of devices does not
-divide the batch or the parameters. Settings: --config.NAME=VALUE. Exit status: 0 fine, 2 bad input.
-
-    --devices=1,8,64   how many
-    --platform=gpu     what they are: gpu, tpu or cpu
-    --debug            show the traceback of an error
+them split over all (fsdp). Nothing is run and no device is needed. Weights, moments, averages and
+gradients are exact, activations are estimated. Where the microbatches are too small to be split
+that far, the row has fewer of them; "-" is where the number of devices does not divide the batch or
+the parameters.
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 
-from absl import app, flags, logging
 from rich import box
 from rich.table import Table
 
-from anytime_jax.commands.command_line import answer, open_console
-from anytime_jax.commands.config_file import CONFIG, DEBUG, parse
+from anytime_jax.commands import config_file
+from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed.sharding import MESH_AXES
 from anytime_jax.errors import InputError
@@ -27,31 +22,32 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
 from anytime_jax.training import memory
 
-_DEVICES = flags.DEFINE_list("devices", ["1", "8", "64"], "How many devices.")
-_PLATFORM = flags.DEFINE_enum("platform", "gpu", ["gpu", "tpu", "cpu"], "What they are.")
+EXAMPLES = ("--config=configs/7b_inv_sqrt.py --devices=8,64,512 --platform=tpu",)
+
 _PARTS = ("parameters", "moments", "averages", "gradients", "activations", "total")
-_MOST = 1_000_000  # devices
+_MAX_DEVICES = 1_000_000
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns its exit status."""
-
-    def work() -> int:
-        if len(argv) > 1:
-            raise InputError(f"unexpected argument {argv[1]!r}: settings are --config.NAME=VALUE")
-        if CONFIG.value is None:
-            raise InputError("which run? Give --config=configs/150m_constant.py, or another file")
-        counts = [_count(given) for given in _DEVICES.value]
-        open_console(width=140).print(_table(CONFIG.value.to_dict(), counts, _PLATFORM.value))
-        return 0
-
-    return answer(work, DEBUG.value)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    config_file.add_option(parser)
+    add = parser.add_argument
+    add("--devices", default="1,8,64", metavar="N,N,...", help="numbers of devices")
+    add("--platform", choices=("gpu", "tpu", "cpu"), default="gpu", help="kind of devices")
 
 
-def _count(given: str) -> int:
-    if not (given.isdecimal() and 1 <= int(given[:9]) <= _MOST):
-        raise InputError(f"--devices={given}: give whole numbers from 1, such as 1,8,64")
-    return int(given[:9])
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table."""
+    counts = [_count(number) for number in arguments.devices.split(",")]
+    source = config_file.load(arguments)
+    open_console(width=140).print(_table(source, counts, arguments.platform))
+    return 0
+
+
+def _count(number: str) -> int:
+    if not (number.isdecimal() and 1 <= int(number[:9]) <= _MAX_DEVICES):
+        raise InputError(f"--devices={number}: give whole numbers from 1, such as 1,8,64")
+    return int(number[:9])
 
 
 def _table(source: dict[str, object], counts: Sequence[int], platform: str) -> Table:
@@ -86,17 +82,3 @@ def _row(source: dict[str, object], count: int, axis: str, platform: str) -> lis
         return nothing
     *exact, activations, total = (format_bytes(getattr(takes, name)) for name in _PARTS)
     return [str(parts), str(rows // parts), *exact, f"~{activations}", f"~{total}"]
-
-
-def _parse(argv: list[str]) -> list[str]:
-    return parse(argv, str(__doc__))
-
-
-def cli() -> None:
-    """Entry point."""
-    logging.set_verbosity(logging.FATAL)  # what JAX says of devices that are not there
-    app.run(lambda argv: sys.exit(main(argv)), flags_parser=_parse)
-
-
-if __name__ == "__main__":
-    cli()

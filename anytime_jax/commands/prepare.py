@@ -1,10 +1,8 @@
-"""Prepares text for training: `python -m anytime_jax prepare --help`.
+"""Turn text into a dataset of token windows.
 
-Run again after a kill or Ctrl-C, the same command goes on where it was; run again when it is
-finished, it says so at once. `--share=I/N` does one of N shares of the work, beside the others; the
-same command without it ends the work. `--verify --output=DIR` reads a prepared dataset whole and
-says whether it is what was written. Exit status: 0 finished, 1 broken in flight or damaged, 2 bad
-input, 130 Ctrl-C.
+After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing.
+--share=I/N does one of N shares of the work, beside the others; the same command without it does
+what they leave. --verify reads the dataset at --output whole and compares its checksums.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from anytime_jax.commands import command_line
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
 from anytime_jax.data.preparation import Remainder, prepare, prepare_share
@@ -28,6 +25,12 @@ from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
 
+EXAMPLES = (
+    "--source=folder --input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
+    "--verify --output=data/mine",
+)
+
+_LENGTH = 1024  # tokens a model sees of a window
 # Options that only some sources understand: (flag's attribute, those sources).
 _LIMITED_OPTIONS = {
     "input": ("json", "folder", "tfds"),
@@ -37,35 +40,59 @@ _LIMITED_OPTIONS = {
     "validation_split": ("tfds",),
     "megabytes": ("builtin",),
 }
-# Options that verifying understands.
-_VERIFY_OPTIONS = ("verify", "output", "workers", "debug")
+# Options that verifying does not understand.
+_PREPARE_OPTIONS = (
+    *("source", "vocabulary", "train_vocabulary", "length", "share", "validation_fraction"),
+    *_LIMITED_OPTIONS,
+)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    work = _verify if arguments.verify else _prepare
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    add = parser.add_argument
+    add("--source", choices=("builtin", "json", "folder", "tfds"))
+    add("--input", help="file, folder or quoted glob; for tfds the prepared dataset's directory")
+    add("--validation-input", help="validation text of its own (json, folder)")
+    add(
+        "--validation-fraction",
+        type=float,
+        help="or: set this share of the documents aside (default: 0.01; 0.05 for builtin)",
+    )
+    add("--text-field", help='key or feature that holds the text (default "text")')
+    add("--split", help='tfds: split to train on (default "train")')
+    add("--validation-split", help='tfds: split to validate on (default "validation")')
+    add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
+    vocabulary = parser.add_mutually_exclusive_group()
+    vocabulary.add_argument(
+        "--vocabulary", metavar="PATH", help="a SentencePiece model, or a tokenizer.json"
+    )
+    vocabulary.add_argument(
+        "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
+    )
+    add("--length", type=int, help="tokens a model sees of a window (default: 1024)")
+    add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
+    add("--workers", type=int, help="processes (default: one per core where they pay off)")
+    add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
+    add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepares a dataset, or verifies one; returns the exit status."""
+    if arguments.verify:
+        _check_verify(arguments)
+        print(_verify(arguments))
+        return 0
+    if arguments.source is None or arguments.vocabulary == arguments.train_vocabulary:
+        raise InputError("--source and one of --vocabulary and --train-vocabulary are required")
     try:
-        if arguments.verify:
-            _check_verify(parser, arguments)
-        elif arguments.source is None or arguments.vocabulary == arguments.train_vocabulary:
-            parser.error("--source and one of --vocabulary and --train-vocabulary are required")
-        print(work(arguments))
+        print(_prepare(arguments))
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    except InputError as error:
-        if arguments.debug:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        print("\nthe same command resumes the preparation", file=sys.stderr)
+        raise
+    except InputError:
+        raise
     except (RunError, OSError) as error:
-        if arguments.debug:
-            raise
-        hint = "" if arguments.verify else "; the same command goes on from here"
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return 1
+        raise RunError(f"{error}; the same command resumes the preparation") from error
     return 0
 
 
@@ -80,7 +107,7 @@ def _prepare(arguments: argparse.Namespace) -> str:
         info = work(
             _source(arguments),
             arguments.output,
-            length=arguments.length,
+            length=_LENGTH if arguments.length is None else arguments.length,
             vocabulary=arguments.train_vocabulary if trains else arguments.vocabulary,
             workers=arguments.workers,
             progress=progress,
@@ -118,44 +145,12 @@ def _verify(arguments: argparse.Namespace) -> str:
     )
 
 
-def _check_verify(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    for option, value in vars(arguments).items():
-        if option not in _VERIFY_OPTIONS and value != parser.get_default(option):
+def _check_verify(arguments: argparse.Namespace) -> None:
+    for option in _PREPARE_OPTIONS:
+        if getattr(arguments, option) is not None:
             raise InputError(
                 f"--{option.replace('_', '-')} means nothing to --verify; give --output alone"
             )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser(
-        "prepare", "Turn text into a dataset of token windows, resumable and reproducible."
-    )
-    add = parser.add_argument
-    add("--source", choices=("builtin", "json", "folder", "tfds"))
-    add("--input", help="file, folder or quoted glob; for tfds the prepared dataset's directory")
-    add("--validation-input", help="validation text of its own (json, folder)")
-    add(
-        "--validation-fraction",
-        type=float,
-        help="or: set this share of the documents aside (default 0.01; 0.05 for builtin)",
-    )
-    add("--text-field", help='key or feature that holds the text (default "text")')
-    add("--split", help='tfds: split to train on (default "train")')
-    add("--validation-split", help='tfds: split to validate on (default "validation")')
-    add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument(
-        "--vocabulary", metavar="PATH", help="a SentencePiece model, or a tokenizer.json"
-    )
-    vocabulary.add_argument(
-        "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
-    )
-    add("--length", type=int, default=1024, help="tokens a model sees of a window (default 1024)")
-    add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
-    add("--workers", type=int, help="processes (default: one per core where they pay off)")
-    add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
-    add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
-    return parser
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -252,7 +247,3 @@ class _LinePrinter:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

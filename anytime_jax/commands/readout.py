@@ -1,14 +1,11 @@
-"""The best way to read a run out, found without training: `python -m anytime_jax readout --help`.
+"""Find the best read-out of a run without training.
 
-    python -m anytime_jax readout --run=runs/NAME
-
-Reads the run out at many f and draws the loss against f; finds the best f, and the best sum of all
-trees of weights that the last checkpoints keep. Half of the validation windows choose; what is
-gained is told on the other half. Exit status: 0 fine, 1 broken, 2 bad input.
+Evaluates the run at many f and draws the loss against f; finds the best f, and the best sum of all
+trees of weights in the last checkpoints. Half of the validation windows choose; the gain is
+measured on the other half.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,25 +15,21 @@ from rich.table import Table
 
 from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
-from anytime_jax.commands import command_line, run_options
+from anytime_jax.commands import run_options
+from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, window_grid
 
+EXAMPLES = ("--run=runs/quickstart",)
+
 _POINTS = 13  # windows on the grid
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _search, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser(
-        "readout", "The best way to read a run out, found without training."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     run_options.add_run_options(parser)
     run_options.add_data_options(parser)
     parser.add_argument(
@@ -45,10 +38,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where readout_STEP.png and .pdf go (default: the run's directory)",
     )
-    return parser
 
 
-def _search(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     runtime.configure()
     allowed = run_options.limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
@@ -67,7 +60,7 @@ def _search(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
     search = ReadoutSearch(saved, scorer, count // 2, allowed)
-    console = command_line.open_console()
+    console = open_console()
     console.print(
         f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): chosen on "
         f"{format_count(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as "
@@ -165,7 +158,3 @@ def draw(
 
 def _f(reading: ScoredReadout) -> float:
     return float(reading.name.removeprefix("f").removeprefix("="))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

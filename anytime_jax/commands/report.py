@@ -1,14 +1,9 @@
-"""Figures and tables of a study, and a view of one run, from their records alone.
+"""Draw the figures and tables of a study, or show one run.
 
-    python -m anytime_jax report --study=configs/studies/laptop.py
-    python -m anytime_jax report --run=runs/quickstart
-
-A study's report is written into STUDY/report, or --out: every figure as PNG, PDF and CSV, every
-table as CSV, and `index.html` with all of them. What is missing is named, and the rest is drawn.
-With --pack the plan and the records are copied there too, so that the report can be made again from
-that directory, elsewhere, without checkpoints.
-
-Exit status: 0 fine, 1 if it breaks, 2 bad input.
+Everything is computed from records. A study's report is written into STUDY/report, or --output:
+every figure as PNG, PDF and CSV, every table as CSV, and `index.html` with all of them. What lacks
+runs is named, and the rest is drawn. With --pack the plan and the records are copied there too, so
+that the report can be made again from that directory, elsewhere, without checkpoints.
 """
 
 import argparse
@@ -16,8 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +18,41 @@ from rich.console import Console
 
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checkpoints import records, run_directory
-from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.study import html_page, plan, published, report_items, run_report
 from anytime_jax.study.results import Results
 from anytime_jax.study.selection import Reading
 
+EXAMPLES = (
+    "--study=configs/studies/laptop.py",
+    "--run=runs/quickstart --watch=30",
+)
+
 _RUNS = "runs"  # in a packed report: the records of every run
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _work, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser(
-        "study.report", "Draw the figures and tables of a study, or look at one run."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", metavar="FILE", help="a study's file, or its directory")
     what.add_argument("--run", metavar="DIR", help="one run, in progress or not")
     add = parser.add_argument
-    add("--out", type=Path, help="directory for the report (default: report/ in the study's)")
+    add("--output", type=Path, help="directory for the report (default: report/ in the study's)")
     add("--average", default="f25", help="read out of horizon-free runs (default: f25)")
     add(
         "--published",
         choices=tuple(published.losses()),
         help="draw the paper's differences of this model too (default: what the study says)",
     )
-    add("--pack", action="store_true", help="copy the plan and the records to --out as well")
+    add("--pack", action="store_true", help="copy the plan and the records to --output as well")
     add("--watch", type=float, metavar="SECONDS", help="look at --run again and again")
-    return parser
 
 
-def _work(arguments: argparse.Namespace) -> int:
-    console = command_line.open_console()
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    console = open_console()
     with contextlib.suppress(KeyboardInterrupt):  # how one leaves --watch
         if arguments.run is not None:
             run_report.show(arguments.run, console, arguments.watch)
@@ -83,15 +74,15 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.average not in results.labels:
         known = ", ".join(results.labels)
         raise InputError(f"--average={arguments.average}: no run has it; they have {known}")
-    out = arguments.out or root / "report"
+    out = arguments.output or root / "report"
     inside = {run.run_dir.resolve().parent for run in study.runs}
     if arguments.pack and {out.resolve(), (out / _RUNS).resolve()} & {*inside, root.resolve()}:
-        raise InputError(f"--pack: {out} is the study's own directory: give another --out")
+        raise InputError(f"--pack: {out} is the study's own directory: give another --output")
     try:
         make_writable_directory(out)
     except OSError as error:
         raise InputError(
-            f"--out={out} cannot be made or written into ({error.strerror}): choose another"
+            f"--output={out} cannot be made or written into ({error.strerror}): choose another"
         ) from error
     for remark in remarks:
         console.print(remark, markup=False)
@@ -123,7 +114,7 @@ def _pack(study: plan.Study, out: Path) -> list[Path]:
     """Copies what a report is made from into a directory: the plan and every run's records."""
     if (out / _RUNS).exists():
         if not (out / plan.FILE).exists():
-            raise InputError(f"--pack: {out / _RUNS} holds something else: give another --out")
+            raise InputError(f"--pack: {out / _RUNS} holds something else: give another --output")
         shutil.rmtree(out / _RUNS)  # an earlier copy: old segments would be read with the new
     files = [plan.write(study, out, _RUNS)]
     for run in study.runs:
@@ -148,7 +139,3 @@ def _write_about(about: dict[str, Any], run_dir: Path, home: Path) -> Path:
     copy = home / run_directory.RUN_FILE
     copy.write_text(json.dumps(about), encoding="utf-8")
     return copy
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,14 @@
-"""Lists runs and their checkpoints: `python -m anytime_jax runs --help`.
+"""List runs and their checkpoints, and verify them.
 
-Nothing is changed in a run's directory but for a note of what was verified, and a run may go on
-meanwhile. Exit status: 0 fine, 1 a checkpoint is damaged, 2 bad input.
+Nothing is changed in a run's directory but for a note of the verified checkpoints, and the run may
+train meanwhile. The exit status is 1 if a checkpoint is damaged.
 """
 
 import argparse
 import datetime
 import hashlib
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,41 +21,37 @@ from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run
 from anytime_jax.checkpoints.checkpoint_directory import Entry
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.records import read_records
-from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
+
+EXAMPLES = (
+    "",
+    "--run=runs/quickstart --verify",
+)
 
 # In the run's directory: for each checkpoint that was verified, when, and its files' state then.
 NOTE = "verified.json"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _list, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser("runs", "List runs and their checkpoints, and verify them.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     add = parser.add_argument
     add(
-        "folders",
-        nargs="*",
+        "--run",
+        nargs="+",
         type=Path,
         default=[Path("runs")],
         metavar="DIR",
         help="a run's directory, or one that holds runs (default: runs)",
     )
-    add(
-        "--verify",
-        action="store_true",
-        help="read every array of every checkpoint and compare its checksum",
-    )
-    return parser
+    add("--verify", action="store_true", help="compare the checksum of every saved array")
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    console = command_line.open_console()
-    runs = [run for folder in arguments.folders for run in _find_runs(folder)]
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    console = open_console()
+    runs = [run for folder in arguments.run for run in _find_runs(folder)]
     damaged = sum(_show(run, arguments.verify, console) for run in runs)
     return 1 if damaged else 0
 
@@ -64,12 +59,12 @@ def _list(arguments: argparse.Namespace) -> int:
 def _find_runs(folder: Path) -> list[Path]:
     """The run directories in a folder, or the folder itself if it is one."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is no directory: give a run's, or one that holds runs")
+        raise InputError(f"--run={folder} is no directory: give a run's, or one that holds runs")
     found = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
     if not found:
         raise InputError(
-            f"{folder} holds no run (no {run_directory.RUN_FILE} in it): give the directory "
-            "of a run, or one that holds runs"
+            f"--run={folder} holds no run (no {run_directory.RUN_FILE} in it): give a run's "
+            "directory, or one that holds runs"
         )
     return found
 
@@ -199,7 +194,3 @@ def _state_of_files(path: Path) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     stats = [(str(x.relative_to(path)), x.stat().st_size, x.stat().st_mtime_ns) for x in files]
     return hashlib.sha256(json.dumps(stats).encode("utf-8")).hexdigest()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,27 +1,23 @@
 """List or train the runs of a study.
 
-    python -m anytime_jax sweep --study=configs/studies/laptop.py --list
-
-`--run` trains the unfinished runs on this machine, each branch after its trunk, and resumes those
+--run trains the unfinished runs on this machine, each branch after its trunk, and resumes those
 that were interrupted. Each run is a process with a log in STUDY/logs; Ctrl-C or SIGTERM lets every
 run save. Several of these commands may work on one study, on machines that share its directory.
-`--slurm=DIR` writes job arrays instead.
+--slurm=DIR writes job arrays instead.
 
-Exit status: 0 when the runs are finished, 1 when one failed, 2 for bad input, 130 when interrupted.
 A study file is Python code and is executed: use those you trust.
 """
 
 import argparse
 import fnmatch
 import math
-import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 
 from rich import box
 from rich.table import Table
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models import flops
@@ -33,15 +29,14 @@ from anytime_jax.study.tasks import Task, make_tasks
 _MFU = 0.38  # of the authors' 150M runs on one H100
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    return command_line.run(_parser(), _work, argv)
+EXAMPLES = (
+    "--study=configs/studies/laptop.py --list",
+    "--study=configs/studies/laptop.py --run --jobs=2",
+)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make_parser(
-        "sweep", "List a study's runs and their cost, or make what is missing."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     add = parser.add_argument
     add("--study", required=True, metavar="FILE", help="a file of configs/studies/")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -53,12 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--fleet", type=int, default=1, metavar="N", help="runs of one shape as one program")
     add("--device", default="H100", help="for the hours of --list (default: H100)")
     add("--mfu", type=float, default=_MFU, help=f"its utilisation (default: {_MFU})")
-    add("--tokens_per_s", type=float, help="a measured speed, in place of --device and --mfu")
-    return parser
+    add("--tokens-per-s", type=float, help="a measured speed, in place of --device and --mfu")
 
 
-def _work(arguments: argparse.Namespace) -> int:
-    console = command_line.open_console(width=140)
+def run(arguments: argparse.Namespace) -> int:
+    """Lists or trains the runs; returns the exit status."""
+    console = open_console(width=140)
     study = plan.load(arguments.study, to_run=True)
     tasks = _select(study, arguments.only)
     if arguments.slurm:
@@ -132,14 +127,14 @@ def _speed(arguments: argparse.Namespace, task: Task) -> tuple[float, str]:
     tokens_per_s, mfu = arguments.tokens_per_s, arguments.mfu
     if tokens_per_s is not None:
         if not 0 < tokens_per_s < math.inf:
-            raise InputError(f"--tokens_per_s={tokens_per_s:g}: give a speed above 0")
+            raise InputError(f"--tokens-per-s={tokens_per_s:g}: give a speed above 0")
         return tokens_per_s * task.flops / task.tokens, f"{tokens_per_s:,.0f} tokens/s"
     peak = flops.peak_flops(SimpleNamespace(device_kind=arguments.device))
     if peak is None:
         known = ", ".join(flops.PEAK_FLOPS)
         raise InputError(
             f"--device={arguments.device}: its peak is unknown; give one of {known}, or a "
-            "measured --tokens_per_s"
+            "measured --tokens-per-s"
         )
     if not 0 < mfu <= 1:
         raise InputError(f"--mfu={mfu:g}: give a fraction above 0, at most 1")

@@ -1,61 +1,56 @@
-"""The theory bench: exact risks of SGD on power-law linear regression, in seconds.
+"""Compute exact risks of SGD on power-law linear regression.
 
-    python -m anytime_jax theory --config=configs/theory_figure.py     the paper's synthetic figures
-    python -m anytime_jax theory compare --a=1.5 --b=3 --noise=0.1     cosine against anytime runs
-    python -m anytime_jax theory advise --a=1.5 --b=3 --noise=0.1      gamma, alpha, f, when to tune
-    python -m anytime_jax theory bound --a=1.5 --b=3 --noise=0.1       Theorem 1, term by term
-    python -m anytime_jax theory rates                                 exponents, fitted and proven
-
-`COMMAND --help` lists the options of one. Exit status: 0, 2 for bad input, 1 if it breaks,
-130 for Ctrl-C; no file is left half-written.
+With --config: the synthetic figures of the paper. Otherwise one of the commands below; each has a
+--help of its own.
 """
 
-import os
-import signal
-import sys
-
-if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds, ends it without a word
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
-
+import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from absl import app, logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from anytime_jax.commands import theory_commands
-from anytime_jax.commands.command_line import complain, open_console
-from anytime_jax.commands.config_file import CONFIG, parse
+from anytime_jax.commands import config_file, theory_commands
+from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import Section
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.theory import comparison_report, synthetic_figures
 
+EXAMPLES = (
+    "--config=configs/theory_figure.py",
+    "compare --a=1.5 --b=3 --noise=0.1",
+    "advise --a=1.5 --b=3 --noise=0.1",
+    "bound --a=1.5 --b=3 --noise=0.1",
+    "rates",
+)
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns its exit status."""
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command, and its own commands."""
+    config_file.add_option(parser)
+    theory_commands.add_commands(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     console = open_console(width=200)
     runtime.configure()
     try:
-        if CONFIG.value is not None:
-            if len(argv) > 1:
-                raise InputError(f"unexpected argument {argv[1]!r} beside --config")
-            return _figure(console)
-        return theory_commands.run(argv[1:], console, _progress)
-    except ValueError as error:  # InputError is one
-        return complain(error, 2)
-    except OSError as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        console.print("\ninterrupted: no file is left half-written")
-        return 130
+        if arguments.work is None:
+            return _figure(arguments, console)
+        if arguments.config:
+            raise InputError("--config is for the figures: leave it out, or the command")
+        return arguments.work(arguments, console, _progress)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
-def _figure(console: Console) -> int:
+def _figure(arguments: argparse.Namespace, console: Console) -> int:
     """Computes and draws the figures of a configuration file."""
-    config = Section("config", CONFIG.value.to_dict()).build(synthetic_figures.FigureConfig)
+    config = Section("config", config_file.load(arguments)).build(synthetic_figures.FigureConfig)
     began = time.monotonic()
     with _progress(console, f"{len(config.problems)} panels") as report:
         files, told = synthetic_figures.make(config, report)
@@ -76,21 +71,3 @@ def _progress(console: Console, what: str) -> Iterator[Callable[[float], None]]:
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task(what, total=1.0)
         yield lambda done: progress.update(task, completed=done)
-
-
-def _parse(argv: list[str]) -> list[str]:
-    """Reads `--config` and what overrides it; the options of a command are left to the command."""
-    is_command = len(argv) > 1 and not argv[1].startswith("-")
-    parsed = parse(argv[:1] if is_command else argv, str(__doc__))
-    return argv if is_command else parsed
-
-
-def cli() -> None:
-    """Entry point."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    logging.set_verbosity(logging.FATAL)
-    app.run(lambda argv: sys.exit(main(argv)), flags_parser=_parse)
-
-
-if __name__ == "__main__":
-    cli()

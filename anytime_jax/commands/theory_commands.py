@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
-from anytime_jax.commands.command_line import Parser
+from anytime_jax.commands.command_line import HelpFormatter
 from anytime_jax.schedules import Power
 from anytime_jax.theory import comparison_report, rates, synthetic_figures
 from anytime_jax.theory.comparison import TOLERANCE, Comparison, Trajectory, advise, compare
@@ -28,24 +28,19 @@ LIMITS = (
 )
 
 
-def run(argv: Sequence[str], console: Console, progress: Progress) -> int:
-    """Runs a command; returns its exit status."""
-    given = _parser().parse_args(argv)
-    return given.run(given, console, progress)
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="python -m anytime_jax theory", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Adds the commands; `arguments.work` does what was asked for."""
+    parser.set_defaults(work=None)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, what: Callable[..., int], about: str) -> argparse.ArgumentParser:
         made = commands.add_parser(
             name,
             help=about,
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=HelpFormatter,
         )
-        made.set_defaults(run=what)
+        made.set_defaults(work=what)
         return made
 
     for name, what, about in (
@@ -54,7 +49,7 @@ def _parser() -> Parser:
     ):
         made = command(name, what, about)
         _add_problem(made, several=what is _compare)
-        made.add_argument("--batch_size", type=_count, default=1, help="samples in an update")
+        made.add_argument("--batch-size", type=_count, default=1, help="samples in an update")
         made.add_argument(
             "--steps", type=_count, default=150_000, help="updates of the longest run"
         )
@@ -76,7 +71,6 @@ def _parser() -> Parser:
     made.add_argument(
         "--multiplier", type=_positive, default=0.5, help="step size in units of 1/tr(H)"
     )
-    return parser
 
 
 def _add_problem(parser: argparse.ArgumentParser, several: bool = False) -> None:

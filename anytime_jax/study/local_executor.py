@@ -60,17 +60,10 @@ def split_machine(processes: int) -> list[Slot]:
 
 def make_command(study_file: str, name: str, *others: str) -> list[str]:
     """Returns the command line that trains a run of a study, or several runs as a fleet."""
+    train = [sys.executable, "-m", "anytime_jax", "train"]
     if others:
-        return [
-            sys.executable,
-            "-m",
-            "anytime_jax",
-            "fleet",
-            f"--study={study_file}",
-            name,
-            *others,
-        ]
-    return [sys.executable, "-m", "anytime_jax.main", f"--config={study_file}:{name}"]
+        return [*train, f"--study={study_file}", "--runs", name, *others]
+    return [*train, f"--config={study_file}:{name}"]
 
 
 @dataclasses.dataclass

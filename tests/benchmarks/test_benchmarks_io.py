@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from run_command import run_command
 from small_run import dataset_fixture  # noqa: F401
 
 from anytime_jax.commands import prepare
@@ -34,7 +35,7 @@ def test_data_of_documents(tmp_path, capsys):
     source = ["--source=json", f"--input={documents}", "--validation-fraction=0.2"]
     there = tmp_path / "there"
     line = [*source, "--train-vocabulary=300", "--length=8", f"--output={there}"]
-    assert prepare.main(line) == 0
+    assert run_command(prepare, line) == 0
     capsys.readouterr()
     given = [f"--documents={documents}", f"--vocabulary={there / 'vocabulary.model'}"]
     given += ["--megabytes=0.5", "--length=8", "--batches", "4", "--seconds=0.01"]

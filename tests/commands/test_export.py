@@ -12,6 +12,7 @@ import safetensors.numpy
 import small_run
 from byte_level_tokenizer import write_byte_level
 from reference_decoders import from_olmo
+from run_command import run_command
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
@@ -48,7 +49,7 @@ def door(capsys, run, output, *arguments):
     """The exit status of a command line, and what it said."""
     given = [f"--run={run}", f"--output={output}", *arguments]
     try:
-        status = export.main(given)
+        status = run_command(export, given)
     except SystemExit as left:
         status = left.code
     out, err = capsys.readouterr()

@@ -1,28 +1,31 @@
-"""The table of layouts."""
+"""Tests of the table of layouts."""
 
-from types import SimpleNamespace
-
+import pytest
 import small_run
+from run_command import run_command
 
-from anytime_jax.commands import layouts
+from anytime_jax.commands import config_file, layouts
 
 
-def test_a_table_of_layouts(capsys, monkeypatch):
-    source = small_run.settings("run", "data")
-    for name, value in (("CONFIG", source), ("DEBUG", False), ("_DEVICES", ["1", "8", "16"])):
-        monkeypatch.setattr(layouts, name, SimpleNamespace(value=value))
-    monkeypatch.setattr(layouts, "_PLATFORM", SimpleNamespace(value="gpu"))
-    assert layouts.main(["layouts"]) == 0
+@pytest.fixture(autouse=True)
+def source(monkeypatch):
+    settings = small_run.settings("run", "data").to_dict()
+    monkeypatch.setattr(config_file, "load", lambda arguments: settings)
+
+
+def test_each_layout_has_a_row(capsys):
+    assert run_command(layouts, ["--devices=1,8,16"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:9].strip()]
-    table = [row for row in rows if row[0] in ("1", "8", "16")]
-    assert [row[:4] for row in table] == [
+    assert [row[:4] for row in rows if row[0] in ("1", "8", "16")] == [
         ["1", "data", "1", "8"],
         ["8", "data", "1", "1"],
         ["8", "fsdp", "1", "1"],
         ["16", "data", "-", "-"],
         ["16", "fsdp", "-", "-"],
     ]
-    for bad in ("x", "0", "-8", ""):
-        monkeypatch.setattr(layouts, "_DEVICES", SimpleNamespace(value=[bad]))
-        assert layouts.main(["layouts"]) == 2
-        assert f"--devices={bad}: give whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["x", "0", "-8", ""])
+def test_number_of_devices_must_be_positive(number, capsys):
+    assert run_command(layouts, [f"--devices={number}"]) == 2
+    assert f"--devices={number}:" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from run_command import run_command
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import shared_programs_fixture, start  # noqa: F401
 
@@ -35,26 +36,23 @@ def run_fixture(folder, dataset):
     return path
 
 
-def door(capsys, main, *arguments):
+def door(capsys, command, *arguments):
     """The status of a door, and what it said."""
-    try:
-        status = main([str(x) for x in arguments])
-    except SystemExit as exit:
-        status = exit.code
+    status = run_command(command, arguments)
     said = capsys.readouterr()
     return status, said.out, said.err
 
 
-def refused(capsys, main, *arguments):
+def refused(capsys, command, *arguments):
     """The one line that a door answers bad input with."""
-    status, out, err = door(capsys, main, *arguments)
+    status, out, err = door(capsys, command, *arguments)
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
     return line
 
 
 def test_losses_are_those_of_training(run, capsys):
-    status, out, _ = door(capsys, evaluate.main, f"--run={run}")
+    status, out, _ = door(capsys, evaluate, f"--run={run}")
     assert status == 0
     (last,) = [row for row in read_records(run) if row.step == 40]
     for label in ("last", "f6.25", "f12.5", "f25", "f50", "f100"):
@@ -65,7 +63,7 @@ def test_losses_are_those_of_training(run, capsys):
 
 
 def test_differences_are_paired(run, dataset, capsys):
-    _, out, _ = door(capsys, evaluate.main, f"--run={run}", "--weights", "f25", "last")
+    _, out, _ = door(capsys, evaluate, f"--run={run}", "--weights", "f25", "last")
     saved = saved_run.open_run(run)
     tokens = Scorer(saved.config.model, dataset, "validation", 8)._windows.batch(0, 10)
     losses = []
@@ -79,7 +77,7 @@ def test_differences_are_paired(run, dataset, capsys):
 
 
 def test_a_mix_tells_its_kernel_error(run, capsys):
-    _, out, _ = door(capsys, evaluate.main, f"--run={run}", "--weights", "f=35")
+    _, out, _ = door(capsys, evaluate, f"--run={run}", "--weights", "f=35")
     saved = saved_run.open_run(run)
     assert f"{weight_names.resolve(saved, 'f=35', MixtureLimits()).kernel_error:.2%}" in out
 
@@ -117,11 +115,11 @@ def test_a_standard_error_is_the_usual_one():
         (["--checkpoints=0"], "--checkpoints=0: give a number from 1"),
     ],
 )
-@pytest.mark.parametrize("main", [evaluate.main, readout.main])
-def test_bad_input_is_one_line(run, capsys, main, arguments, message):
-    if main is readout.main and arguments[0] == "--weights":
+@pytest.mark.parametrize("command", [evaluate, readout])
+def test_bad_input_is_one_line(run, capsys, command, arguments, message):
+    if command is readout and arguments[0] == "--weights":
         message = "unrecognized arguments"
-    assert re.search(message, refused(capsys, main, f"--run={run}", *arguments))
+    assert re.search(message, refused(capsys, command, f"--run={run}", *arguments))
 
 
 def test_data_of_another_vocabulary_are_refused(run, dataset, tmp_path, monkeypatch, capsys):
@@ -131,7 +129,7 @@ def test_data_of_another_vocabulary_are_refused(run, dataset, tmp_path, monkeypa
 
     other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
     monkeypatch.setattr(run_options, "load_dataset", lambda path, hint: other)
-    line = refused(capsys, evaluate.main, f"--run={run}", f"--data={tmp_path}")
+    line = refused(capsys, evaluate, f"--run={run}", f"--data={tmp_path}")
     assert "was made with another vocabulary" in line
 
 
@@ -142,15 +140,15 @@ def test_data_that_changed_since_are_refused(run, dataset, tmp_path, monkeypatch
 
     other = dataclasses.replace(dataset, fingerprint="0" * 64)
     monkeypatch.setattr(run_options, "load_dataset", lambda path, hint: other)
-    line = refused(capsys, evaluate.main, f"--run={run}")
+    line = refused(capsys, evaluate, f"--run={run}")
     assert "is not the one that" in line
-    assert door(capsys, evaluate.main, f"--run={run}", "--data=x", "--weights", "last")[0] == 0
+    assert door(capsys, evaluate, f"--run={run}", "--data=x", "--weights", "last")[0] == 0
 
 
 def test_a_picture_that_cannot_be_written_is_told_first(run, capsys, tmp_path):
     (tmp_path / "file").touch()
     for there in (tmp_path / "file", "/proc"):  # which no one can write a file into
-        line = refused(capsys, readout.main, f"--run={run}", f"--output={there}")
+        line = refused(capsys, readout, f"--run={run}", f"--output={there}")
         assert "cannot be written" in line
 
 
@@ -169,7 +167,7 @@ def test_windows_longer_than_those_of_training_are_refused(run, dataset):
 
 def test_text_is_what_the_decoder_says(run, capsys):
     arguments = [f"--run={run}", "--prompt=the ", "--tokens=3", "--temperature=0"]
-    status, out, err = door(capsys, generate.main, *arguments)
+    status, out, err = door(capsys, generate, *arguments)
     assert (status, out[:4]) == (0, "the ")
     assert err.startswith("f25@40 of ")
     from anytime_jax.data.vocabulary import load_vocabulary
@@ -185,7 +183,7 @@ def test_text_is_what_the_decoder_says(run, capsys):
         if ids[-1] == vocabulary.eos_id:
             break
     assert out.startswith(vocabulary.decode(ids).rstrip("\ufffd"))
-    assert door(capsys, generate.main, *arguments)[1] == out
+    assert door(capsys, generate, *arguments)[1] == out
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_text_is_what_the_decoder_says(run, capsys):
     ],
 )
 def test_bad_input_for_text_is_one_line(run, capsys, argument, message):
-    assert message in refused(capsys, generate.main, f"--run={run}", argument)
+    assert message in refused(capsys, generate, f"--run={run}", argument)
 
 
 # The best read-out.
@@ -213,7 +211,7 @@ def test_the_best_read_out_is_told_and_drawn(run, capsys, tmp_path, monkeypatch)
     monkeypatch.setattr(readout, "_POINTS", 4)
     monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 6)
     arguments = [f"--run={run}", f"--output={tmp_path}", "--checkpoints=2"]
-    status, out, err = door(capsys, readout.main, *arguments)
+    status, out, err = door(capsys, readout, *arguments)
     assert (status, err) == (0, "")
     assert {x.name for x in tmp_path.iterdir()} == {"readout_40.png", "readout_40.pdf"}
     rows = [line.split() for line in out.splitlines() if line.startswith(" ")]
@@ -226,11 +224,11 @@ def test_the_best_read_out_is_told_and_drawn(run, capsys, tmp_path, monkeypatch)
     # What is printed can be used as it is.
     name = re.search(r"--weights='(mix:.*)'", out)[1]
     assert sum(json.loads(name.removeprefix("mix:")).values()) == pytest.approx(1, abs=1e-6)
-    assert door(capsys, evaluate.main, f"--run={run}", "--weights", name)[0] == 0
+    assert door(capsys, evaluate, f"--run={run}", "--weights", name)[0] == 0
 
 
 def test_a_run_without_windows_is_told(dataset, folder, capsys):
     path = folder / "bare"
     start(path, dataset, averages=("uniform",), stop="5 steps", eval__every="5 steps")
-    line = refused(capsys, readout.main, f"--run={path}")
+    line = refused(capsys, readout, f"--run={path}")
     assert "keeps no average of a growing window at step 5" in line

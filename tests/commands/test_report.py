@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import synthetic_study
+from run_command import run_command
 
 from anytime_jax.commands import report
 from anytime_jax.study import html_page
@@ -21,8 +22,8 @@ def reported_fixture(tmp_path_factory):
     """A study with a run missing, its report packed."""
     folder = tmp_path_factory.mktemp("reported")
     synthetic_study.write_study(folder / "study", leave_out=("constant-peak=0.03",))
-    arguments = [f"--study={folder / 'study'}", f"--out={folder / 'out'}", "--pack"]
-    assert report.main([*arguments, "--published=150M"]) == 0
+    arguments = [f"--study={folder / 'study'}", f"--output={folder / 'out'}", "--pack"]
+    assert run_command(report, [*arguments, "--published=150M"]) == 0
     return folder
 
 
@@ -83,8 +84,8 @@ def test_pictures_are_pictures_and_tables_are_tables(reported):
 @pytest.mark.slow
 def test_a_packed_report_makes_itself_again(reported):
     again = reported / "again"
-    arguments = [f"--study={reported / 'out'}", f"--out={again}", "--published=150M"]
-    assert report.main(arguments) == 0
+    arguments = [f"--study={reported / 'out'}", f"--output={again}", "--published=150M"]
+    assert run_command(report, arguments) == 0
     for file in again.iterdir():
         assert file.read_bytes() == (reported / "out" / file.name).read_bytes(), file.name
 
@@ -101,26 +102,26 @@ def test_a_packed_report_knows_nothing_of_the_machine(reported):
 def test_a_report_is_made_anew_over_an_old_one(reported, tmp_path):
     """Neither old figures nor old records stay beside the new."""
     out = tmp_path / "out"
-    arguments = [f"--study={reported / 'study'}", f"--out={out}", "--pack"]
-    assert report.main(arguments) == 0
+    arguments = [f"--study={reported / 'study'}", f"--output={out}", "--pack"]
+    assert run_command(report, arguments) == 0
     old = out / "runs" / "constant-peak=0.01" / "records" / "0007.jsonl"
     old.write_text("{}")
     (out / "mine.txt").touch()
-    assert report.main(arguments) == 0
+    assert run_command(report, arguments) == 0
     assert not old.exists()
     assert (out / "mine.txt").exists()
     shutil.rmtree(reported / "few", ignore_errors=True)
     few = synthetic_study.study()
     kept = [x for x in few.runs if x.name.startswith("constant")]
     synthetic_study.write_study(reported / "few", planned=dataclasses.replace(few, runs=kept))
-    assert report.main([f"--study={reported / 'few'}", f"--out={out}"]) == 0
+    assert run_command(report, [f"--study={reported / 'few'}", f"--output={out}"]) == 0
     assert not list(out.glob("*.png"))
     (tmp_path / "used" / "runs").mkdir(parents=True)
-    assert report.main([*arguments[::2], f"--out={tmp_path / 'used'}"]) == 2
+    assert run_command(report, [*arguments[::2], f"--output={tmp_path / 'used'}"]) == 2
 
 
 def error(capsys, *arguments):
-    assert report.main(list(arguments)) == 2
+    assert run_command(report, list(arguments)) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1
@@ -131,19 +132,17 @@ def test_bad_input(reported, tmp_path, capsys):
     study = f"--study={reported / 'study'}"
     assert "no run has it; they have last, f6.25" in error(capsys, study, "--average=f7")
     assert "is the study's own directory" in error(
-        capsys, study, f"--out={reported / 'study'}", "--pack"
+        capsys, study, f"--output={reported / 'study'}", "--pack"
     )
     (tmp_path / "file").touch()
-    assert "cannot be made" in error(capsys, study, f"--out={tmp_path / 'file'}")
-    assert "written into" in error(capsys, study, "--out=/proc")
+    assert "cannot be made" in error(capsys, study, f"--output={tmp_path / 'file'}")
+    assert "written into" in error(capsys, study, "--output=/proc")
     assert "is no study (it has no study.json)" in error(capsys, f"--study={tmp_path}")
     assert "there is no such file" in error(capsys, f"--study={tmp_path / 'nothing.py'}")
     assert "is no run" in error(capsys, f"--run={tmp_path}")
     (tmp_path / "run.json").write_text("{}")
     assert "is damaged" in error(capsys, f"--run={tmp_path}")
-    with pytest.raises(SystemExit) as left:
-        report.main([])
-    assert left.value.code == 2
+    assert run_command(report, []) == 2
 
 
 def test_a_study_that_has_not_begun(tmp_path, monkeypatch, capsys):
@@ -158,7 +157,7 @@ def test_a_study_that_has_not_begun(tmp_path, monkeypatch, capsys):
 
 def test_one_run_in_progress(reported, tmp_path, capsys):
     run = reported / "study" / "constant-peak=0.01"
-    assert report.main([f"--run={run}"]) == 0
+    assert run_command(report, [f"--run={run}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "at 3,840 steps (8x, 15.7M tokens)" in said
     best = synthetic_study.loss(synthetic_study.study().run("constant-peak=0.01"), 8.0, "f25")
@@ -172,13 +171,13 @@ def test_one_run_in_progress(reported, tmp_path, capsys):
 def test_a_run_with_nothing_to_show_yet(tmp_path, capsys):
     about = {"identity": {}, "name": "new", "config": synthetic_study.study().runs[0].settings}
     (tmp_path / "run.json").write_text(json.dumps(about))
-    assert report.main([f"--run={tmp_path}"]) == 0
+    assert run_command(report, [f"--run={tmp_path}"]) == 0
     assert "new has written no record yet" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "records").mkdir()
     rows = [{"format_version": 1, "from_step": 0}]
     rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
     (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
-    assert report.main([f"--run={tmp_path}"]) == 0
+    assert run_command(report, [f"--run={tmp_path}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "nothing was evaluated yet: eval.every says when" in said
-    assert report.main([f"--run={tmp_path}", "--watch=0"]) == 2
+    assert run_command(report, [f"--run={tmp_path}", "--watch=0"]) == 2

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 
 import pytest
+from run_command import run_command
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import whole_fixture  # noqa: F401
 
@@ -18,7 +19,7 @@ def run(whole, tmp_path):
 
 
 def show(capsys, *arguments):
-    status = runs.main([str(argument) for argument in arguments])
+    status = run_command(runs, [*arguments[:-1], f"--run={arguments[-1]}"])
     out, err = capsys.readouterr()
     return status, out, err
 
@@ -134,14 +135,11 @@ def test_a_run_without_checkpoints(tmp_path, capsys):
     assert "no checkpoint yet" in out
 
 
-@pytest.mark.parametrize("given", [["none"], ["."], ["run.txt"], ["--verfy"], ["--verify=1"]])
-def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capsys, given):
+@pytest.mark.parametrize("word", ["--run=none", "--run=.", "--run=run.txt", "none", "--verify=1"])
+def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capsys, word):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.txt").write_text("")
-    try:
-        status = runs.main(given)
-    except SystemExit as leaving:
-        status = leaving.code
+    status = run_command(runs, [word])
     out, err = capsys.readouterr()
     assert (status, out) == (2, "")
     assert err.startswith("error: ")

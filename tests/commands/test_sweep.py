@@ -1,6 +1,7 @@
 """The sweep command: the list of runs, the selection of runs, and its options."""
 
 import pytest
+from run_command import run_command
 from small_study import (
     fake_training_fixture,  # noqa: F401
     read_order,
@@ -13,7 +14,7 @@ from anytime_jax.study import plan, tasks
 
 def test_list_shows_the_cost_of_each_run(study, capsys):
     file, root = study()
-    assert sweep.main([f"--study={file}", "--list", "--tokens_per_s=0.01"]) == 0
+    assert run_command(sweep, [f"--study={file}", "--list", "--tokens-per-s=0.01"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = {words[0]: words[1:] for words in lines if words and "seed=" in words[0]}
     assert len(rows) == 6
@@ -25,7 +26,7 @@ def test_list_shows_the_cost_of_each_run(study, capsys):
 
 def test_hours_follow_from_device_and_utilisation(study, capsys):
     file, _ = study()
-    assert sweep.main([f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
+    assert run_command(sweep, [f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
     assert "50% of the peak of one H100" in capsys.readouterr().out
     task = tasks.make_tasks(plan.load(file))[0]
     arguments = sweep._parser().parse_args(["--study=x", "--list", "--mfu=0.5"])
@@ -37,7 +38,7 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
     fake_training()
 
     def run(pattern):
-        return sweep.main([f"--study={file}", "--run", f"--only={pattern}"])
+        return run_command(sweep, [f"--study={file}", "--run", f"--only={pattern}"])
 
     assert run("constant-*1") == 0
     assert [name for _, name, _ in read_order(root)] == ["constant-seed=1"] * 2
@@ -51,21 +52,21 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
 def test_run_needs_a_study_file(study, fake_training, capsys):
     file, root = study()
     fake_training()
-    assert sweep.main([f"--study={file}", "--run"]) == 0
+    assert run_command(sweep, [f"--study={file}", "--run"]) == 0
     before = (root / "study.json").read_bytes()
-    assert sweep.main([f"--study={root}", "--run"]) == 2
+    assert run_command(sweep, [f"--study={root}", "--run"]) == 2
     assert f"--study={root}" in capsys.readouterr().err
     assert (root / "study.json").read_bytes() == before
     file.write_text(file.read_text().split("def get_config")[0])
-    assert sweep.main([f"--study={file}", "--run"]) == 2
+    assert run_command(sweep, [f"--study={file}", "--run"]) == 2
     assert "get_config" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--tokens_per_s=nan", "--list"],
-        ["--tokens_per_s=0", "--list"],
+        ["--tokens-per-s=nan", "--list"],
+        ["--tokens-per-s=0", "--list"],
         ["--device=abacus", "--list"],
         ["--mfu=2", "--list"],
         ["--jobs=0", "--run"],
@@ -75,7 +76,7 @@ def test_run_needs_a_study_file(study, fake_training, capsys):
 )
 def test_invalid_option_is_one_line(arguments, study, capsys):
     file, _ = study()
-    assert sweep.main([f"--study={file}", *arguments]) == 2
+    assert run_command(sweep, [f"--study={file}", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {arguments[0]}")
     assert error.count("\n") == 1

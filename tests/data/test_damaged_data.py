@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from run_command import run_command
 from tensorboardX.crc32c import crc32c
 from tensorboardX.record_writer import RecordWriter, masked_crc32c
 from tensorflow_datasets.proto import tf_example_pb2
@@ -101,7 +102,7 @@ def door(base, tmp_path, capsys):
         if "--verify" in given:
             given |= {"--vocabulary", "--length"}
         kept = [option for option in command if option.split("=")[0] not in given]
-        status = prepare.main([*options, *kept])
+        status = run_command(prepare, [*options, *kept])
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err
         progress = ("tokenising: ", "writing: ", "verifying: ")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from run_command import run_command
 
 from anytime_jax.commands import prepare
 from anytime_jax.data import preparation, sources
@@ -25,7 +26,7 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 # is told to hang, it says so and hangs in the middle of a part, as one that is about to be killed.
 PROCESS = f"""
 import sys, time
-from anytime_jax.commands import prepare
+from anytime_jax.commands import dispatch
 from anytime_jax.data import preparation, preparation_jobs, sources
 sources.PART_BYTES, preparation._SHARD_BYTES = 1, {66 * 25}
 batches = preparation_jobs._batches
@@ -35,7 +36,7 @@ def hang(texts, size):
     time.sleep(100)
 if sys.argv[1] == "hang":
     preparation_jobs._batches = hang
-sys.exit(prepare.main(sys.argv[2:]))
+sys.exit(dispatch.run("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
 
@@ -103,8 +104,8 @@ def test_three_at_once_and_one_killed_make_the_dataset(text, tmp_path, small, st
     assert hung.stdout is not None
     assert hung.stdout.readline() == "hangs\n"
     others = [start(share) for share in ("0/3", "2/3")]
-    assert prepare.main(options(text, output, "--share=1/3")) == 2
-    assert prepare.main(options(text, output)) == 2
+    assert run_command(prepare, options(text, output, "--share=1/3")) == 2
+    assert run_command(prepare, options(text, output)) == 2
     for line in capfd.readouterr().err.splitlines():
         assert "is being prepared by another process; wait for it or stop it" in line
     lines = [end(other) for other in others]
@@ -122,10 +123,10 @@ def test_three_at_once_and_one_killed_make_the_dataset(text, tmp_path, small, st
     assert any("files of windows are written" in line for line in lines)
     assert not (output / "anytime_jax.json").exists()
 
-    assert prepare.main(options(text, output)) == 0
-    assert prepare.main(options(text, output, "--share=0/3")) == 0
+    assert run_command(prepare, options(text, output)) == 0
+    assert run_command(prepare, options(text, output, "--share=0/3")) == 0
     assert "already prepared" in capfd.readouterr().out
-    assert prepare.main(options(text, tmp_path / "whole")) == 0
+    assert run_command(prepare, options(text, tmp_path / "whole")) == 0
     assert files_of(output) == files_of(tmp_path / "whole")
 
 
@@ -147,7 +148,7 @@ def test_kills_at_any_moment_cost_nothing(text, tmp_path, small, start):
             file.unlink()  # so that the next round has something to do
     assert killed > 3
     for output in ("output", "whole"):
-        assert prepare.main(options(text, tmp_path / output)) == 0
+        assert run_command(prepare, options(text, tmp_path / output)) == 0
     assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
 
 
@@ -172,7 +173,7 @@ def test_shares_of_other_counts_agree(text, tmp_path, small):
         left = do(text, tmp_path / "output", share)
     assert (left.parts_left, left.shards_left > 0) == (0, True)
     for output in ("output", "whole"):
-        assert prepare.main(options(text, tmp_path / output)) == 0
+        assert run_command(prepare, options(text, tmp_path / output)) == 0
     assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
 
 
@@ -221,14 +222,14 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path, small):
 
 @pytest.mark.parametrize("share", ["3/2", "2/2", "a/b", "-1/4", "0/0", "", "1", "1/2/3", "1 /2"])
 def test_what_is_no_share_is_one_line_and_status_2(text, tmp_path, capsys, share):
-    assert prepare.main(options(text, tmp_path / "output", f"--share={share}")) == 2
+    assert run_command(prepare, options(text, tmp_path / "output", f"--share={share}")) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"error: share {share} is none; give I/N with I from 0 to N - 1, such as 0/64"
     assert not (tmp_path / "output").exists()
 
 
 def test_a_share_is_nothing_to_verify(tmp_path, capsys):
-    assert prepare.main(["--verify", "--share=0/2", f"--output={tmp_path}"]) == 2
+    assert run_command(prepare, ["--verify", "--share=0/2", f"--output={tmp_path}"]) == 2
     assert "--share means nothing to --verify" in capsys.readouterr().err
 
 

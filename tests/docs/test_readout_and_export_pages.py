@@ -1,6 +1,5 @@
 """What the pages on reading runs out tell one to type is understood, and their links exist."""
 
-import importlib
 import json
 import pathlib
 import re
@@ -9,6 +8,7 @@ import shlex
 import pytest
 from ml_collections import ConfigDict
 
+from anytime_jax.commands import command_line, dispatch
 from configs import quickstart
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def test_the_page_is_read():
 @pytest.mark.parametrize(("module", "options"), COMMANDS)
 def test_every_option_exists(module, options):
     if module != "main":
-        importlib.import_module(f"anytime_jax.commands.{module}")._parser().parse_args(options)
+        command_line.parse(dispatch.load(module), module, options)
         return
     file, *settings = (option.partition("=")[0::2] for option in options)
     assert file[0] == "--config"

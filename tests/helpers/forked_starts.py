@@ -188,7 +188,7 @@ def serve() -> None:
     """The parent: forks a child for every order, and says when it began and how it ended."""
     import warnings
 
-    from anytime_jax import main  # noqa: F401
+    from anytime_jax.commands import train  # noqa: F401
 
     warnings.simplefilter("ignore")  # forking while JAX has threads is what this is about
 
@@ -207,7 +207,7 @@ def serve() -> None:
 
 def _run(order: dict) -> None:
     """The child: the command line, watched."""
-    from anytime_jax import main
+    from anytime_jax.commands import dispatch
 
     number = order["number"]
     log = os.open(f"{number}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -215,11 +215,10 @@ def _run(order: dict) -> None:
     if order["apart"]:
         log = os.open(f"{number}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 2)
-    sys.argv = ["anytime_jax.main", *order["argv"]]
     with leaving():
         _watch(f"{number}.phase", order["argv"], order["moment"], order["passes"])
         os.chdir(order["folder"])
-        main.cli()
+        sys.exit(dispatch.run("train", "python -m anytime_jax.main", order["argv"]))
 
 
 def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:

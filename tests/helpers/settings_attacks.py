@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import small_run  # noqa: F401  (what the configuration files import)
 from forked_starts import leaving
 
-from anytime_jax import main
+from anytime_jax.commands import dispatch, train  # noqa: F401
 from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
@@ -157,14 +157,13 @@ def _answer(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None
         report.setdefault("cpu_seconds", time.process_time() - began_cpu)
 
     _stand_in(report, answered, data)
-    sys.argv = ["anytime_jax.main", *argv]
 
     def report_it() -> None:
         answered()
         (folder / "report").write_text(json.dumps(report))
 
     with leaving(report_it):
-        main.cli()
+        sys.exit(dispatch.run("train", "python -m anytime_jax.main", argv))
 
 
 def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) -> None:

@@ -253,7 +253,8 @@ def test_a_job_set_starts_a_process_on_each_host_and_starts_again(index, monkeyp
     assert (REPOSITORY / container["command"][-1]).exists()
 
     line = container["args"]
-    config_file._check_file(line)
+    files = [word.removeprefix("--config=") for word in line if word.startswith("--config=")]
+    config_file.read(files[0], [word for word in line if word.startswith("--config.")])
     settings = dict(x.removeprefix("--").split("=", 1) for x in line if "=" in x)
     for name in ("config.run_dir", "config.data.path"):
         assert settings[name].startswith(f"{mounts['storage']}/")

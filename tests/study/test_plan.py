@@ -245,11 +245,11 @@ def test_every_study_can_be_run_and_says_what_it_costs(module, monkeypatch, tmp_
 
 def test_a_run_of_a_study_is_a_configuration_of_its_own(capsys):
     name = "configs/studies/laptop.py:constant-peak=0.01"
-    config_file._check_file([f"--config={name}", "--config.stop=1x"])
+    config_file.read(name, ["--config.stop=1x"])
     for given, message in (
         ("configs/studies/laptop.py", "holds many runs: name one, as FILE:NAME"),
         ("configs/studies/laptop.py:constant-peak=0.011", "did you mean constant-peak=0.01?"),
         ("configs/studies/none.py:a", "there is no such file"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
-            config_file._check_file([f"--config={given}"])
+            config_file.read(given)

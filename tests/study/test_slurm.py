@@ -11,6 +11,7 @@ from fake_commands import (
     start_fixture,  # noqa: F401
     told,
 )
+from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 
 from anytime_jax.commands import sweep
@@ -31,7 +32,7 @@ def write_arrays_fixture(study, monkeypatch, tmp_path):
     def write():
         file, _ = study(data=data)
         arrays = tmp_path / "arrays"
-        return sweep.main([f"--study={file}", f"--slurm={arrays}"]), file, arrays
+        return run_command(sweep, [f"--study={file}", f"--slurm={arrays}"]), file, arrays
 
     return write
 
@@ -113,13 +114,13 @@ def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_p
     assert "constant-seed=1 is being trained" in capsys.readouterr().err
     arguments = [f"--study={tmp_path / 'study.py'}", f"--slurm={tmp_path / 'arrays'}"]
     (tmp_path / "prepared" / METADATA_NAME).unlink()
-    assert sweep.main(arguments) == 2
+    assert run_command(sweep, arguments) == 2
     assert "config.data.path" in capsys.readouterr().err
     monkeypatch.setattr("anytime_jax.study.slurm._MAX_TASKS", 5)
-    assert sweep.main(arguments) == 2
+    assert run_command(sweep, arguments) == 2
     assert "--only" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
-    assert sweep.main(arguments) == 2
+    assert run_command(sweep, arguments) == 2
     assert "launch/slurm.sbatch" in capsys.readouterr().err
     assert not (tmp_path / "arrays").exists()
 

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 
-from anytime_jax.commands import fleet
+from anytime_jax.commands import train
 from anytime_jax.errors import InputError
 from anytime_jax.study import plan
 from anytime_jax.study.tasks import make_tasks
@@ -106,5 +107,5 @@ def test_fleet_key_separates_runs_of_different_programs(study, capsys):
         ([trunk, growing], growing),
         ([trunk, "constant-seed=7"], "constant-seed=7"),
     ):
-        assert fleet.main([f"--study={file}", *names]) == 2
+        assert run_command(train, [f"--study={file}", "--runs", *names]) == 2
         assert message in capsys.readouterr().err

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from run_command import run_command
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import (  # noqa: F401
     after,
@@ -411,6 +412,6 @@ def test_the_branch_runs_on_several_devices(trunk, dataset, tmp_path):
 
 
 def test_the_list_of_runs_names_the_trunk(branched, trunk, capsys):
-    assert runs.main([str(branched[0].parent)]) == 0
+    assert run_command(runs, [f"--run={branched[0].parent}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"wsd at 0.01, a branch of {trunk} at step 18, stop horizon" in said

@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from anytime_jax.models import loss, decoder
 from anytime_jax.commands import run_options
+from anytime_jax.models import decoder, loss
 from anytime_jax.weights import saved_run, weight_names
 
 saved = saved_run.open_run(Path(sys.argv[1]))

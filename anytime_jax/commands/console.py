@@ -1,0 +1,11 @@
+"""Console of the commands."""
+
+from rich.console import Console
+
+
+def open_console(width: int = 120, quiet: bool = False) -> Console:
+    """Returns a console; `width` holds where there is no terminal to ask."""
+    console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+    if not console.is_terminal:
+        console.width = width
+    return console

@@ -1,0 +1,125 @@
+"""Commands by name, and the start of a process that runs one of them."""
+
+import contextlib
+import difflib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+from anytime_jax import __version__
+from anytime_jax.commands import command_line
+from anytime_jax.commands.command_line import Command
+from anytime_jax.errors import InputError
+
+# The first line of each module's docstring, which is not imported to list it.
+COMMANDS = {
+    "train": "Train a model, or resume its training.",
+    "prepare": "Turn text into a dataset of token windows.",
+    "evaluate": "Loss and perplexity of any weights of a run.",
+    "readout": "Find the best read-out of a run without training.",
+    "generate": "Generate text with any weights of a run.",
+    "export": "Export weights of a run for other software.",
+    "runs": "List runs and their checkpoints, and verify them.",
+    "sweep": "List or train the runs of a study.",
+    "report": "Draw the figures and tables of a study, or show one run.",
+    "layouts": "Estimate the device memory of a run for each number of devices.",
+    "theory": "Compute exact risks of SGD on power-law linear regression.",
+}
+
+
+def main(program: str) -> int:
+    """Runs the command that the first argument of this process names.
+
+    Args:
+      program: the words before it, such as `python -m anytime_jax`.
+
+    Returns:
+      the exit status.
+    """
+    name, *argv = sys.argv[1:] or [""]
+    if name in ("", "-h", "--help"):
+        lines = (f"  {name:10} {summary}" for name, summary in COMMANDS.items())
+        print(f"usage: {program} COMMAND ...\n", *lines, "", sep="\n")
+        print(f"`{program} COMMAND --help` lists the options of one, with an example.")
+        return 0 if name else 2
+    if name == "--version":
+        print(f"anytime_jax {__version__}")
+        return 0
+    return run(name, f"{program} {name}", argv)
+
+
+def run(name: str, program: str, argv: Sequence[str]) -> int:
+    """Runs a command as what this process is for.
+
+    Args:
+      name: of the command.
+      program: the words before the arguments, as they are shown in `--help` and in messages.
+      argv: the arguments.
+
+    Returns:
+      the exit status.
+    """
+    if name not in COMMANDS:
+        return command_line.exit_status(lambda: _refuse(name), "--debug" in argv)
+    with _uninterrupted_imports():
+        command = load(name)
+    faulthandler.enable()
+    logging.disable(logging.ERROR)  # libraries log, with tracebacks, what they raise too
+    return command_line.run(command, program, argv)
+
+
+def _refuse(name: str) -> int:
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    raise InputError(f"{name!r} is not a command: {hint}")
+
+
+@contextlib.contextmanager
+def _uninterrupted_imports() -> Iterator[None]:
+    """Ends the process silently on Ctrl-C during the imports of a command, which take seconds."""
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    gc.disable()  # imports make objects that stay: to scan them for garbage takes 0.3 s of a start
+    try:
+        yield
+    finally:
+        gc.freeze()  # later collections skip them too
+        gc.enable()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def load(name: str) -> Command:
+    """Imports the module of a command, and none of another."""
+    match name:
+        case "train":
+            from anytime_jax.commands import train as command
+        case "prepare":
+            from anytime_jax.commands import prepare as command
+        case "evaluate":
+            from anytime_jax.commands import evaluate as command
+        case "readout":
+            from anytime_jax.commands import readout as command
+        case "generate":
+            from anytime_jax.commands import generate as command
+        case "export":
+            from anytime_jax.commands import export as command
+        case "runs":
+            from anytime_jax.commands import runs as command
+        case "sweep":
+            from anytime_jax.commands import sweep as command
+        case "report":
+            from anytime_jax.commands import report as command
+        case "layouts":
+            from anytime_jax.commands import layouts as command
+        case _:
+            from anytime_jax.commands import theory as command
+    return command
+
+
+def executable(path: str, name: str) -> str:
+    """Returns the path of a program inside the working directory, else its name."""
+    relative = os.path.relpath(path)
+    return name if relative.startswith("..") else relative
