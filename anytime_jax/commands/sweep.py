@@ -147,7 +147,3 @@ def _state(task: Task) -> str:
     if task.step > task.start_step:
         return f"at {task.config.clock.multiple(task.step):.3g}x"
     return "missing"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -138,8 +138,7 @@ def test_a_fleet_without_room_is_a_row(model, tmp_path, monkeypatch):
     rows = [(row["runs"], row["how"], row["median_ms"] is None) for row in record(output)["rows"]]
     assert rows == [(1, "alone", False), (2, "one program", False), (4, "no room", True)]
     told = "INTERNAL: something else"
-    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        fleet.main(arguments)
+    assert fleet.main(arguments) == 1
 
 
 def test_runs_of_a_fleet_differ(model, capsys):

@@ -8,7 +8,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
-from anytime_jax.commands import sweep
+from anytime_jax.commands import command_line, sweep
 from anytime_jax.study import plan, tasks
 
 
@@ -29,7 +29,7 @@ def test_hours_follow_from_device_and_utilisation(study, capsys):
     assert run_command(sweep, [f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
     assert "50% of the peak of one H100" in capsys.readouterr().out
     task = tasks.make_tasks(plan.load(file))[0]
-    arguments = sweep._parser().parse_args(["--study=x", "--list", "--mfu=0.5"])
+    arguments = command_line.parse(sweep, "sweep", ["--study=x", "--list", "--mfu=0.5"])
     assert sweep._speed(arguments, task)[0] == 0.5 * 989e12
 
 
