@@ -1,4 +1,4 @@
-"""README and the map from the paper: links, paths, symbols and examples."""
+"""README, the map from the paper and the page on one update: links, paths, symbols and examples."""
 
 import importlib
 import pathlib
@@ -10,6 +10,7 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text("utf-8")
 PAPER = (REPOSITORY / "docs" / "paper.md").read_text("utf-8")
+UPDATE = (REPOSITORY / "docs" / "update.md").read_text("utf-8")
 SYMBOLS = re.findall(r"^\|[^|]+\| `(anytime_jax\.[\w.]+)` \|$", PAPER, re.MULTILINE)
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -22,6 +23,15 @@ def test_paper_map_has_entries():
 def test_paper_map_symbol_exists_and_is_documented(symbol):
     module, _, name = symbol.rpartition(".")
     assert getattr(importlib.import_module(module), name).__doc__
+
+
+def test_update_page_symbols_exist():
+    for symbol in sorted(set(re.findall(r"`(anytime_jax\.[\w.]+)`", UPDATE))):
+        try:
+            importlib.import_module(symbol)
+        except ModuleNotFoundError:
+            module, _, name = symbol.rpartition(".")
+            assert hasattr(importlib.import_module(module), name), symbol
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
