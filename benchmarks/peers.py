@@ -32,7 +32,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.conversion import to_tensors
+from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.training import step
 from benchmarks import measure, record
@@ -62,7 +62,7 @@ class Ours:
         self._batches = [sharding.put_batch(mesh, one, config.batch_size) for one in tokens]
         self._step, self._state, self._done = program.train_step, program.init(), 0
         weights = jax.device_get(self._state.params)
-        self.arrays = {**to_tensors(OLMO.pieces, weights), "tokens": tokens}
+        self.arrays = {**params_to_tensors(OLMO.tensors, weights), "tokens": tokens}
 
     def update(self) -> jax.Array:
         """Makes one update and returns its loss."""

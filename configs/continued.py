@@ -19,7 +19,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from anytime_jax.errors import InputError
-from anytime_jax.formats import model_directory
+from anytime_jax.formats import model_reader
 from configs import base
 
 
@@ -35,7 +35,7 @@ def get_config(model: str = "") -> ConfigDict:
     config.name = "continued"
     config.run_dir = "runs/continued"
     config.initial_weights = model
-    config.model.update(model_directory.describe(pathlib.Path(model)).shape)
+    config.model.update(model_reader.describe(pathlib.Path(model)).shape)
     config.chinchilla_tokens = 1_000_000_000  # what "1x" means here
     config.stop = "1x+"
     config.data.path = "data/continued"

@@ -20,7 +20,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats import model_directory, verifiers
+from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer import write_tokenizer
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.weights import saved_run, weight_names
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, required=True, metavar="DIR", help="directory to write")
     add(
         "--format",
-        choices=sorted(model_directory.FORMATS),
+        choices=sorted(model_reader.FORMATS),
         help="by default that of the model's shape",
     )
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
@@ -59,14 +59,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     allowed = run_options.limits(arguments)
-    model_directory.check_free(arguments.output, arguments.overwrite)
+    model_writer.check_output(arguments.output, arguments.overwrite)
     if arguments.verify and shutil.which(arguments.verify_python) is None:
         raise InputError(
             f"--verify-python={arguments.verify_python} is no interpreter: give its path"
         )
     saved = saved_run.open_run(arguments.run, arguments.step)
     shape = saved.config.model
-    form = model_directory.FORMATS[arguments.format or shape.architecture]
+    form = model_reader.FORMATS[arguments.format or shape.architecture]
     form.check(shape)
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
     mix, params = run_options.load(saved, arguments.weights, allowed)
@@ -81,12 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
     if mix.kernel_error:
         console.print(f"kernel error {mix.kernel_error:.2%}")
     about = _about(saved, arguments, mix, vocabulary)
-    with model_directory.creating(arguments.output, arguments.overwrite) as part:
-        model_directory.write_model(part, form, shape, params, vocabulary.eos_id, arguments.dtype)
+    with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
+        model_writer.write_model(part, form, shape, params, vocabulary.eos_id, arguments.dtype)
         write_tokenizer(file, part, shape.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
-        (part / model_directory.ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
-        written = (part / model_directory.WEIGHTS).stat().st_size
+        (part / model_reader.PROVENANCE).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        written = (part / model_reader.WEIGHTS).stat().st_size
         if arguments.verify:
             for line in verify(part, form.name, arguments.verify_python):
                 console.print(line, markup=False)
@@ -112,7 +112,7 @@ def verify(model: Path, form: str, python: str) -> list[str]:
       InputError: if the interpreter lacks the library, or is none.
       RunError: if the model does not load, or is not alike.
     """
-    library = model_directory.FORMATS[form].library
+    library = model_reader.FORMATS[form].library
     command = [python, str(VERIFIERS / f"{form}.py"), str(model)]
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")

@@ -14,7 +14,7 @@ import jax
 from anytime_jax.commands import run_options
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.models.sampling import Sampling, stream
+from anytime_jax.models.sampling import SamplingSettings, generate_tokens
 from anytime_jax.weights import saved_run, weight_names
 
 EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
@@ -46,7 +46,9 @@ def _generate(arguments: argparse.Namespace) -> None:
     runtime.configure()
     allowed = run_options.limits(arguments)
     try:
-        sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+        sampling = SamplingSettings(
+            arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed
+        )
     except ValueError as error:
         raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
     if arguments.tokens < 1:
@@ -64,7 +66,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     print(f"{weight_names.describe(mix)} of {saved.run_dir}{error}", file=sys.stderr)
     (prompt,) = vocabulary.encode([arguments.prompt])
     # A single device: one text is too little to split.
-    made = stream(
+    made = generate_tokens(
         saved.config.model,
         jax.device_put(params),
         prompt,

@@ -8,7 +8,7 @@ import json
 
 from anytime_jax.checks import format_value, is_number
 from anytime_jax.errors import InputError
-from anytime_jax.formats.conversion import Format, Piece, Settings
+from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
 
 # What the library takes a setting to be that is not there, where our decoder differs or has a
 # choice.
@@ -23,15 +23,15 @@ _DEFAULTS: Settings = {
 }
 
 
-def _tidy(settings: Settings) -> Settings:
+def _normalize(settings: Settings) -> Settings:
     """Some say nothing, or that they are as another; a width of the MLP may be a multiple."""
     given = {**_DEFAULTS, **settings}
     if given.get("norm_after"):
-        raise InputError("norm_after = True cannot be expressed here: it must be False")
+        raise InputError("norm_after = True is not supported: it must be False")
     heads, shared = given.get("n_heads"), given.get("n_kv_heads")
     if shared not in (None, heads):
         raise InputError(
-            f"n_kv_heads = {format_value(shared)} cannot be expressed here: every head has its own keys "
+            f"n_kv_heads = {format_value(shared)} is not supported: every head has its own keys "
             f"and values, n_heads = {format_value(heads)}"
         )
     others = {
@@ -44,7 +44,7 @@ def _tidy(settings: Settings) -> Settings:
     return given | {name: x for name, x in others.items() if given.get(name) is None}
 
 
-def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
     import yaml
 
     model = {
@@ -70,22 +70,22 @@ def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
     }
 
 
-OLMO = Format(
+OLMO = ModelFormat(
     name="olmo",
     model_type="hf_olmo",
     library="ai2-olmo",
-    pieces=(
-        Piece("transformer.wte.weight", "embedding", turned=False),
-        Piece("transformer.blocks.{}.attn_norm.weight", "blocks/attn_norm/scale"),
-        Piece("transformer.blocks.{}.att_proj.weight", "blocks/qkv"),
-        Piece("transformer.blocks.{}.q_norm.weight", "blocks/q_norm/scale"),
-        Piece("transformer.blocks.{}.k_norm.weight", "blocks/k_norm/scale"),
-        Piece("transformer.blocks.{}.attn_out.weight", "blocks/attn_out"),
-        Piece("transformer.blocks.{}.ff_norm.weight", "blocks/mlp_norm/scale"),
-        Piece("transformer.blocks.{}.ff_proj.weight", "blocks/mlp_in"),
-        Piece("transformer.blocks.{}.ff_out.weight", "blocks/mlp_out"),
-        Piece("transformer.ln_f.weight", "final_norm/scale"),
-        Piece("transformer.ff_out.weight", "head"),
+    tensors=(
+        TensorMapping("transformer.wte.weight", "embedding", transposed=False),
+        TensorMapping("transformer.blocks.{}.attn_norm.weight", "blocks/attn_norm/scale"),
+        TensorMapping("transformer.blocks.{}.att_proj.weight", "blocks/qkv"),
+        TensorMapping("transformer.blocks.{}.q_norm.weight", "blocks/q_norm/scale"),
+        TensorMapping("transformer.blocks.{}.k_norm.weight", "blocks/k_norm/scale"),
+        TensorMapping("transformer.blocks.{}.attn_out.weight", "blocks/attn_out"),
+        TensorMapping("transformer.blocks.{}.ff_norm.weight", "blocks/mlp_norm/scale"),
+        TensorMapping("transformer.blocks.{}.ff_proj.weight", "blocks/mlp_in"),
+        TensorMapping("transformer.blocks.{}.ff_out.weight", "blocks/mlp_out"),
+        TensorMapping("transformer.ln_f.weight", "final_norm/scale"),
+        TensorMapping("transformer.ff_out.weight", "head"),
     ),
     fixed={
         "activation_type": "gelu",
@@ -115,8 +115,8 @@ OLMO = Format(
         "rope_theta": "rope_theta",
         "norm_epsilon": "layer_norm_eps",
     },
-    files=_files,
+    config_files=_config_files,
     prefix="model.",  # where transformers wrote them
-    whole=("rope_theta",),
-    tidy=_tidy,
+    integers=("rope_theta",),
+    normalize=_normalize,
 )

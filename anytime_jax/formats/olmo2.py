@@ -4,29 +4,27 @@ import json
 
 from anytime_jax.checks import format_value
 from anytime_jax.errors import InputError
-from anytime_jax.formats.conversion import Format, Piece, Settings
+from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
 
 
-def _tidy(settings: Settings) -> Settings:
+def _normalize(settings: Settings) -> Settings:
     """The rotary embedding is described in two ways, by the age of the library that wrote it."""
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     rope = rope if isinstance(rope, dict) else {"rope_type": rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise InputError(
-            f"rope_type = {format_value(kind)} cannot be expressed here: it must be 'default'"
-        )
+        raise InputError(f"rope_type = {format_value(kind)} is not supported: it must be 'default'")
     heads, shared = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
     if shared not in (None, heads):
         raise InputError(
-            f"num_key_value_heads = {format_value(shared)} cannot be expressed here: every head has "
+            f"num_key_value_heads = {format_value(shared)} is not supported: every head has "
             f"its own keys and values, num_attention_heads = {format_value(heads)}"
         )
     theta = rope.get("rope_theta", settings.get("rope_theta"))
     return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}
 
 
-def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
     theta = settings["rope_theta"]
     config = {
         "architectures": ["Olmo2ForCausalLM"],
@@ -48,25 +46,25 @@ def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
     }
 
 
-OLMO2 = Format(
+OLMO2 = ModelFormat(
     name="olmo2",
     model_type="olmo2",
     library="transformers",
-    pieces=(
-        Piece("model.embed_tokens.weight", "embedding", turned=False),
-        Piece("model.layers.{}.self_attn.q_proj.weight", "blocks/qkv", part=0),
-        Piece("model.layers.{}.self_attn.k_proj.weight", "blocks/qkv", part=1),
-        Piece("model.layers.{}.self_attn.v_proj.weight", "blocks/qkv", part=2),
-        Piece("model.layers.{}.self_attn.q_norm.weight", "blocks/q_norm/scale"),
-        Piece("model.layers.{}.self_attn.k_norm.weight", "blocks/k_norm/scale"),
-        Piece("model.layers.{}.self_attn.o_proj.weight", "blocks/attn_out"),
-        Piece("model.layers.{}.post_attention_layernorm.weight", "blocks/attn_norm/scale"),
-        Piece("model.layers.{}.mlp.gate_proj.weight", "blocks/mlp_in", part=0),
-        Piece("model.layers.{}.mlp.up_proj.weight", "blocks/mlp_in", part=1),
-        Piece("model.layers.{}.mlp.down_proj.weight", "blocks/mlp_out"),
-        Piece("model.layers.{}.post_feedforward_layernorm.weight", "blocks/mlp_norm/scale"),
-        Piece("model.norm.weight", "final_norm/scale"),
-        Piece("lm_head.weight", "head"),
+    tensors=(
+        TensorMapping("model.embed_tokens.weight", "embedding", transposed=False),
+        TensorMapping("model.layers.{}.self_attn.q_proj.weight", "blocks/qkv", part=0),
+        TensorMapping("model.layers.{}.self_attn.k_proj.weight", "blocks/qkv", part=1),
+        TensorMapping("model.layers.{}.self_attn.v_proj.weight", "blocks/qkv", part=2),
+        TensorMapping("model.layers.{}.self_attn.q_norm.weight", "blocks/q_norm/scale"),
+        TensorMapping("model.layers.{}.self_attn.k_norm.weight", "blocks/k_norm/scale"),
+        TensorMapping("model.layers.{}.self_attn.o_proj.weight", "blocks/attn_out"),
+        TensorMapping("model.layers.{}.post_attention_layernorm.weight", "blocks/attn_norm/scale"),
+        TensorMapping("model.layers.{}.mlp.gate_proj.weight", "blocks/mlp_in", part=0),
+        TensorMapping("model.layers.{}.mlp.up_proj.weight", "blocks/mlp_in", part=1),
+        TensorMapping("model.layers.{}.mlp.down_proj.weight", "blocks/mlp_out"),
+        TensorMapping("model.layers.{}.post_feedforward_layernorm.weight", "blocks/mlp_norm/scale"),
+        TensorMapping("model.norm.weight", "final_norm/scale"),
+        TensorMapping("lm_head.weight", "head"),
     ),
     fixed={
         "attention_bias": False,
@@ -83,6 +81,6 @@ OLMO2 = Format(
         "rope_theta": "rope_theta",
         "norm_epsilon": "rms_norm_eps",
     },
-    files=_files,
-    tidy=_tidy,
+    config_files=_config_files,
+    normalize=_normalize,
 )

@@ -1,4 +1,4 @@
-"""Text drawn from a decoder, one token at a time and without end.
+"""Sampling of text from a decoder, token by token, beyond the length of its context.
 
 Legend of shape suffixes: L length, V rows of the embedding, W words of the vocabulary.
 """
@@ -16,22 +16,22 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Cache, Params
 
-# A prompt is filled up to the next of 16, 64, 256, ... tokens: few programs for all prompts.
-_SHORTEST, _GROWTH = 16, 4
+# Prompts are padded to 16, 64, 256, ... tokens: few programs serve prompts of all lengths.
+_MIN_PADDED, _GROWTH = 16, 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How the next token is drawn from the logits.
+class SamplingSettings:
+    """Settings of the distribution from which tokens are sampled.
 
-    The logits are divided by the temperature, then all but the `top_k` most likely tokens are left
-    out, then of those that remain all but the smallest set that holds `top_p` of the probability.
+    Logits are divided by the temperature, then restricted to the `top_k` most likely tokens, then
+    to the smallest set of those that has `top_p` of the probability.
 
     Attributes:
-      temperature: 1 for the decoder's own distribution; 0 for the most likely token, always.
-      top_k: tokens to draw from; 0 for all.
-      top_p: share of the probability to draw from; 1 for all.
-      seed: the same seed gives the same text.
+      temperature: 1 for the decoder's own distribution; 0 for greedy decoding.
+      top_k: 0 for all tokens.
+      top_p: above 0; 1 for all tokens.
+      seed: of the random numbers.
     """
 
     temperature: float
@@ -40,7 +40,6 @@ class Sampling:
     seed: int
 
     def __post_init__(self) -> None:
-        """Checks every field."""
         ok = is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-3)
         allowed = "0 for the most likely token, or a number from 0.001"
         require(ok, "temperature", self.temperature, allowed)
@@ -50,109 +49,100 @@ class Sampling:
         require_count("seed", self.seed)
 
 
-def choose(sampling: Sampling, logits_W: jax.Array, key: jax.Array) -> jax.Array:
-    """Returns the id of one token drawn from the logits, int32.
+def sample_token(settings: SamplingSettings, logits_W: jax.Array, key: jax.Array) -> jax.Array:
+    """Returns the id of one sampled token, int32; `settings.seed` is not used.
 
-    Of equally likely tokens the one with the lower id comes first.
-
-    Args:
-      sampling: how to draw; its seed is not used.
-      logits_W: float32, of the tokens that exist.
-      key: what the draw depends on.
+    Equally likely tokens are ordered by id.
     """
-    if sampling.temperature == 0:
+    if settings.temperature == 0:
         return jnp.argmax(logits_W).astype(jnp.int32)
-    logits_W /= sampling.temperature
-    if sampling.top_k == 0 and sampling.top_p == 1:
+    logits_W /= settings.temperature
+    if settings.top_k == 0 and settings.top_p == 1:
         return jax.random.categorical(key, logits_W).astype(jnp.int32)
     order_W = jnp.argsort(logits_W, descending=True)
     logits_W = logits_W[order_W]
-    if sampling.top_k:
-        logits_W = jnp.where(jnp.arange(logits_W.size) < sampling.top_k, logits_W, -jnp.inf)
-    if sampling.top_p < 1:
+    if settings.top_k:
+        logits_W = jnp.where(jnp.arange(logits_W.size) < settings.top_k, logits_W, -jnp.inf)
+    if settings.top_p < 1:
         share_W = jax.nn.softmax(logits_W)
         before_W = jnp.cumsum(share_W) - share_W
-        # The first is always in, whatever the rounding of the sum.
-        kept_W = (before_W < sampling.top_p).at[0].set(True)
+        # The most likely token always stays, whatever the rounding of the sum.
+        kept_W = (before_W < settings.top_p).at[0].set(True)
         logits_W = jnp.where(kept_W, logits_W, -jnp.inf)
     return order_W[jax.random.categorical(key, logits_W)].astype(jnp.int32)
 
 
-def stream(
+def generate_tokens(
     config: ModelConfig,
     params: Params,
     prompt_ids: Sequence[int] | np.ndarray,
-    sampling: Sampling,
+    settings: SamplingSettings,
     count: int,
     stop_id: int,
 ) -> Iterator[int]:
-    """Continues a text, token by token.
+    """Continues a text token by token, lazily.
 
-    The decoder sees at most `config.length` tokens, as in training. When there are more, it goes
-    on from the last half of that many, so that text has no end and a token costs the same anywhere.
-    The first call compiles a program for one token, and one for each size of prompt.
+    The context has at most `config.length` tokens, as in training. A longer text continues from
+    its last `config.length // 2` tokens, so text has no maximal length and a token costs the same
+    anywhere. The first call compiles a program for one token, and one per padded prompt length.
 
     Args:
-      config: the decoder; its `dtype` is that of the products here as well.
+      config: the decoder.
       params: its weights.
-      prompt_ids: the text so far. An empty one starts from `stop_id`, after which documents begin
-        in the windows of training.
-      sampling: how tokens are drawn.
-      count: tokens to make at most.
-      stop_id: the id that ends a document (EOS): the text ends there, without it.
-
-    Returns:
-      An iterator of ids, each made when it is asked for.
+      prompt_ids: the text so far. An empty one starts from `stop_id`, as documents do in training.
+      settings: of the sampling.
+      count: most tokens to generate.
+      stop_id: the id that ends a document (EOS); generation stops there, without it.
 
     Raises:
-      ValueError: a token that does not exist, or a count that is none.
+      ValueError: for an id outside the vocabulary, or a negative count.
     """
     require_count("count", count)
     allowed = f"the id of a token, from 0 to {config.vocab_size - 1}"
     ids = [int(i) for i in prompt_ids] or [stop_id]
-    for name, given in (("stop_id", stop_id), *(("prompt_ids", i) for i in ids)):
-        require(0 <= given < config.vocab_size, name, given, allowed)
-    return _stream(config, params, ids, sampling, count, stop_id)
+    for name, value in (("stop_id", stop_id), *(("prompt_ids", i) for i in ids)):
+        require(0 <= value < config.vocab_size, name, value, allowed)
+    return _generate(config, params, ids, settings, count, stop_id)
 
 
-def _stream(
+def _generate(
     config: ModelConfig,
     params: Params,
     ids: list[int],
-    sampling: Sampling,
+    settings: SamplingSettings,
     count: int,
     stop_id: int,
 ) -> Iterator[int]:
-    key = jax.random.key(sampling.seed)
-    # The draw knows the seed through its key: another seed compiles nothing.
-    rule = dataclasses.replace(sampling, seed=0)
+    key = jax.random.key(settings.seed)
+    # The key has the seed: without it in the static settings, no seed compiles a new program.
+    settings = dataclasses.replace(settings, seed=0)
     cache, cached = decoder.init_cache(config, 1, config.length), 0
     for number in range(count):
         if len(ids) > config.length:
             ids, cached = ids[-max(config.length // 2, 1) :], 0
         tokens_L = _pad(ids[cached:], config.length - cached)
-        drawn, cache = _next(
-            config, rule, params, cache, tokens_L, cached, len(ids) - 1, key, number
+        token, cache = _next_token(
+            config, settings, params, cache, tokens_L, cached, len(ids) - 1, key, number
         )
         cached = len(ids)
-        ids.append(int(drawn))
+        ids.append(int(token))
         if ids[-1] == stop_id:
             return
         yield ids[-1]
 
 
 def _pad(ids: Sequence[int], most: int) -> np.ndarray:
-    """The tokens, filled up at the end to one of a few sizes."""
-    size = 1 if len(ids) == 1 else _SHORTEST
+    """The tokens, padded at the end to one of a few lengths."""
+    size = 1 if len(ids) == 1 else _MIN_PADDED
     while size < len(ids):
         size *= _GROWTH
     return np.pad(np.asarray(ids, np.int32), (0, min(size, most) - len(ids)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _next(
+def _next_token(
     config: ModelConfig,
-    rule: Sampling,
+    settings: SamplingSettings,
     params: Params,
     cache: Cache,
     tokens_L: jax.Array,
@@ -161,8 +151,8 @@ def _next(
     key: jax.Array,
     number: jax.Array,
 ) -> tuple[jax.Array, Cache]:
-    """Draws token `number` after the one at position `last`, given those from `position`."""
+    """Samples token `number` after position `last`; `tokens_L` starts at `position`."""
     logits_1xLxV, cache = decoder.decode(config, params, cache, tokens_L[None], position)
     # Rows of the embedding beyond the vocabulary are no tokens.
     logits_W = logits_1xLxV[0, last - position, : config.vocab_size]
-    return choose(rule, logits_W, jax.random.fold_in(key, number)), cache
+    return sample_token(settings, logits_W, jax.random.fold_in(key, number)), cache

@@ -19,8 +19,8 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
 from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
-from anytime_jax.formats import model_directory
-from anytime_jax.formats.model_directory import Described
+from anytime_jax.formats import model_reader
+from anytime_jax.formats.model_reader import ModelDescription
 from anytime_jax.training.step import Program
 
 
@@ -33,7 +33,7 @@ class Initial:
       digest: of its files of weights.
     """
 
-    described: Described | None
+    described: ModelDescription | None
     digest: str
 
 
@@ -54,15 +54,15 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
     if checkpoint_directory.saved_steps(run_dir):  # they have been read
         began = str((run_directory.read_identity(run_dir) or {}).get("initial_weights"))
         try:
-            return Initial(None, model_directory.digest(path))
+            return Initial(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # they are gone, and not needed
             return Initial(None, began)
     try:
-        described = model_directory.describe(path)
+        described = model_reader.describe(path)
         _check_shape(config, described)
-        model_directory.check_params(described, config.model)
+        model_reader.check_params(described, config.model)
         _check_vocabulary(dataset, described)
-        return Initial(described, model_directory.digest(path))
+        return Initial(described, model_reader.weights_digest(path))
     except InputError as error:
         raise InputError(f"config.initial_weights: {error}") from error
 
@@ -82,7 +82,7 @@ def initial_state(initial: Initial, config: Config, program: Program) -> TrainSt
         raise InputError(
             f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
         )
-    params = model_directory.read_params(initial.described, config.model)
+    params = model_reader.read_params(initial.described, config.model)
     state, placement = program.init(), program.state_shardings
     for array in jax.tree.leaves((state.params, averaging.averages(state.opt_state))):
         array.delete()  # before others take as much memory again
@@ -101,7 +101,7 @@ def _put(params: Any, places: Any) -> Any:
     return jax.tree.map(put, params, places)
 
 
-def _check_shape(config: Config, described: Described) -> None:
+def _check_shape(config: Config, described: ModelDescription) -> None:
     for name, theirs in described.shape.items():
         ours = getattr(config.model, name)
         # Rotary positions have no table: shorter sequences are seen in training already.
@@ -113,9 +113,9 @@ def _check_shape(config: Config, described: Described) -> None:
             )
 
 
-def _check_vocabulary(dataset: DatasetInfo, described: Described) -> None:
+def _check_vocabulary(dataset: DatasetInfo, described: ModelDescription) -> None:
     """Checks that the data were made with the vocabulary that lies beside the weights, if any."""
-    names = (VOCABULARY_NAME, model_directory.TOKENIZER)
+    names = (VOCABULARY_NAME, model_reader.TOKENIZER)
     file = next((x for name in names if (x := described.directory / name).is_file()), None)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(

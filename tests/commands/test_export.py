@@ -20,13 +20,13 @@ from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader, tree_names
 from anytime_jax.commands import export
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
-from anytime_jax.formats import model_directory
-from anytime_jax.formats.model_directory import ABOUT, PARITY, WEIGHTS
+from anytime_jax.formats import model_reader
+from anytime_jax.formats.model_reader import PARITY, PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run
 
 FILES = {
-    *(WEIGHTS, PARITY, ABOUT, "config.json", "config.yaml", "vocabulary.model"),
+    *(WEIGHTS, PARITY, PROVENANCE, "config.json", "config.yaml", "vocabulary.model"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
 }
 ALIKE = {"logits": {"one way": 1e-7, "another": 2e-6}, "same_tokens": True}
@@ -101,7 +101,7 @@ def test_a_mix_goes_out_with_what_it_is_made_of(run, tmp_path, capsys, monkeypat
     assert status == 0
     assert "\nmixed: " in out
     assert "\nkernel error " in out
-    about = json.loads((tmp_path / "out" / ABOUT).read_text())
+    about = json.loads((tmp_path / "out" / PROVENANCE).read_text())
     assert about["weights"] == "f=12"
     assert 0 < about["kernel_error"] < 1
     assert len(about["mix"]) > 1
@@ -114,7 +114,7 @@ def test_a_mix_goes_out_with_what_it_is_made_of(run, tmp_path, capsys, monkeypat
 
 def test_it_says_where_the_weights_come_from(run, dataset, tmp_path, capsys):
     assert door(capsys, run, tmp_path / "out", "--step=10", "--dtype=bfloat16")[0] == 0
-    about = json.loads((tmp_path / "out" / ABOUT).read_text())
+    about = json.loads((tmp_path / "out" / PROVENANCE).read_text())
     prompt = about.pop("prompt")
     vocabulary = load_vocabulary(dataset.vocabulary_path)
     assert vocabulary.decode(prompt["ids"]) == prompt["text"]
@@ -142,10 +142,10 @@ def test_it_says_where_the_weights_come_from(run, dataset, tmp_path, capsys):
 
 def test_what_was_written_can_be_read(run, dataset, tmp_path, capsys):
     door(capsys, run, tmp_path / "out")
-    described = model_directory.describe(tmp_path / "out")
+    described = model_reader.describe(tmp_path / "out")
     config = small_run.config(run).model
     assert described.shape == {x: getattr(config, x) for x in described.shape}
-    params = model_directory.read_params(described, config)
+    params = model_reader.read_params(described, config)
     np.testing.assert_array_equal(params["head"], kept(run, "f25")["head"])
     assert os.access(tmp_path / "out" / WEIGHTS, os.R_OK)
     assert (tmp_path / "out" / WEIGHTS).stat().st_mode & 0o777 == 0o644
@@ -182,9 +182,9 @@ def _with(saved, vocabulary):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--weights=f30"], "weights 'f30' are not kept .* there are last, f6.25, f25; also"),
+        (["--weights=f30"], "weights 'f30' are not stored .* last, f6.25, f25"),
         (["--weights=f=0"], "f=0.* is not allowed"),
-        (["--weights=f=1"], "kernel error of .* choose f from"),
+        (["--weights=f=1"], "kernel error of .* closer to"),
         (["--format=olmo2"], "architecture = 'olmo' cannot .* give --format=olmo"),
         (["--format=gguf"], "invalid choice: 'gguf'"),
         (["--dtype=float16"], "invalid choice: 'float16'"),
@@ -214,7 +214,7 @@ def _is_one_line(err, message):
 def test_what_is_no_run_is_told(run, tmp_path, capsys):
     status, _, err = door(capsys, tmp_path, tmp_path / "out")
     assert status == 2
-    _is_one_line(err, "is no run")
+    _is_one_line(err, "no run\\.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,8 +252,8 @@ def _moved(saved, path):
 def test_what_is_there_is_left_there(run, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     for arguments, message in (
-        ([], "is there: choose another, or --overwrite"),
-        (["--overwrite"], "is no exported model"),
+        ([], "exists: choose another, or --overwrite"),
+        (["--overwrite"], "is not an exported model"),
     ):
         status, _, err = door(capsys, run, tmp_path / "out", *arguments)
         assert status == 2
@@ -261,9 +261,9 @@ def test_what_is_there_is_left_there(run, tmp_path, capsys):
     (tmp_path / "out").rmdir()
     assert door(capsys, run, tmp_path / "out", "--weights=last")[0] == 0
     assert door(capsys, run, tmp_path / "out")[0] == 2
-    assert json.loads((tmp_path / "out" / ABOUT).read_text())["weights"] == "last"
+    assert json.loads((tmp_path / "out" / PROVENANCE).read_text())["weights"] == "last"
     assert door(capsys, run, tmp_path / "out", "--overwrite")[0] == 0
-    assert json.loads((tmp_path / "out" / ABOUT).read_text())["weights"] == "f25"
+    assert json.loads((tmp_path / "out" / PROVENANCE).read_text())["weights"] == "f25"
     assert [x.name for x in tmp_path.iterdir()] == ["out"]
 
 
@@ -352,7 +352,7 @@ def test_an_earlier_export_outlives_one_that_fails(run, tmp_path, capsys):
     python = says(tmp_path, status=1)
     given = ("--overwrite", "--verify", f"--verify-python={python}")
     assert door(capsys, run, tmp_path / "out", *given)[0] == 1
-    assert json.loads((tmp_path / "out" / ABOUT).read_text())["weights"] == "last"
+    assert json.loads((tmp_path / "out" / PROVENANCE).read_text())["weights"] == "last"
     assert sorted(x.name for x in tmp_path.iterdir()) == ["out", "python"]
 
 

@@ -104,7 +104,7 @@ def test_a_standard_error_is_the_usual_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--weights", "f26"], "are not kept at step 40"),
+        (["--weights", "f26"], "are not stored at step 40"),
         (["--tokens=0"], "--tokens=0: give a number from 1"),
         (["--tokens=7"], "--tokens=7: the validation split of .* give a number from one window"),
         (["--tokens=99999999"], "--tokens=99999999: the validation split"),
@@ -158,7 +158,7 @@ def test_windows_longer_than_those_of_training_are_refused(run, dataset):
     from anytime_jax.errors import InputError
 
     config = dataclasses.replace(saved_run.open_run(run).config.model, length=4)
-    with pytest.raises(InputError, match="has windows of 8 tokens, the decoder was trained on 4"):
+    with pytest.raises(InputError, match="has windows of 8 tokens, longer than the 4"):
         Scorer(config, dataset, "validation", 8)
 
 
@@ -194,7 +194,7 @@ def test_text_is_what_the_decoder_says(run, capsys):
         ("--top-k=-1", "--top-k = -1 is not allowed"),
         ("--seed=-1", "--seed = -1 is not allowed"),
         ("--tokens=0", "--tokens=0: give a number from 1"),
-        ("--weights=f26", "'f26' are not kept"),
+        ("--weights=f26", "'f26' are not stored"),
         ("--vocabulary=nowhere", "vocabulary nowhere"),
         ("--prompt=\udcff", "--prompt is not text in UTF-8"),
         ("--step=7", "no checkpoint of step 7"),

@@ -16,8 +16,8 @@ from reference_decoders import CONFIGS, oracle
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats import model_directory
-from anytime_jax.formats.model_directory import ABOUT, FORMATS, PARITY, WEIGHTS
+from anytime_jax.formats import model_reader, model_writer
+from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 
 BOTH = pytest.mark.parametrize("name", ["olmo", "olmo2"])
@@ -98,13 +98,13 @@ def lay(folder, name, held=None, **changes):
 
 
 def read(folder, name):
-    return model_directory.read_params(model_directory.describe(folder), CONFIGS[name])
+    return model_reader.read_params(model_reader.describe(folder), CONFIGS[name])
 
 
 def write(folder, name, dtype="float32", config=None):
     folder.mkdir(exist_ok=True)
     form, params = FORMATS[name], oracle(name)[1]
-    model_directory.write_model(folder, form, config or CONFIGS[name], params, EOS, dtype)
+    model_writer.write_model(folder, form, config or CONFIGS[name], params, EOS, dtype)
     return folder
 
 
@@ -141,8 +141,8 @@ def test_what_is_read_is_our_tree(name, tmp_path):
 @BOTH
 def test_there_and_back(name, tmp_path):
     write(tmp_path, name)
-    (tmp_path / ABOUT).write_text(json.dumps({"vocab_size": 90}))
-    described = model_directory.describe(tmp_path)
+    (tmp_path / PROVENANCE).write_text(json.dumps({"vocab_size": 90}))
+    described = model_reader.describe(tmp_path)
     assert equal(read(tmp_path, name), oracle(name)[1])
     shape = {x: getattr(CONFIGS[name], x) for x in described.shape}
     assert described.shape == shape
@@ -164,7 +164,7 @@ def test_in_bfloat16_every_weight_is_rounded(name, tmp_path):
     record = safetensors.numpy.load_file(tmp_path / PARITY)  # of these weights, not the exact ones
     logits = decoder.apply(CONFIGS[name], params, record["tokens"][None])[0]
     np.testing.assert_allclose(record["logits"], logits, rtol=0, atol=1e-6)
-    assert np.abs(record["logits"] - model_directory.compute_logits(
+    assert np.abs(record["logits"] - model_writer.compute_logits(
         CONFIGS[name], oracle(name)[1], record["tokens"])).max() > 1e-4  # fmt: skip
 
 
@@ -203,12 +203,12 @@ def split(folder, name, parts=3):
 @BOTH
 def test_weights_in_several_files(name, tmp_path):
     files = split(lay(tmp_path, name), name)
-    assert [x.name for x in model_directory.weight_files(tmp_path)] == files
+    assert [x.name for x in model_reader.weight_files(tmp_path)] == files
     assert equal(read(tmp_path, name), oracle(name)[1])
-    before = model_directory.digest(tmp_path)
+    before = model_reader.weights_digest(tmp_path)
     held = safetensors.numpy.load_file(tmp_path / files[-1])
     safetensors.numpy.save_file({x: y + 1 for x, y in held.items()}, tmp_path / files[-1])
-    assert model_directory.digest(tmp_path) != before
+    assert model_reader.weights_digest(tmp_path) != before
     (tmp_path / files[1]).unlink()
     with pytest.raises(InputError, match=f"has no {files[1]}: copy the model again"):
         read(tmp_path, name)
@@ -217,7 +217,7 @@ def test_weights_in_several_files(name, tmp_path):
 def test_one_file_goes_before_an_index_as_in_transformers(tmp_path):
     lay(tmp_path, "olmo")
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "old.safetensors"}}))
-    assert [x.name for x in model_directory.weight_files(tmp_path)] == [WEIGHTS]
+    assert [x.name for x in model_reader.weight_files(tmp_path)] == [WEIGHTS]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_one_file_goes_before_an_index_as_in_transformers(tmp_path):
         ("{}", "has no weight_map of files"),
         ("[1]", "cannot be read"),
         ('{"weight_map": ', "cannot be read"),
-        ('{"weight_map": {}}', "it lacks the tensor transformer.*and 26 more"),
+        ('{"weight_map": {}}', "missing tensor transformer.*and 26 more"),
     ],
 )
 def test_a_bad_index_is_told(content, message, tmp_path):
@@ -251,31 +251,34 @@ def changed(name, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lm_head.weight": None}, "it lacks the tensor lm_head.weight: copy"),
+        ({"lm_head.weight": None}, "missing tensor lm_head.weight: copy"),
         (
             {"lm_head.weight": None, "model.layers.2.mlp.up_proj.weight": None},
-            "it lacks the tensor lm_head.weight and 1 more",
+            "missing tensor lm_head.weight and 1 more",
         ),
         (
             {"model.layers.0.self_attn.q_proj.bias": np.zeros(32, np.float32)},
-            "it should not have the tensor model.layers.0.self_attn.q_proj.bias",
+            "unexpected tensor model.layers.0.self_attn.q_proj.bias",
         ),
         ({"model.layers.3.self_attn.q_proj.weight": np.zeros(2)}, "F64"),
         (
             {"lm_head.weight": np.zeros((32, 96), np.float32)},
-            r"lm_head.weight has the shape \(32, 96\), where .* says \(96, 32\)",
+            r"lm_head.weight has the shape \(32, 96\); its configuration requires \(96, 32\)",
         ),
         (
             {"model.norm.weight": np.zeros((), np.float32)},
-            r"model.norm.weight has the shape \(\), where",
+            r"model.norm.weight has the shape \(\);",
         ),
-        ({"lm_head.weight": np.zeros((96, 32), np.int8)}, "lm_head.weight is of type I8, not one"),
+        (
+            {"lm_head.weight": np.zeros((96, 32), np.int8)},
+            "lm_head.weight has the type I8, not one",
+        ),
     ],
 )
 def test_other_tensors_are_told_before_any_is_read(changes, message, tmp_path):
     folder = lay(tmp_path, "olmo2", changed("olmo2", **changes))
     with pytest.raises(InputError, match=message) as told:
-        model_directory.check_params(model_directory.describe(folder), CONFIGS["olmo2"])
+        model_reader.check_params(model_reader.describe(folder), CONFIGS["olmo2"])
     assert str(folder) in str(told.value)
     with pytest.raises(InputError, match=message):
         read(folder, "olmo2")
@@ -346,13 +349,13 @@ def test_the_settings_that_transformers_is_told(tmp_path):
         ("olmo2", {"tie_word_embeddings": True}, "tie_word_embeddings = True .*must be False"),
         ("olmo2", {"attention_bias": True}, "attention_bias = True"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu' .*must be 'silu'"),
-        ("olmo2", {"rope_theta": ...}, "it has no rope_theta"),
+        ("olmo2", {"rope_theta": ...}, "rope_theta is missing"),
         ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide' is not allowed"),
         ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True is not allowed"),
         ("olmo2", {"num_hidden_layers": "3"}, "num_hidden_layers = '3' is not allowed"),
         ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0 is not allowed"),
         ("olmo2", {"hidden_size": -1}, "hidden_size = -1 is not allowed"),
-        ("olmo2", {"hidden_size": None}, "it has no hidden_size"),
+        ("olmo2", {"hidden_size": None}, "hidden_size is missing"),
         ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3' is none of 'hf_olmo', 'olmo2'"),
         ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\] is none of"),
         ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu' .*must be 'gelu'"),
@@ -364,8 +367,8 @@ def test_the_settings_that_transformers_is_told(tmp_path):
         ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1 .*n_heads = 4"),
         ("olmo", {"multi_query_attention": True}, "multi_query_attention = True"),
         ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 .*must be None"),
-        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "it has no mlp_hidden_size"),
-        ("olmo", {"n_layers": ...}, "it has no n_layers"),
+        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size is missing"),
+        ("olmo", {"n_layers": ...}, "n_layers is missing"),
         # What ai2-olmo takes these to be where they are not there.
         ("olmo", {"activation_type": ...}, "activation_type = 'swiglu'"),
         ("olmo", {"attention_layer_norm": ...}, "attention_layer_norm = False"),
@@ -377,7 +380,7 @@ def test_the_settings_that_transformers_is_told(tmp_path):
 def test_what_our_decoder_cannot_express_is_told(name, changes, message, tmp_path):
     folder = lay(tmp_path, name, {}, **changes)
     with pytest.raises(InputError, match=message) as told:
-        model_directory.describe(folder)
+        model_reader.describe(folder)
     assert str(folder / "config.json") in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -401,7 +404,7 @@ def test_what_our_decoder_cannot_express_is_told(name, changes, message, tmp_pat
     ],
 )
 def test_other_ways_of_saying_it(name, changes, ours, value, tmp_path):
-    shape = model_directory.describe(lay(tmp_path, name, {}, **changes)).shape
+    shape = model_reader.describe(lay(tmp_path, name, {}, **changes)).shape
     assert shape[ours] == value
     assert type(shape[ours]) is type(value)
 
@@ -410,7 +413,7 @@ def test_config_yaml_alone_will_do(tmp_path):
     write(tmp_path, "olmo")
     (tmp_path / "config.json").unlink()
     assert equal(read(tmp_path, "olmo"), oracle("olmo")[1])
-    assert model_directory.describe(tmp_path).shape["vocab_size"] == 90
+    assert model_reader.describe(tmp_path).shape["vocab_size"] == 90
 
 
 @pytest.mark.parametrize(
@@ -433,14 +436,14 @@ def test_a_broken_description_is_told(file, content, tmp_path):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / file).write_bytes(content)
     with pytest.raises(InputError, match=f"{file} cannot be read .*copy it again"):
-        model_directory.describe(tmp_path)
+        model_reader.describe(tmp_path)
 
 
 def test_no_model_is_told(tmp_path):
-    with pytest.raises(InputError, match="holds no model"):
-        model_directory.describe(tmp_path)
-    with pytest.raises(InputError, match="is no directory"):
-        model_directory.describe(tmp_path / "not there")
+    with pytest.raises(InputError, match="contains no model"):
+        model_reader.describe(tmp_path)
+    with pytest.raises(InputError, match="is not a directory"):
+        model_reader.describe(tmp_path / "not there")
     lay(tmp_path, "olmo")
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(InputError, match=f"has no {WEIGHTS}"):
@@ -475,51 +478,51 @@ def test_ai2_olmo_takes_whole_rope_theta_only():
             81,
         ),
         ({"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": None}}, 1),
-        ({"tokenizer.json": {}, ABOUT: {"vocab_size": 90}}, 90),
+        ({"tokenizer.json": {}, PROVENANCE: {"vocab_size": 90}}, 90),
     ],
 )
 def test_the_vocabulary_says_how_many_tokens_exist(files, tokens, tmp_path):
     lay(tmp_path, "olmo2", {})
     for file, content in files.items():
         (tmp_path / file).write_text(json.dumps(content))
-    assert model_directory.describe(tmp_path).shape["vocab_size"] == tokens
+    assert model_reader.describe(tmp_path).shape["vocab_size"] == tokens
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("tokenizer.json", "{", "cannot be read"),
-        ("tokenizer.json", "{}", "does not say how many tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {}}}', "does not say how many tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}', "does not say how many tokens"),
-        ("tokenizer.json", '{"model": {"vocab": 3}}', "does not say how many tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": 96}}}', "has 97 tokens, .* has 96 rows"),
-        (ABOUT, "{}", "does not say how many tokens"),
-        (ABOUT, '{"vocab_size": 1.5}', "does not say how many tokens"),
+        ("tokenizer.json", "{}", "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {}}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": 3}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 96}}}', "has 97 tokens and the model 96"),
+        (PROVENANCE, "{}", "has no number of tokens"),
+        (PROVENANCE, '{"vocab_size": 1.5}', "has no number of tokens"),
     ],
 )
 def test_a_broken_vocabulary_is_told(file, content, message, tmp_path):
     lay(tmp_path, "olmo2", {})
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=message):
-        model_directory.describe(tmp_path)
+        model_reader.describe(tmp_path)
 
 
 # All or nothing
 
 
 def make(target, overwrite=False, content="new", fails=None):
-    with model_directory.creating(target, overwrite) as part:
-        (part / ABOUT).write_text(content)
+    with model_writer.create_directory(target, overwrite) as part:
+        (part / PROVENANCE).write_text(content)
         if fails:
             raise fails
-    return (target / ABOUT).read_text()
+    return (target / PROVENANCE).read_text()
 
 
 def test_a_directory_is_there_when_it_is_whole(tmp_path):
     target = tmp_path / "deep" / "model"
-    with model_directory.creating(target, False) as part:
-        (part / ABOUT).write_text("new")
+    with model_writer.create_directory(target, False) as part:
+        (part / PROVENANCE).write_text("new")
         assert not target.exists()
     assert [x.name for x in target.parent.iterdir()] == ["model"]
     assert make(target, overwrite=True, content="newer") == "newer"
@@ -535,7 +538,7 @@ def test_a_failure_leaves_what_was_there(old, error, tmp_path):
     with pytest.raises(type(error)):
         make(target, overwrite=True, fails=error)
     assert [x.name for x in tmp_path.iterdir()] == (["model"] if old else [])
-    assert not old or (target / ABOUT).read_text() == "old"
+    assert not old or (target / PROVENANCE).read_text() == "old"
 
 
 def test_a_failure_in_taking_its_place_leaves_the_old_one(tmp_path, monkeypatch):
@@ -552,7 +555,7 @@ def test_a_failure_in_taking_its_place_leaves_the_old_one(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="no"):
         make(target, overwrite=True)
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (target / ABOUT).read_text() == "old"
+    assert (target / PROVENANCE).read_text() == "old"
 
 
 def test_weights_that_cannot_be_written_are_told(tmp_path, monkeypatch):
@@ -562,7 +565,7 @@ def test_weights_that_cannot_be_written_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(safetensors.numpy, "save_file", full)
     with (
         pytest.raises(RunError, match=r"model\.safetensors cannot be written \(no space left\)"),
-        model_directory.creating(tmp_path / "model", False) as part,
+        model_writer.create_directory(tmp_path / "model", False) as part,
     ):
         write(part, "olmo")
     assert list(tmp_path.iterdir()) == []
@@ -572,17 +575,19 @@ def test_only_an_export_is_overwritten(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("years")
-    with pytest.raises(InputError, match="is there: choose another, or --overwrite"):
+    with pytest.raises(InputError, match="exists: choose another, or --overwrite"):
         make(other)
-    with pytest.raises(InputError, match=f"is no exported model .no {ABOUT}. and is not overwri"):
+    with pytest.raises(
+        InputError, match=f"is not an exported model .no {PROVENANCE}. and is not overwri"
+    ):
         make(other, overwrite=True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="is "):
+        with pytest.raises(InputError, match="--output="):
             make(tmp_path / "dangling", overwrite)
-        with pytest.raises(InputError, match="is "):
+        with pytest.raises(InputError, match="--output="):
             make(other / "thesis.tex", overwrite)
-        with pytest.raises(InputError, match="cannot be made"):
+        with pytest.raises(InputError, match="cannot be created"):
             make(other / "thesis.tex" / "model", overwrite)
     assert (other / "thesis.tex").read_text() == "years"
 
@@ -592,22 +597,22 @@ def test_a_link_and_a_dot_stand_for_what_they_name(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("model")
     make(tmp_path / "link", overwrite=True, content="by the link")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "model" / ABOUT).read_text() == "by the link"
+    assert (tmp_path / "model" / PROVENANCE).read_text() == "by the link"
     monkeypatch.chdir(tmp_path / "model")
-    with model_directory.creating(pathlib.Path("."), overwrite=True) as part:
-        (part / ABOUT).write_text("from inside")
-    assert (tmp_path / "model" / ABOUT).read_text() == "from inside"
+    with model_writer.create_directory(pathlib.Path("."), overwrite=True) as part:
+        (part / PROVENANCE).write_text("from inside")
+    assert (tmp_path / "model" / PROVENANCE).read_text() == "from inside"
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link", "model"]
 
 
 def test_what_appears_meanwhile_is_not_replaced(tmp_path):
     def create():
-        with model_directory.creating(tmp_path / "model", overwrite=False) as part:
+        with model_writer.create_directory(tmp_path / "model", overwrite=False) as part:
             (part / "file").touch()
             (tmp_path / "model").mkdir()
             (tmp_path / "model" / "theirs").touch()
 
-    with pytest.raises(InputError, match="is there: choose another"):
+    with pytest.raises(InputError, match="exists: choose another"):
         create()
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "theirs").is_file()

@@ -11,11 +11,11 @@ from reference_decoders import OLMO, oracle
 from scipy import stats
 
 from anytime_jax.models import decoder
-from anytime_jax.models.sampling import Sampling, choose, stream
+from anytime_jax.models.sampling import SamplingSettings, generate_tokens, sample_token
 
-GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=0)
-NARROW = Sampling(temperature=0.8, top_k=11, top_p=0.9, seed=0)
+GREEDY = SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+PLAIN = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, seed=0)
+NARROW = SamplingSettings(temperature=0.8, top_k=11, top_p=0.9, seed=0)
 EOS = 1
 W = OLMO.vocab_size
 
@@ -47,7 +47,7 @@ def logits_at():
 
 
 def sample(prompt, sampling, count, stop_id=EOS, params=None, config=OLMO):
-    return list(stream(config, params or weights(), prompt, sampling, count, stop_id))
+    return list(generate_tokens(config, params or weights(), prompt, sampling, count, stop_id))
 
 
 # One token.
@@ -93,11 +93,11 @@ def check_drawn(ids, expected):
     ],
 )
 def test_a_token_has_the_distribution_of_the_softmax(temperature, top_k, top_p):
-    sampling = Sampling(temperature, top_k, top_p, seed=0)
+    sampling = SamplingSettings(temperature, top_k, top_p, seed=0)
     logits = np.random.default_rng(1).normal(size=40).astype(np.float32)
     logits[[3, 8, 20]] = logits.max()  # three alike: ids decide
     keys = jax.random.split(jax.random.key(5), 20_000)
-    draw = jax.jit(jax.vmap(functools.partial(choose, sampling, jnp.asarray(logits))))
+    draw = jax.jit(jax.vmap(functools.partial(sample_token, sampling, jnp.asarray(logits))))
     ids = draw(keys)
     assert ids.dtype == jnp.int32
     check_drawn(ids, exact(sampling, logits))
@@ -223,4 +223,4 @@ def test_bad_settings_are_refused(change, message):
 )
 def test_what_is_no_token_is_refused_before_the_first(prompt, count, stop_id, message):
     with pytest.raises(ValueError, match=message):
-        stream(OLMO, weights(), prompt, PLAIN, count, stop_id)
+        generate_tokens(OLMO, weights(), prompt, PLAIN, count, stop_id)

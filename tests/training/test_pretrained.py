@@ -17,8 +17,8 @@ from anytime_jax.config import schema
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.formats import model_directory
-from anytime_jax.formats.model_directory import ABOUT, FORMATS, WEIGHTS
+from anytime_jax.formats import model_reader, model_writer
+from anytime_jax.formats.model_reader import FORMATS, PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 from anytime_jax.training import pretrained
 from anytime_jax.training.trainer import Outcome
@@ -41,7 +41,7 @@ def lay(folder, seed=5):
     """A directory with a model in it."""
     folder.mkdir(parents=True)
     shape, params = small_run.config("unused").model, weights(seed)
-    model_directory.write_model(folder, FORMATS["olmo"], shape, params, 1, "float32")
+    model_writer.write_model(folder, FORMATS["olmo"], shape, params, 1, "float32")
     return folder
 
 
@@ -141,12 +141,12 @@ def test_runs_on_other_meshes_are_alike(axes, given, run, dataset, tmp_path):
 def test_what_was_exported_can_be_gone_on_with(run, given, dataset, tmp_path):
     """By the run's own weights, down to the checksums of what it saves."""
     identity = json.loads((run / "run.json").read_text())["identity"]
-    assert identity["initial_weights"] == model_directory.digest(given)
+    assert identity["initial_weights"] == model_reader.weights_digest(given)
     final = saved(run, 10).state
     folder = tmp_path / "model"
     folder.mkdir()
     params = jax.device_get(averaging.averages(final.opt_state)["f25"])
-    model_directory.write_model(
+    model_writer.write_model(
         folder, FORMATS["olmo"], small_run.config(run).model, params, 1, "float32"
     )
     shutil.copy(dataset.vocabulary_path, folder / "vocabulary.model")
@@ -296,7 +296,7 @@ def test_the_configuration_takes_its_shape_from_the_directory(given, dataset):
     built = schema.build(made.to_dict())
     assert built.initial_weights == str(given)
     theirs = small_run.config("unused").model
-    for name in model_directory.describe(given).shape:
+    for name in model_reader.describe(given).shape:
         assert getattr(built.model, name) == getattr(theirs, name)
 
 
@@ -311,5 +311,5 @@ def test_a_vocabulary_smaller_than_its_rows(given, tmp_path):
     mine = shutil.copytree(given, tmp_path / "model")
     said = json.loads((mine / "config.json").read_text())
     assert (said["vocab_size"], said["embedding_size"]) == (300, 304)
-    (mine / ABOUT).write_text("{")  # not asked: its configuration says it
+    (mine / PROVENANCE).write_text("{")  # not asked: its configuration says it
     assert continued.get_config(str(mine)).model.vocab_size == 300

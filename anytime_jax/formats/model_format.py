@@ -1,0 +1,185 @@
+"""Model formats of other libraries, as tables of tensors and settings.
+
+Our arrays are stacked over layers, stored (in, out), and may be fused. Theirs are one per layer, in
+PyTorch's orientation (out, in). A table of `TensorMapping`s converts both ways.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
+from anytime_jax.checks import format_value, require_count, require_positive
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.errors import InputError
+from anytime_jax.models.decoder import Params, param_shapes
+
+Settings = dict[str, Any]
+_REAL = ("rope_theta", "norm_epsilon")  # settings of ours that are no counts
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorMapping:
+    """A tensor of another library and the array of ours that holds it.
+
+    Attributes:
+      name: theirs, with {} for the number of the layer.
+      array: ours, such as `blocks/qkv`.
+      part: index among those fused in our array; None for all of them, concatenated.
+      transposed: whether theirs is (out, in).
+    """
+
+    name: str
+    array: str
+    part: int | None = None
+    transposed: bool = True
+
+    def extract(self, array: np.ndarray) -> np.ndarray:
+        """Returns the tensor in our array (of one layer)."""
+        if array.ndim == 3:  # in, part, out
+            array = array.reshape(len(array), -1) if self.part is None else array[:, self.part]
+        return array.T if self.transposed else array
+
+    def insert(self, array: np.ndarray, tensor: np.ndarray) -> None:
+        """Writes the tensor into our contiguous array (of one layer)."""
+        tensor = tensor.T if self.transposed else tensor
+        if array.ndim == 3 and self.part is not None:
+            array[:, self.part] = tensor
+        else:
+            array[...] = tensor.reshape(array.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFormat:
+    """The format of another library.
+
+    Attributes:
+      name: in `--format`; also the architecture (`config.model.architecture`) it is for.
+      model_type: in their `config.json`.
+      library: that loads it.
+      tensors: the table of tensors.
+      fixed: settings of theirs that our decoder has built in, with their values.
+      names: their names of settings that both have, by ours.
+      config_files: returns the text of their configuration files by name, from their settings, the
+        EOS id and the type of the weights.
+      prefix: of tensor names, in some of their files.
+      integers: settings of ours that they accept as whole numbers only.
+      normalize: resolves their defaults and alternative spellings of settings.
+    """
+
+    name: str
+    model_type: str
+    library: str
+    tensors: tuple[TensorMapping, ...]
+    fixed: Mapping[str, Any]
+    names: Mapping[str, str]
+    config_files: Callable[[Settings, int, str], dict[str, str]]
+    prefix: str = ""
+    integers: tuple[str, ...] = ()
+    normalize: Callable[[Settings], Settings] = dict
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises an InputError that names the setting if the format cannot express a model."""
+        if config.architecture != self.name:
+            raise InputError(
+                f"config.model.architecture = {config.architecture!r} cannot be expressed in the "
+                f"format {self.name}: give --format={config.architecture}"
+            )
+        for name in self.integers:
+            if (value := getattr(config, name)) != int(value):
+                raise InputError(
+                    f"config.model.{name} = {value} cannot be expressed in the format {self.name}: "
+                    f"{self.library} accepts whole numbers only"
+                )
+
+    def export_settings(self, config: ModelConfig) -> Settings:
+        """Returns their settings of a model."""
+        shared = {theirs: getattr(config, ours) for ours, theirs in self.names.items()}
+        shared |= {self.names[name]: int(getattr(config, name)) for name in self.integers}
+        return {**self.fixed, **shared}
+
+    def import_settings(self, settings: Settings) -> Settings:
+        """Returns our settings (fields of `ModelConfig`) of a model that they describe.
+
+        Raises:
+          ValueError: for what our decoder cannot express; the message names the setting.
+        """
+        settings, ours = self.normalize(settings), Settings()
+        for name, value in self.fixed.items():
+            if settings.get(name, value) != value:
+                raise InputError(
+                    f"{name} = {format_value(settings[name])} is not supported: it must be "
+                    f"{value!r}"
+                )
+        for name, theirs in self.names.items():
+            value = settings.get(theirs)
+            if value is None:
+                raise InputError(f"{theirs} is missing")
+            if name in _REAL:
+                require_positive(theirs, value)
+            else:
+                require_count(theirs, value, least=1)
+            ours[name] = float(value) if name in _REAL else value
+        return ours
+
+
+def params_to_tensors(table: Sequence[TensorMapping], params: Params) -> dict[str, np.ndarray]:
+    """Returns a tree of NumPy arrays as the tensors of another library, by name."""
+    arrays = flatten_by_name(params)
+    layers = len(arrays["blocks/qkv"])
+    return {
+        name: np.ascontiguousarray(mapping.extract(select(arrays[mapping.array])))
+        for name, mapping, select in _expand(table, layers)
+    }
+
+
+def check_tensors(
+    table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
+) -> None:
+    """Raises an InputError if a tensor is missing, unexpected or of another shape."""
+    arrays = _empty_arrays(config)
+    expected = {
+        name: mapping.extract(select(arrays[mapping.array])).shape
+        for name, mapping, select in _expand(table, config.layers)
+    }
+    for problem, names in (
+        ("missing", sorted(expected.keys() - shapes.keys())),
+        ("unexpected", sorted(shapes.keys() - expected.keys())),
+    ):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise InputError(f"{problem} tensor {names[0]}{more}")
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise InputError(
+                f"tensor {name} has the shape {shapes[name]}; its configuration requires {shape}"
+            )
+
+
+def tensors_to_params(
+    table: Sequence[TensorMapping], get: Callable[[str], np.ndarray], config: ModelConfig
+) -> Params:
+    """Returns the tensors of another library (`get` by name) as our tree, float32."""
+    arrays = _empty_arrays(config)
+    for name, mapping, select in _expand(table, config.layers):
+        mapping.insert(select(arrays[mapping.array]), get(name))
+    return unflatten_by_name(arrays)
+
+
+def _empty_arrays(config: ModelConfig) -> dict[str, np.ndarray]:
+    shapes = flatten_by_name(param_shapes(config))
+    return {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
+
+
+def _expand(
+    table: Sequence[TensorMapping], layers: int
+) -> Iterator[tuple[str, TensorMapping, Callable[[np.ndarray], np.ndarray]]]:
+    """Yields every tensor's name, its mapping, and a function that selects its layer."""
+    for mapping in table:
+        if not mapping.array.startswith("blocks/"):
+            yield mapping.name, mapping, lambda array: array
+            continue
+        for layer in range(layers):
+            yield mapping.name.format(layer), mapping, lambda array, layer=layer: array[layer]

@@ -1,0 +1,225 @@
+"""Models in another library's directory: their shape and their weights.
+
+Nothing in a directory is executed.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.checks import format_value, require_count
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.errors import InputError
+from anytime_jax.formats.model_format import (
+    ModelFormat,
+    Settings,
+    check_tensors,
+    tensors_to_params,
+)
+from anytime_jax.formats.olmo import OLMO
+from anytime_jax.formats.olmo2 import OLMO2
+from anytime_jax.models.decoder import Params
+
+FORMATS = {each.name: each for each in (OLMO, OLMO2)}
+WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
+TOKENIZER = "tokenizer.json"
+_INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
+_DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDescription:
+    """A model in a directory, without its weights.
+
+    Attributes:
+      directory: the directory.
+      model_format: its format.
+      shape: fields of `ModelConfig`, without those that only change how it is computed.
+    """
+
+    directory: Path
+    model_format: ModelFormat
+    shape: Settings
+
+
+def describe(directory: Path) -> ModelDescription:
+    """Returns the description of a model in either format; reads no weights.
+
+    Raises:
+      InputError: if there is none, or our decoder cannot express it; the message names the setting.
+    """
+    name, settings = _read_settings(directory)
+    model_type = settings.get("model_type", OLMO.model_type)
+    model_format = next((x for x in FORMATS.values() if x.model_type == model_type), None)
+    if model_format is None:
+        known = ", ".join(repr(each.model_type) for each in FORMATS.values())
+        raise InputError(
+            f"{directory / name}: model_type = {format_value(model_type)} is none of {known}"
+        )
+    try:
+        shape = model_format.import_settings(settings)
+    except ValueError as error:
+        raise InputError(f"{directory / name}: {error}") from error
+    if "vocab_size" not in shape:
+        shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
+    return ModelDescription(directory, model_format, {"architecture": model_format.name, **shape})
+
+
+def check_params(model: ModelDescription, config: ModelConfig) -> None:
+    """Checks the names, shapes and types of a model's tensors; reads no content.
+
+    Raises:
+      InputError: if a tensor is missing, unexpected, of another shape or of another type.
+    """
+    with _open_tensors(model) as tensors:
+        for name, tensor in tensors.items():
+            if tensor.get_dtype() not in _DTYPES:
+                raise InputError(
+                    f"{model.directory}: tensor {name} has the type {tensor.get_dtype()}, not one "
+                    f"of {', '.join(_DTYPES)}: convert the model"
+                )
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+        try:
+            check_tensors(model.model_format.tensors, shapes, config)
+        except InputError as error:
+            raise InputError(f"{model.directory}: {error}: copy it again") from error
+
+
+def read_params(model: ModelDescription, config: ModelConfig) -> Params:
+    """Returns the weights of a model, float32 in host memory.
+
+    Raises:
+      InputError: as `check_params`.
+    """
+    check_params(model, config)
+    with _open_tensors(model) as tensors:
+
+        def get(name: str) -> np.ndarray:
+            return np.asarray(tensors[name][:], np.float32)
+
+        return tensors_to_params(model.model_format.tensors, get, config)
+
+
+def weights_digest(directory: Path) -> str:
+    """Returns the SHA-256 of the weight file of a model, or that of those of several files."""
+    digests = []
+    for file in weight_files(directory):
+        with file.open("rb") as opened:
+            digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Returns the weight files of a model, in order.
+
+    Raises:
+      InputError: if one is missing.
+    """
+    names, index = [WEIGHTS], directory / _INDEX
+    if index.is_file() and not (directory / WEIGHTS).is_file():
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(
+            isinstance(name, str) for name in weight_map.values()
+        ):
+            raise InputError(f"{index} has no weight_map of files: copy it again")
+        names = sorted(set(weight_map.values()))
+    for name in names:
+        if Path(name).name != name or not (directory / name).is_file():
+            raise InputError(f"{directory} has no {name}: copy the model again")
+    return [directory / name for name in names]
+
+
+def _read_settings(directory: Path) -> tuple[str, Settings]:
+    """The name of the configuration file and its content."""
+    if not directory.is_dir():
+        raise InputError(f"{directory} is not a directory: give that of a model")
+    if (directory / "config.json").is_file():
+        return "config.json", _read_json(directory / "config.json")
+    if (directory / "config.yaml").is_file():
+        return "config.yaml", _read_yaml(directory / "config.yaml")
+    raise InputError(f"{directory} contains no model (no config.json and no config.yaml)")
+
+
+def _read_json(path: Path) -> Settings:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): copy it again") from error
+
+
+def _read_yaml(path: Path) -> Settings:
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("aliases are not supported: they can expand without end")
+        return dict(yaml.safe_load(text)["model"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read ({error!r}): copy it again") from error
+
+
+def _vocab_size(directory: Path, rows: int) -> int:
+    """The number of tokens, where the configuration has only that of embedding rows."""
+    names = (PROVENANCE, TOKENIZER)
+    file = next((directory / name for name in names if (directory / name).is_file()), None)
+    if file is None:
+        return rows
+    content = _read_json(file)
+    try:
+        size = content["vocab_size"] if file.name == PROVENANCE else 1 + _highest_id(content)
+        require_count("vocab_size", size, least=1)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{file} has no number of tokens ({error!r}): copy it again") from error
+    if size > rows:
+        raise InputError(
+            f"{file} has {size:,} tokens and the model {rows:,} embedding rows: it belongs to "
+            "another model"
+        )
+    return size
+
+
+def _highest_id(tokenizer: Settings) -> int:
+    """The highest id in a tokenizer.json; ids can have gaps."""
+    pieces = tokenizer["model"]["vocab"]
+    ids = range(len(pieces)) if isinstance(pieces, list) else pieces.values()
+    return max([*ids, *(added["id"] for added in tokenizer.get("added_tokens") or ())])
+
+
+@contextlib.contextmanager
+def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
+    """Yields the tensors of a model by name; their content is read when they are indexed."""
+    safetensors, prefix = import_safetensors(), model.model_format.prefix
+    with contextlib.ExitStack() as stack:
+        tensors: dict[str, Any] = {}
+        for file in weight_files(model.directory):
+            try:
+                handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
+            except Exception as error:  # SafetensorError is not a public class for all causes
+                raise InputError(f"{file} cannot be read ({error}): copy it again") from error
+            names: list[str] = handle.keys()
+            tensors |= {name.removeprefix(prefix): handle.get_slice(name) for name in names}
+        yield tensors
+
+
+def import_safetensors() -> Any:
+    """Returns the library safetensors.
+
+    Raises:
+      InputError: if it is not installed.
+    """
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise InputError(
+            "safetensors is not installed: pip install 'anytime_jax[export]'"
+        ) from error
+    return safetensors

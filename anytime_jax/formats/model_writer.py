@@ -1,0 +1,131 @@
+"""Export of a model as a directory in another library's format, written completely or not at all.
+
+model.safetensors     the weights, under their names
+config.json           their settings, and config.yaml for `ai2-olmo`
+tokenizer.json, ...   the vocabulary, for their tokenizers, and as it was trained with
+parity.safetensors    a prompt of token ids and the float32 logits computed here
+anytime_jax.json      provenance of the weights
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
+from anytime_jax.formats.model_reader import PARITY, PROVENANCE, WEIGHTS, import_safetensors
+from anytime_jax.models import decoder
+from anytime_jax.models.decoder import Params
+
+_PROMPT_TOKENS = 32
+_STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
+
+
+@contextlib.contextmanager
+def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
+    """Yields a temporary directory that is renamed to `directory` when the block succeeds.
+
+    Raises:
+      InputError: if `directory` exists and may not be overwritten, or cannot be created.
+    """
+    check_output(directory, overwrite)
+    directory = directory.resolve()  # of a link, "." or "..", the directory itself
+    part = directory.with_name(f"{directory.name}.{os.getpid()}.part")
+    old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"--output={directory} cannot be created ({error.strerror}): choose another directory"
+        ) from error
+    try:
+        yield part
+        check_output(directory, overwrite)  # it may have appeared in the meantime
+        if directory.exists():
+            directory.rename(old)
+        part.rename(directory)
+    except BaseException:
+        if old.exists():
+            old.rename(directory)
+        raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_output(directory: Path, overwrite: bool) -> None:
+    """Raises an InputError if `directory` exists and may not be overwritten."""
+    try:
+        if not directory.exists() and not directory.is_symlink():
+            return
+    except OSError as error:
+        raise InputError(
+            f"--output={str(directory)[:100]} cannot be created ({error.strerror}): choose another"
+        ) from error
+    if not overwrite:
+        raise InputError(f"--output={directory} exists: choose another, or --overwrite")
+    if not (directory / PROVENANCE).is_file():
+        raise InputError(
+            f"--output={directory} is not an exported model (no {PROVENANCE}) and is not "
+            "overwritten: choose another directory"
+        )
+
+
+def write_model(
+    directory: Path,
+    model_format: ModelFormat,
+    config: ModelConfig,
+    params: Params,
+    eos_id: int,
+    dtype: str,
+) -> None:
+    """Writes weights, configuration and parity record into an empty directory.
+
+    Args:
+      directory: the directory.
+      model_format: can express the model (`ModelFormat.check`).
+      config: shape of the model.
+      params: NumPy float32 arrays.
+      eos_id: the id that ends a document.
+      dtype: "float32" or "bfloat16", of the weights in the file.
+
+    Raises:
+      RunError: if a file cannot be written.
+    """
+    rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
+    tensors = params_to_tensors(model_format.tensors, rounded)
+    _save(tensors, directory / WEIGHTS, {"format": "pt"})
+    settings = model_format.export_settings(config)
+    for name, content in model_format.config_files(settings, eos_id, dtype).items():
+        (directory / name).write_text(content, encoding="utf-8")
+    tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
+    logits = compute_logits(config, rounded, tokens)
+    _save({"tokens": tokens.astype(np.int32), "logits": logits}, directory / PARITY)
+
+
+def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) -> np.ndarray:
+    """Returns the logits of one sequence, computed in float32: float32[L, V]."""
+    config = dataclasses.replace(config, dtype="float32", attention="plain", remat="none")
+    with jax.default_matmul_precision("highest"):
+        floats = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+        logits_BxLxV = decoder.apply(config, floats, jnp.asarray(tokens_L, jnp.int32)[None])
+    return np.asarray(logits_BxLxV[0])
+
+
+def _save(
+    tensors: dict[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    safetensors = import_safetensors()
+    try:
+        safetensors.numpy.save_file(tensors, file, metadata)
+    except safetensors.SafetensorError as error:  # no OSError, even where the disk is full
+        raise RunError(f"{file} cannot be written ({error})") from error
+    file.chmod(0o644)  # safetensors makes it readable for the owner only
