@@ -1,120 +1,251 @@
-"""Strict reading of nested settings: every error names the setting in full."""
+"""Settings as fields of frozen dataclasses: their declaration and their strict reading.
+
+A setting is declared once, as a field made by `setting`. Everything else derives from that:
+
+    @dataclasses.dataclass(frozen=True)
+    class EvalConfig(Group):
+        every: str = setting("distance between evaluations", POINT)
+        tokens: int = setting("tokens of the validation split", count(1))
+
+    read(EvalConfig, {"every": "1x", "tokens": 4096})
+"""
 
 import contextlib
 import dataclasses
 import difflib
+import functools
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from anytime_jax.checks import format_value, is_number
+from anytime_jax.checks import (
+    format_value,
+    is_number,
+    require,
+    require_choice,
+    require_count,
+    require_directory,
+    require_fraction,
+    require_positive,
+    require_word,
+)
 from anytime_jax.errors import InputError
 
-_KINDS = {
+_TYPES = {
     int: "a whole number",
     float: "a number",
     str: "text in quotes",
     bool: "True or False",
     tuple: "a tuple such as (6.25, 25.0)",
 }
+T = TypeVar("T")
 
 
-# What may change between starts of one run. All else is the run's identity. The data set counts by
-# its fingerprint, not by where it lies, and repeating it changes no sample of the first pass; the
-# mesh and the ways to compute the same thing move the rounding of sums only; and a run that met a
-# bad update may be told to pass over it. The trunk of a branch counts by the digest of the
-# checkpoint that the branch began from, initial weights by that of their files. How often the
-# averages move and where they are kept reaches no weight.
-NOT_IDENTITY = (
-    "name", "run_dir", "initial_weights", "stop", "averages", "average_every", "average_memory",
-    "microbatches", "mesh", "guard", "eval", "checkpoint", "log",
-    "data.path", "data.builtin_megabytes", "data.repeat",
-    "model.attention", "model.layer_loop", "model.remat",
-    "branch.from_run", "branch.data", "branch.change",
-)  # fmt: skip
+class Allowed(NamedTuple):
+    """The values that a setting may have: in words, and as a check that raises a ValueError."""
+
+    text: str
+    check: Callable[[str, Any], None] = lambda name, value: None
 
 
-class Section:
-    """A group of settings, read strictly."""
+ANY = Allowed("")
+FRACTION = Allowed("a fraction from 0 to 1", require_fraction)
+POSITIVE = Allowed("above 0", require_positive)
+WORD = Allowed("printable characters", require_word)
+DIRECTORY = Allowed("a directory", require_directory)
+POINT = Allowed('a point in a run: "100 steps", "3.3B tokens", "4x"')  # read by the clock
 
-    def __init__(self, path: str, given: Any):
-        """Wraps the settings found at `path`.
 
-        Raises:
-          InputError: if they are not a group.
-        """
-        if not isinstance(given, Mapping):
-            raise InputError(
-                f"{path} = {format_value(given)} is not allowed: it must be a group of settings"
-            )
-        self._path = path
-        self._given = given
+def count(least: int = 0) -> Allowed:
+    """Allows whole numbers from `least` to below 2^31."""
+    return Allowed(f"from {least}", functools.partial(require_count, least=least))
 
-    def section(self, name: str) -> "Section":
-        """Returns the group of settings under a name."""
-        return Section(f"{self._path}.{name}", self._given[name])
 
-    def check_names(self, allowed: Sequence[str], hint: str = "") -> None:
-        """Raises an InputError, which ends in the hint, unless exactly these settings are there."""
-        for name in self._given:
-            if name not in allowed:
-                hint = hint or nearest(str(name), allowed)
-                plain = isinstance(name, str) and re.fullmatch(r"\w{1,60}", name)
-                full = f"{self._path}.{name}" if plain else f"{self._path}: {format_value(name)}"
-                raise InputError(f"{full} is not a setting: {hint}")
-        for name in allowed:
-            if name not in self._given:
-                hint = hint or "every setting is written out (configs/base.py has them all)"
-                raise InputError(f"{self._path}.{name} is missing: {hint}")
+def allow(text: str, condition: Callable[[Any], Any]) -> Allowed:
+    """Allows the values that satisfy a condition."""
+    return Allowed(text, lambda name, value: require(condition(value), name, value, text))
 
-    def typed(self, name: str, kind: type) -> Any:
-        """Returns a setting, or raises an InputError if it is of another type."""
-        if name not in self._given:
-            self.check_names([*self._given, name])
-        value = self._given[name]
-        if kind is float and type(value) is int and is_number(value):
-            value = float(value)
-        if kind is tuple and isinstance(value, list):
-            value = tuple(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InputError(
-                f"{self._path}.{name} = {format_value(value)} is not allowed: it must be "
-                f"{_KINDS[kind]}"
-            )
-        return value
 
-    def build(self, cls: type) -> Any:
-        """Returns a dataclass made of this group, which must hold its fields and no others."""
-        hints = typing.get_type_hints(cls)
-        names = [field.name for field in dataclasses.fields(cls)]
-        self.check_names(names)
-        values = {}
-        for name in names:
-            is_choice = typing.get_origin(hints[name]) is Literal
-            values[name] = self.typed(name, str if is_choice else hints[name])
-        with self.errors():
-            return cls(**values)
+def or_empty(allowed: Allowed) -> Allowed:
+    """Allows an empty text besides."""
 
-    @contextlib.contextmanager
-    def errors(self, setting: str = "") -> Iterator[None]:
-        """Turns a ValueError raised inside into an InputError that names this group.
+    def check(name: str, value: str) -> None:
+        if value:
+            allowed.check(name, value)
 
-        Args:
-          setting: the one setting that is read inside, if it is one.
-        """
-        try:
-            yield
-        except InputError:
-            raise
-        except ValueError as error:
-            path = f"{self._path}.{setting}: " if setting else self._path
-            named = re.match(r"[a-z_0-9.]+ = ", str(error))
-            raise InputError(f"{path}{'' if setting else '.' if named else ': '}{error}") from error
+    return Allowed(f"{allowed.text}, or empty", check)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is declared of a setting besides its name and type.
+
+    Attributes:
+      meaning: what it is, for the documentation.
+      allowed: its values, where the type leaves a choice.
+      kinds: the values of its group's `kind` with which it is given; empty for all.
+      identity: whether it is part of a run's identity: a resume with another value is refused.
+      branch: whether a branch "inherits" it from its trunk, may change it where `branch.change`
+        names it ("named"), or is "free" in it.
+      per_run: whether the runs of a fleet may differ in it.
+      variant: whether runs that differ in it are other choices of settings in a study, rather than
+        replicates or parts of one curve.
+    """
+
+    meaning: str
+    allowed: Allowed
+    kinds: tuple[str, ...] = ()
+    identity: bool = True
+    branch: Literal["inherits", "named", "free"] = "inherits"
+    per_run: bool = False
+    variant: bool = True
+
+
+def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:
+    """Declares a field as a setting.
+
+    The facts are the other attributes of `Setting`; those of a group hold for its settings too,
+    where they do not state their own.
+    """
+    return dataclasses.field(metadata={"setting": (meaning, allowed, facts)})
+
+
+class Group:
+    """A frozen dataclass of settings, checked when it is constructed."""
+
+    def __post_init__(self) -> None:
+        types = _types(type(self))
+        for name, (_, allowed, _) in _declared(type(self)).items():
+            value = getattr(self, name)
+            if value is None:  # not a setting of this kind
+                continue
+            if typing.get_origin(types[name]) is Literal:
+                require_choice(name, value, typing.get_args(types[name]))
+            allowed.check(name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises a ValueError if settings of the group do not fit each other."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings as plain nested data, from which `read` makes an equal group."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+        return {
+            name: value.to_dict() if isinstance(value, Group) else value
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _declared(cls: type) -> dict[str, tuple[str, Allowed, dict[str, Any]]]:
+    return {x.name: x.metadata["setting"] for x in dataclasses.fields(cls) if x.metadata}
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    """The type of every field; that of an optional one without the None."""
+    hints = typing.get_type_hints(cls)
+    return {name: _without_none(hints[name]) for name in (x.name for x in dataclasses.fields(cls))}
+
+
+def _without_none(hint: Any) -> Any:
+    kept = [x for x in typing.get_args(hint) if x is not type(None)]
+    return kept[0] if type(None) in typing.get_args(hint) else hint
+
+
+def declarations(
+    cls: type[Group], prefix: str = "", **facts: Any
+) -> Iterator[tuple[str, Any, Setting]]:
+    """Yields the dotted name, type and declaration of every setting, those of groups included."""
+    for name, (meaning, allowed, own) in _declared(cls).items():
+        kind, all_facts = _types(cls)[name], {**facts, **own}
+        if isinstance(kind, type) and issubclass(kind, Group):
+            yield from declarations(kind, f"{prefix}{name}.", **all_facts)
+        else:
+            yield f"{prefix}{name}", kind, Setting(meaning, allowed, **all_facts)
+
+
+def read(cls: type[T], values: Any, path: str = "config") -> T:
+    """Returns a dataclass made of plain nested data that has exactly its settings.
+
+    Args:
+      cls: the dataclass: a `Group`, or any other.
+      values: the data, as `ConfigDict.to_dict()` gives them.
+      path: name of the group in messages.
+
+    Raises:
+      InputError: one line that names the setting, its value and what is allowed.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"{path} = {format_value(values)} is not allowed: it must be a group of settings"
+        )
+    types, declared = _types(cls), _declared(cls)
+    names, hint = list(types), ""
+    if any(facts.get("kinds") for _, _, facts in declared.values()):
+        kind = _typed(values, "kind", types["kind"], path)
+        with errors_named(path, InputError):
+            require_choice("kind", kind, typing.get_args(types["kind"]))
+        names = [x for x in names if kind in (declared[x][2].get("kinds") or (kind,))]
+        hint = f"the {path.rpartition('.')[2]} {kind!r} takes {', '.join(names)}"
+    _check_names(values, names, path, hint)
+    fields: dict[str, Any] = dict.fromkeys(types)
+    for name in names:
+        if dataclasses.is_dataclass(types[name]):
+            fields[name] = read(types[name], values[name], f"{path}.{name}")
+        else:
+            fields[name] = _typed(values, name, types[name], path)
+    with errors_named(path, InputError):
+        return cls(**fields)
+
+
+def _check_names(values: Mapping[str, Any], names: Sequence[str], path: str, hint: str) -> None:
+    for name in values:
+        if name not in names:
+            is_plain = isinstance(name, str) and re.fullmatch(r"\w{1,60}", name)
+            full = f"{path}.{name}" if is_plain else f"{path}: {format_value(name)}"
+            raise InputError(f"{full} is not a setting: {hint or nearest(str(name), names)}")
+    for name in names:
+        if name not in values:
+            hint = hint or "every setting is written out (configs/base.py has them all)"
+            raise InputError(f"{path}.{name} is missing: {hint}")
+
+
+def _typed(values: Mapping[str, Any], name: str, kind: Any, path: str) -> Any:
+    """A value of the declared type; an int may stand for a float, and a list for a tuple."""
+    if name not in values:
+        _check_names(values, [*values, name], path, "")
+    value = values[name]
+    kind = str if typing.get_origin(kind) is Literal else kind
+    if kind is float and type(value) is int and is_number(value):
+        value = float(value)
+    if kind is tuple:
+        value = _tuples(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        allowed = f"is not allowed: it must be {_TYPES[kind]}"
+        raise InputError(f"{path}.{name} = {format_value(value)} {allowed}")
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value
+
+
+@contextlib.contextmanager
+def errors_named(path: str, error_type: type[ValueError] = ValueError) -> Iterator[None]:
+    """Puts the name of a group, or of a setting, before the message of a ValueError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        names_setting = re.match(r"[a-z_0-9.]+( =|:)", str(error))
+        raise error_type(f"{path}{'.' if names_setting else ': '}{error}") from error
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Returns a hint for a name that is not among the allowed ones, which may be dotted."""
+    """Returns a hint for an unknown name; the allowed ones may be dotted."""
     last = {full.rpartition(".")[2]: full for full in allowed}
     near = difflib.get_close_matches(name, allowed, n=1) or [
         last[part] for part in difflib.get_close_matches(name.rpartition(".")[2], last, n=1)
@@ -124,24 +255,16 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
     return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "configs/base.py has them all"
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every setting of a nested group with its dotted name, tuples as lists."""
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns every setting of nested data by its dotted name, with lists for tuples as in JSON."""
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", _lists(value)
+            flat[f"{prefix}{name}"] = _lists(value)
+    return flat
 
 
 def _lists(value: Any) -> Any:
-    """A value as JSON has it: lists for tuples, inside too."""
-    return [_lists(each) for each in value] if isinstance(value, tuple | list) else value
-
-
-def without(tree: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of a nested group, flat, but for those named and all in groups named."""
-    return {
-        name: value
-        for name, value in flatten(tree)
-        if not any(name == out or name.startswith(f"{out}.") for out in names)
-    }
+    return [_lists(x) for x in value] if isinstance(value, tuple | list) else value

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.config.schema import GuardConfig
+from anytime_jax.config.optimization import GuardConfig
 
 LOSS_WINDOW = 128  # updates over which the mean and the standard deviation of the loss are taken
 # Of the mean, the least standard deviation: of a loss that hardly changes, rounding is no spike.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.config.schema import GuardConfig, OptimizerConfig
+from anytime_jax.config.optimization import GuardConfig, OptimizerConfig
 from anytime_jax.training.guard import freeze_if_bad, skip_bad_updates
 
 

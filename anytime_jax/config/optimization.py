@@ -1,0 +1,131 @@
+"""Settings of the optimization: learning rate, optimizer, guard, and the names of averages."""
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+from anytime_jax import averaging, schedules
+from anytime_jax.checks import format_value, is_number, require
+from anytime_jax.config.clock import Clock
+from anytime_jax.config.fields import (
+    FRACTION,
+    POINT,
+    POSITIVE,
+    Allowed,
+    Group,
+    allow,
+    count,
+    setting,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig(Group):
+    """Learning rate; each kind is a function of `anytime_jax.schedules`."""
+
+    kind: Literal["constant", "inverse_sqrt", "power", "cosine", "linear", "wsd"] = setting(
+        "formula of the learning rate", branch="free", variant=False
+    )
+    peak: float = setting("largest learning rate", POSITIVE)
+    warmup: str = setting("end of the linear warmup", POINT)
+    warmup_init: float = setting("learning rate of the first update over the peak", FRACTION)
+    alpha: float | None = setting(
+        "updates after which the decay sets in", POSITIVE,
+        kinds=("inverse_sqrt", "power"), branch="free",
+    )  # fmt: skip
+    gamma: float | None = setting(
+        "exponent of the decay", Allowed("0 or more"), kinds=("power",), branch="free"
+    )
+    horizon: str | None = setting(
+        'end of the decay; "branch" for the horizon that the branch names',
+        Allowed(f'{POINT.text}, or "branch"'),
+        kinds=("cosine", "linear", "wsd"),
+        branch="free",
+        variant=False,
+    )
+    floor: float | None = setting(
+        "learning rate at the horizon over the peak", FRACTION,
+        kinds=("cosine", "linear", "wsd"), branch="free",
+    )  # fmt: skip
+    shape: schedules.DecayShape | None = setting(
+        "shape of the decay over the last 10%", kinds=("wsd",), branch="free"
+    )
+
+    def build(
+        self, clock: Clock, branch_step: int | None, branch_horizon: int | None
+    ) -> schedules.Schedule:
+        """Returns the learning rate as a function of the update.
+
+        Args:
+          clock: the run's clock.
+          branch_step: the update at which the run leaves its trunk, if it has one.
+          branch_horizon: what `horizon = "branch"` stands for, if it has one.
+        """
+        warmup = clock.steps(self.warmup, "warmup")
+        arguments: dict[str, Any] = {"warmup_steps": warmup}
+        for name in ("peak", "warmup_init", "alpha", "gamma", "floor", "shape"):
+            if getattr(self, name) is not None:
+                arguments[name] = getattr(self, name)
+        if self.horizon == "branch":
+            if branch_horizon is None:
+                raise ValueError(
+                    'horizon = "branch" needs a trunk: give branch.from_run and branch.multiple, '
+                    'or a horizon such as "4x"'
+                )
+            arguments["horizon"] = branch_horizon
+        elif self.horizon is not None:
+            arguments["horizon"] = clock.steps(self.horizon, "horizon")
+        if self.kind == "wsd":
+            start = branch_step or clock.branch_step(arguments["horizon"])
+            allowed = f"over before the decay starts at update {start:,}"
+            require(warmup <= start, "warmup", self.warmup, allowed)
+            arguments["start"] = start
+        return getattr(schedules, self.kind)(**arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Group):
+    """AdamW, and the clipping of gradients before it."""
+
+    # float32 rounds a decay that is nearer to 1 up to 1.
+    _DECAY = allow("from 0 to below 1, in float32 too", lambda decay: 0 <= decay < 1 - 2**-25)
+
+    b1: float = setting("decay of the first moment", _DECAY, per_run=True)
+    b2: float = setting("decay of the second moment", _DECAY, per_run=True)
+    epsilon: float = setting("added to the root of the second moment", POSITIVE, per_run=True)
+    weight_decay: float = setting(
+        "decoupled decay of every parameter, times the learning rate", FRACTION
+    )
+    clip_norm: float = setting("largest global norm of the gradient", POSITIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig(Group):
+    """Bad updates, and what becomes of them."""
+
+    skip: Literal["nothing", "nonfinite", "spikes"] = setting(
+        '"nothing" stops the run at the first loss or gradient that is not finite; "nonfinite" '
+        'skips such updates; "spikes" skips those of a spiking loss too'
+    )
+    spike: float = setting(
+        "standard deviations above the mean of recent losses from which a loss is a spike", POSITIVE
+    )
+    limit: int = setting("bad updates in a row that are skipped before the run stops", count(1))
+
+
+def averaging_rule(value: Any) -> averaging.Rule | float:
+    """Reads an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
+    if type(value) is not bool and isinstance(value, int | float) and is_number(value):
+        return value
+    form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"
+    match = re.fullmatch(form, value) if isinstance(value, str) else None
+    kind, number = match.groups() if match else ("", "")
+    if kind == "uniform" and "." not in number:
+        return averaging.Uniform(int(number or 0))
+    if kind in ("f", "ema") and number.strip("."):
+        rule = averaging.GrowingWindow if kind == "f" else averaging.FixedDecay
+        return rule(float(number))
+    raise ValueError(
+        f"{format_value(value)} is not an average: give a number f, or one of the forms "
+        '"f25", "ema0.999", "uniform", "uniform1000"'
+    )
