@@ -121,7 +121,7 @@ def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
 
 def vary(config: Config, number: int) -> Config:
     """Returns a run with a seed, a peak rate and b2 of its own, by its number from 1."""
-    source = copy.deepcopy(dict(config.source))
+    source = copy.deepcopy(config.to_dict())
     source["seed"] += number
     source["schedule"]["peak"] /= number
     source["optimizer"]["b2"] = 1 - (1 - source["optimizer"]["b2"]) / number

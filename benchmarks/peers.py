@@ -114,7 +114,7 @@ def peer_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]:
     Raises:
       InputError: if it is a run that the worker cannot repeat.
     """
-    rules = list(config.averages.values())
+    rules = list(config.averaging_rules.values())
     factors = [rule.f for rule in rules if isinstance(rule, GrowingWindow)]
     same = (
         config.model.architecture == "olmo"
@@ -133,7 +133,7 @@ def peer_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]:
         "arrays": arrays,
         "averages": factors,
         "microbatches": config.microbatches,
-        "rates": [float(config.schedule(i)) for i in range(updates)],
+        "rates": [float(config.learning_rate(i)) for i in range(updates)],
     }
 
 

@@ -168,5 +168,5 @@ def _about(
         "vocabulary": saved.vocabulary,
         "fingerprint": saved.fingerprint,
         "prompt": {"text": _PROMPT, "ids": vocabulary.encode([_PROMPT])[0].tolist()},
-        "config": dict(saved.config.source),
+        "config": saved.config.to_dict(),
     }

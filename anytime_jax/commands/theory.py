@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from anytime_jax.commands import config_file, theory_commands
 from anytime_jax.commands.console import open_console
-from anytime_jax.config.fields import Section
+from anytime_jax.config.fields import read
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.theory import comparison_report, synthetic_figures
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _figure(arguments: argparse.Namespace, console: Console) -> int:
     """Computes and draws the figures of a configuration file."""
-    config = Section("config", config_file.load(arguments)).build(synthetic_figures.FigureConfig)
+    config = read(synthetic_figures.FigureConfig, config_file.load(arguments))
     began = time.monotonic()
     with _progress(console, f"{len(config.problems)} panels") as report:
         files, told = synthetic_figures.make(config, report)

@@ -146,13 +146,13 @@ def _say_next(
     outcome: trainer.Outcome,
 ) -> None:
     """Says how to go on to the next doubling, if the schedule and the data reach that far."""
-    clock, horizon = settings.clock, settings.schedule.horizon_steps
+    clock, horizon = settings.clock, settings.learning_rate.horizon_steps
     following = clock.next_doubling(outcome.step)
     there = f"{2 ** round(math.log2(clock.multiple(following))):g}x"  # it may end a little later
     windows = dataset.splits["train"].windows
     needed = outcome.samples + clock.samples(following) - clock.samples(outcome.step)
     again = not settings.data.repeat and needed > windows
-    given = None if settings.stop.doubles else there
+    given = None if settings.stop_rule.doubles else there
     if horizon is not None and outcome.step >= horizon:
         free = settings.branch.from_run or "a constant or inverse_sqrt run"
         display.say(f"the schedule ends here; {free} can go on")

@@ -324,8 +324,9 @@ class Config(Group):
         for name in self.branch.change:
             if not isinstance(name, str) or name not in CHANGEABLE:
                 raise ValueError(
-                    f"branch.change = {format_value(name)} is not allowed: it must be settings "
-                    f"of the schedule or the optimizer; {nearest(str(name), CHANGEABLE)}"
+                    f"branch.change = {format_value(name)} is not allowed: it must be names of "
+                    f'settings such as "schedule.peak", "optimizer.b2" '
+                    f"({nearest(str(name), CHANGEABLE)})"
                 )
         start, clock = self.branch_step, self.clock
         if start is None:

@@ -14,25 +14,16 @@ from typing import Any
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
-from anytime_jax.config.clock import BRANCH, Clock, read_clock
-from anytime_jax.config.fields import NOT_IDENTITY, flatten, without
+from anytime_jax.config import schema
+from anytime_jax.config.clock import BRANCH, Clock
+from anytime_jax.config.fields import flatten
+from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.study.loss_table import LIVE, eval_losses
 from anytime_jax.study.plan import Study, StudyRun
 
-# What tells runs apart without being a choice of settings.
-_NOT_SETTINGS = (
-    *NOT_IDENTITY, "seed", "data.seed", "branch", "schedule.kind", "schedule.horizon",
-)  # fmt: skip
 _WHOLE = 1e-3  # multiples are whole up to this: they fall on whole updates
 _DECAY = ("floor", "shape", "decay", "data")
-
-# The settings that are read here.
-_READ = (
-    ("seed", ""), ("stop", ""), ("batch_size", ""), ("chinchilla_tokens", ""), ("branch", "data"),
-    ("branch", "multiple"), ("branch", "step"), ("schedule", "kind"), ("schedule", "peak"),
-    ("data", "seed"), ("model", "length"), ("eval", "tokens"),
-)  # fmt: skip
 
 Losses = Mapping[str, float]  # by weight label: "last", "f25", ...
 Key = tuple[tuple[str, Any], ...]
@@ -124,10 +115,14 @@ class Results:
           InputError: if the runs do not share one clock, or no run has a record.
         """
         self.study = study
-        _check_settings(study)
-        varying = _varying(study.runs)
-        self.clock = _clock(study)
-        self.results = [_read(run, varying, self.clock, remark) for run in study.runs]
+        configs = [_build(study, run) for run in study.runs]
+        _check_validation(study, configs)
+        self.clock = _clock(study, configs)
+        varying = _varying(configs)
+        self.results = [
+            _read(run, config, varying, remark)
+            for run, config in zip(study.runs, configs, strict=True)
+        ]
         _check_data(study)
         if not any(result.losses for result in self.results):
             raise InputError(
@@ -196,61 +191,64 @@ class Results:
 
 
 def _read(
-    run: StudyRun, varying: Mapping[str, set[str]], clock: Clock, remark: Callable[[str], None]
+    run: StudyRun,
+    config: Config,
+    varying: Mapping[str, set[str]],
+    remark: Callable[[str], None],
 ) -> Result:
     """What the records of a run hold."""
-    settings = run.settings
-    schedule, kind = settings["schedule"], settings["schedule"]["kind"]
-    flat = dict(flatten(settings))
+    clock, kind, end = config.clock, config.schedule.kind, config.learning_rate.horizon_steps
+    flat = flatten(config.to_dict())
     chosen = {name.rpartition(".")[2]: flat[name] for name in sorted(varying[kind])}
-    chosen |= {name: schedule[name] for name in _DECAY if name in schedule}
+    decay = config.schedule.to_dict()
+    chosen |= {name: decay[name] for name in _DECAY if name in decay}
     chosen = {k: float(v) if is_number(v) else v for k, v in chosen.items()}
-    try:
-        horizon = _horizon(settings, clock)
-        goal = horizon if settings["stop"] == "horizon" else _goal(settings["stop"], clock)
-        chosen |= _about_branch(settings["branch"], horizon, clock)
-    except ValueError as error:
-        raise InputError(f"run {run.name}: {error}") from error
-    _check_run(run)
+    chosen |= _about_branch(config)
+    goal = config.stop_rule.step
+    if goal is None:
+        raise InputError(
+            f"run {run.name}: config.stop = {config.stop!r}: a run of a study has one stop"
+        )
+    _check_run(run, flat)
     rows = read_records(run.run_dir, remark)
     return Result(
         name=run.name,
         kind=kind,
         settings=chosen,
-        seed=(settings["seed"], settings["data"]["seed"]),
-        horizon=horizon,
-        goal=goal or 0.0,
+        seed=(config.seed, config.data.seed),
+        horizon=None if end is None else clock.multiple(end),
+        goal=clock.multiple(goal),
         at=clock.multiple(rows[-1].step) if rows else 0.0,
         losses={clock.multiple(row.step): losses for row, losses in eval_losses(rows)},
     )
 
 
-def _goal(stop: str, clock: Clock) -> float:
-    return clock.multiple(clock.steps(stop.removesuffix("+"), "stop"))
-
-
-def _about_branch(branch: Mapping[str, Any], horizon: float | None, clock: Clock) -> dict[str, Any]:
+def _about_branch(config: Config) -> dict[str, Any]:
     """What makes a branch another one than the usual decay over the last 10% on the same data."""
-    about: dict[str, Any] = {"data": branch["data"]} if branch["data"] else {}
-    if branch["step"] and horizon is not None:
-        part = 1 - clock.multiple(branch["step"]) / horizon
+    about: dict[str, Any] = {"data": config.branch.data} if config.branch.data else {}
+    end, clock = config.learning_rate.horizon_steps, config.clock
+    if config.branch.step and end is not None:
+        part = 1 - clock.multiple(config.branch.step) / clock.multiple(end)
         if abs(part - (1 - float(BRANCH))) > 1e-3:
             about["decay"] = round(part, 4)
     return about
 
 
-def _check_settings(study: Study) -> None:
-    """Checks that every run's settings can be read, and that all validate on as many tokens."""
+def _build(study: Study, run: StudyRun) -> Config:
+    try:
+        return schema.build(run.settings)
+    except (InputError, AttributeError) as error:
+        raise InputError(
+            f"run {run.name} of study {study.name} has no usable settings ({error}): run the "
+            "study's sweep again"
+        ) from error
+
+
+def _check_validation(study: Study, configs: Sequence[Config]) -> None:
+    """Checks that all runs validate on as many tokens."""
     tokens: dict[int, str] = {}
-    for run in study.runs:
-        try:
-            given = run.settings
-            for group, name in _READ:
-                _ = given[group][name] if name else given[group]
-            tokens.setdefault(given["eval"]["tokens"], run.name)
-        except (KeyError, TypeError, AttributeError) as error:
-            what = f"run {run.name} of study {study.name} has no usable settings ({error!r})"
-            raise InputError(f"{what}: run the study's sweep again") from error
+    for run, config in zip(study.runs, configs, strict=True):
+        tokens.setdefault(config.eval.tokens, run.name)
     if len(tokens) > 1:
         told = "; ".join(f"{name} on {count:,}" for count, name in tokens.items())
         raise InputError(
@@ -279,24 +277,20 @@ def _identity(run: StudyRun) -> dict[str, Any] | None:
     return run_directory.read_identity(Path(run.run_dir), "take that run out of the study")
 
 
-def _check_run(run: StudyRun) -> None:
+def _check_run(run: StudyRun, ours: Mapping[str, Any]) -> None:
     """Checks that what lies in a run's directory is that run."""
-    theirs, ours = _identity(run), dict(flatten(run.settings))
+    theirs = _identity(run)
     if theirs is None:
         return
-    unlike = [k for k in theirs if k in ours and _plain(ours[k]) != _plain(theirs[k])]
+    unlike = [k for k in theirs if k in ours and ours[k] != theirs[k]]
     if unlike:
         told = "; ".join(f"{k} is {theirs[k]!r}, the study has {ours[k]!r}" for k in unlike)
         raise InputError(f"{run.run_dir} holds another run than {run.name} ({told})")
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def _clock(study: Study) -> Clock:
+def _clock(study: Study, configs: Sequence[Config]) -> Clock:
     """The clock that all runs of a study share."""
-    clocks = {read_clock(run.settings) for run in study.runs}
+    clocks = {config.clock for config in configs}
     if len(clocks) != 1:
         raise InputError(
             f"study {study.name}: its runs have {len(clocks)} clocks (batch_size, batch_growth, "
@@ -305,25 +299,12 @@ def _clock(study: Study) -> Clock:
     return clocks.pop()
 
 
-def _horizon(settings: Mapping[str, Any], clock: Clock) -> float | None:
-    """The end of a run's schedule in Chinchilla multiples."""
-    given = settings["schedule"].get("horizon")
-    if given is None:
-        return None
-    branch = settings["branch"]
-    if given != "branch":
-        return clock.multiple(clock.steps(given, "horizon"))
-    if branch["multiple"]:
-        return clock.multiple(clock.steps(f"{branch['multiple']:.9f}x", "branch.multiple"))
-    return clock.multiple(clock.horizon_of_branch(branch["step"]))
-
-
-def _varying(runs: Sequence[StudyRun]) -> dict[str, set[str]]:
+def _varying(configs: Sequence[Config]) -> dict[str, set[str]]:
     """For each kind of schedule the settings that are not the same in all its runs."""
     seen: dict[str, dict[str, set[str]]] = {}
-    for run in runs:
-        values = seen.setdefault(run.settings["schedule"]["kind"], {})
-        for name, value in without(run.settings, _NOT_SETTINGS).items():
+    for config in configs:
+        values = seen.setdefault(config.schedule.kind, {})
+        for name, value in config.select(lambda x: x.identity and x.variant).items():
             values.setdefault(name, set()).add(json.dumps(value))
     always = {"schedule.peak"}
     return {

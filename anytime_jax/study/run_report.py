@@ -7,7 +7,8 @@ from rich.console import Console
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import Row, read_records
-from anytime_jax.config.clock import Clock, read_clock
+from anytime_jax.config import schema
+from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.study import loss_table, run_figure
@@ -54,7 +55,7 @@ def _read_about(run_dir: Path) -> tuple[str, Clock]:
             f"--run={run_dir} is no run (no {run_directory.RUN_FILE} in it): give a run's directory"
         )
     try:
-        return str(about["name"]), read_clock(about["config"])
+        return str(about["name"]), schema.build(about["config"]).clock
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run_dir / run_directory.RUN_FILE} is damaged ({error!r})") from error
 

@@ -8,20 +8,12 @@ from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run
 from anytime_jax.checkpoints.records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config import schema
-from anytime_jax.config.fields import without
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
 from anytime_jax.study.plan import Study, StudyRun
 from anytime_jax.training import branching
-
-# Settings in which the runs of a fleet may differ: a compiled program takes them as data.
-_FREE_IN_FLEET = (
-    *("name", "run_dir", "seed", "initial_weights", "stop", "schedule", "data.seed"),
-    *("branch.from_run", "branch.multiple", "branch.step", "branch.change"),
-    *("optimizer.b1", "optimizer.b2", "optimizer.epsilon"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +69,7 @@ class Task:
         if self.config.clock.growth or self.config.average_memory != "device" or not one_device:
             return None
         phase = self.step % self.config.average_every  # all averages of a fleet update together
-        return json.dumps([without(self.config.source, _FREE_IN_FLEET), phase], sort_keys=True)
+        return json.dumps([self.config.select(lambda x: not x.per_run), phase], sort_keys=True)
 
 
 def log_file(study: Study, name: str) -> Path:
@@ -99,8 +91,8 @@ def make_tasks(study: Study) -> list[Task]:
     for run in study.runs:
         try:
             config = schema.build(run.settings)
-            stop_step = config.stop.after(0, config.clock)
-            if stop_step is None or config.stop.doubles:
+            stop_step = config.stop_rule.after(0, config.clock)
+            if stop_step is None or config.stop_rule.doubles:
                 raise InputError(
                     f"config.stop = {run.settings['stop']!r}: a run of a study stops once; give a "
                     "point or 'horizon'"

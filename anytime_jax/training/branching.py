@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
-from anytime_jax.config.fields import NOT_IDENTITY, flatten, nearest, without
-from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.config.schema import SETTINGS, Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 
-# Settings that make the shape of a schedule, and the branch itself.
-_MAY_DIFFER = (
-    *("schedule.kind", "schedule.horizon", "schedule.floor", "schedule.shape"),
-    *("schedule.gamma", "schedule.alpha", "branch"),
-)
 _SAME_RATE = 1e-6  # relative
 
 
@@ -107,7 +101,7 @@ def build_trunk(config: Config, source: Any) -> Config:
       InputError: if this version cannot read it.
     """
     try:
-        return build_saved(source)
+        return build(source)
     except InputError as error:
         raise InputError(
             f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "
@@ -126,13 +120,6 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     Raises:
       InputError: if it does; the message names every such setting.
     """
-    known = {*dict(flatten(config.source)), *dict(flatten(trunk.source))}
-    for name in config.branch.change:
-        if name not in known:
-            raise InputError(
-                f"config.branch.change: {name!r} is no setting of this run or its trunk: "
-                f"{nearest(name, sorted(known))}"
-            )
     theirs, ours = _inherited(trunk), _inherited(config)
     differing = [
         name
@@ -141,12 +128,12 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     ]
     if differing:
         told = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
-        free = [name for name in differing if name.startswith(("schedule.", "optimizer."))]
+        free = [name for name in differing if SETTINGS[name].branch == "named"]
         advice = "set them back"
         if free:
             advice += f", or name what you mean to change: --config.branch.change='{tuple(free)}'"
         raise InputError(f"config.branch: the trunk is another run ({'; '.join(told)}): {advice}")
-    before, after = (float(x.schedule.evaluate(step)) for x in (trunk, config))
+    before, after = (float(x.learning_rate.evaluate(step)) for x in (trunk, config))
     named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not named:
         raise InputError(
@@ -158,8 +145,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
 
 def _inherited(config: Config) -> dict[str, Any]:
-    """The settings that a branch takes over from its trunk, flat."""
-    return without(config.source, (*NOT_IDENTITY, *_MAY_DIFFER))
+    """The settings that a branch inherits from its trunk, by dotted name."""
+    return config.select(lambda x: x.identity and x.branch != "free")
 
 
 def _check_there(config: Config, from_run: Path, step: int) -> None:

@@ -230,7 +230,7 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
     def update(
         state: TrainState, tokens_RxBxT: jax.Array, update_averages: bool
     ) -> tuple[TrainState, Metrics]:
-        rates_R = jnp.stack([x.schedule(state.step[i]) for i, x in enumerate(configs)])
+        rates_R = jnp.stack([x.learning_rate(state.step[i]) for i, x in enumerate(configs)])
         update_all = jax.vmap(
             functools.partial(update_one, update_averages), in_axes=(0, 0, 0, axes)
         )

@@ -113,8 +113,8 @@ def find_goal(
     Raises:
       InputError: if the data end before it.
     """
-    goal = config.stop.after(start, config.clock)
-    horizon = config.schedule.horizon_steps
+    goal = config.stop_rule.after(start, config.clock)
+    horizon = config.learning_rate.horizon_steps
     if goal is not None and horizon is not None and goal > horizon:
         goal = horizon
     if config.data.repeat:
@@ -127,7 +127,7 @@ def find_goal(
     if goal > last:
         needed = samples + config.clock.samples(goal) - seen
         raise InputError(
-            f"config.stop = {config.source['stop']!r} needs {needed:,} windows; "
+            f"config.stop = {config.stop!r} needs {needed:,} windows; "
             f"the dataset at {dataset.path} has {windows:,}, enough for "
             f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
             "config.data.repeat=True"
@@ -168,7 +168,7 @@ def announce(
     display.say(
         f"model    {config.model.architecture}, {format_count(counts['blocks'])} in blocks, "
         f"{format_count(counts['all'])} parameters in all; averages "
-        + (", ".join(config.averages) or "none")
+        + (", ".join(config.averaging_rules) or "none")
     )
     display.say(f"data     {dataset.path}: {format_count(dataset.splits['train'].tokens)} tokens")
     display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")

@@ -185,7 +185,7 @@ class TrainingRun:
     def _claim(self, identity: Mapping[str, Any], trunk: branching.Trunk | None) -> None:
         """Makes the directory this run's, and locks it until `close`."""
         config = self.config
-        about = {"name": config.name, "version": __version__, "config": dict(config.source)}
+        about = {"name": config.name, "version": __version__, "config": config.to_dict()}
         about |= {"branch": trunk.provenance} if trunk else {}
         run_directory.initialize(self._directory, identity, about)
         self._resources.enter_context(run_directory.lock(self._directory))
@@ -215,7 +215,7 @@ class TrainingRun:
         if restored:
             self._set_start_of_averages(restored)
             return restored.state, restored.meta
-        self._averages_since = dict.fromkeys(config.averages, 0)
+        self._averages_since = dict.fromkeys(config.averaging_rules, 0)
         if initial:
             return pretrained.initial_state(initial, config, self.program), {}
         return self.program.init(), {}
@@ -223,7 +223,7 @@ class TrainingRun:
     def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:
         """Sets the step from which each average is one; says which are new or no longer kept."""
         since = restored.meta.get("averages_since", {})
-        self._averages_since = {label: since.get(label, 0) for label in self.config.averages}
+        self._averages_since = {label: since.get(label, 0) for label in self.config.averaging_rules}
         self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
         for label in restored.added_averages:
             self._display.say(
@@ -397,7 +397,7 @@ class TrainingRun:
             "multiple": clock.multiple(self.step),
             "interval": self._meter.interval,
             "averages_since": self._averages_since,
-            "config": dict(self.config.source),
+            "config": self.config.to_dict(),
             "fingerprint": self._dataset.fingerprint,
             "vocabulary": self._dataset.vocabulary_sha256,
             "version": __version__,

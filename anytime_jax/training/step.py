@@ -69,7 +69,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     constrain = sharding.ShardingConstraint(mesh)
     update = functools.partial(
-        train_step, config, config.schedule, config.optimizer, constrain, average_shardings
+        train_step, config, config.learning_rate, config.optimizer, constrain, average_shardings
     )
     return Program(
         init=jax.jit(init, out_shardings=shardings, compiler_options=fast_compile_options(mesh)),
@@ -93,14 +93,16 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 def init_state(config: Config, key: jax.Array) -> TrainState:
     """Returns the state before the first update, with random weights."""
     params = decoder.init_params(config.model, key)
-    opt_state = _optimizer(config, config.schedule, config.optimizer).init(params)
+    opt_state = _optimizer(config, config.learning_rate, config.optimizer).init(params)
     return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
 
 def _optimizer(
     config: Config, schedule: Callable[[Any], Any], optimizer: OptimizerConfig | Hyperparameters
 ) -> optax.GradientTransformationExtraArgs:
-    return make_optimizer(optimizer, schedule, config.averages, config.guard, config.average_every)
+    return make_optimizer(
+        optimizer, schedule, config.averaging_rules, config.guard, config.average_every
+    )
 
 
 def fast_compile_options(mesh: Mesh) -> dict[str, int]:

@@ -15,7 +15,7 @@ from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_steps
 from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
-from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models.decoder import Params
 from anytime_jax.weights.post_hoc import Mixture, StoredWeights
@@ -69,7 +69,7 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
     steps = saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    at = _find_step(step, steps, build_saved(about["config"]), run_dir)
+    at = _find_step(step, steps, build(about["config"]), run_dir)
     history: list[StoredWeights] = []
     for earlier in (s for s in steps if s < at):
         with contextlib.suppress(RunError):  # `runs --verify` reports it; the others suffice
@@ -80,7 +80,7 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
         run_dir,
         at,
         meta["tokens"],
-        build_saved(meta["config"]),
+        build(meta["config"]),
         meta["vocabulary"],
         meta["fingerprint"],
         tuple(history),
@@ -125,11 +125,11 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
 
 def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
     """The weights in a checkpoint, the live ones first."""
-    config, step = build_saved(meta["config"]), int(meta["step"])
+    config, step = build(meta["config"]), int(meta["step"])
     since: Mapping[str, int] = meta.get("averages_since", {})
     averages = [
         StoredWeights(
-            step, label, config.averages[label], config.average_every, since.get(label, 0)
+            step, label, config.averaging_rules[label], config.average_every, since.get(label, 0)
         )
         for label in sorted(meta["averages"], key=label_order)
     ]

@@ -12,7 +12,6 @@ import pytest
 from anytime_jax import averaging, schedules
 from anytime_jax.config import fields, schema
 from anytime_jax.config.clock import Stop
-from anytime_jax.config.fields import NOT_IDENTITY
 from anytime_jax.errors import InputError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -68,8 +67,8 @@ def test_every_file_builds(name):
     built = schema.build(given.to_dict())
     assert built.name == name
     assert built.run_dir == f"runs/{name}" + ("_2.0x" if given.branch.from_run else "")
-    horizon = built.schedule.horizon_steps
-    assert horizon is None or built.stop.step <= horizon
+    horizon = built.learning_rate.horizon_steps
+    assert horizon is None or built.stop_rule.step <= horizon
     assert importlib.import_module(f"configs.{name}").__doc__.count("--config=") >= 1
 
 
@@ -81,9 +80,9 @@ def test_the_quickstart_in_full():
     built = schema.build(quickstart())
     assert built.clock.tokens_per_step == 32 * 128
     assert built.clock.chinchilla_steps == 400
-    assert built.stop == Stop(1600, doubles=True)
-    assert built.schedule == schedules.inverse_sqrt(1e-2, 800.0, warmup_steps=160)
-    assert list(built.averages) == ["f6.25", "f12.5", "f25", "f50", "f100"]
+    assert built.stop_rule == Stop(1600, doubles=True)
+    assert built.learning_rate == schedules.inverse_sqrt(1e-2, 800.0, warmup_steps=160)
+    assert list(built.averaging_rules) == ["f6.25", "f12.5", "f25", "f50", "f100"]
     assert (built.model.layers, built.model.dtype) == (2, "float32")
     assert built.every("eval") == 200
     assert built.every("checkpoint") == 400
@@ -91,7 +90,7 @@ def test_the_quickstart_in_full():
     assert built.keep_every_steps is None
     assert built.eval_windows == 256
     assert built.optimizer.b2 == 0.98
-    assert built.source == quickstart()
+    assert built.to_dict() == quickstart()
 
 
 def test_the_base_is_the_papers_150m():
@@ -100,15 +99,15 @@ def test_the_base_is_the_papers_150m():
     source["schedule"]["warmup_init"] = 0.1
     built = schema.build(source)
     assert built.clock.chinchilla_steps == 12_500
-    assert built.stop.step == 400_000
-    assert built.schedule == schedules.constant(1e-3, warmup_steps=5000)
+    assert built.stop_rule.step == 400_000
+    assert built.learning_rate == schedules.constant(1e-3, warmup_steps=5000)
     model = built.model
     assert (model.layers, model.heads, model.width, model.mlp_width) == (12, 16, 1024, 4096)
     assert (model.vocab_size, model.embedding_rows, model.length) == (32_100, 32_128, 1024)
     assert (model.rope_theta, model.norm_epsilon, model.dtype) == (10_000.0, 1e-5, "bfloat16")
     assert (built.optimizer.b1, built.optimizer.epsilon) == (0.9, 1e-8)
     assert (built.optimizer.weight_decay, built.optimizer.clip_norm) == (0.0, 1.0)
-    assert list(built.averages) == ["f6.25", "f12.5", "f25", "f50", "f100"]
+    assert list(built.averaging_rules) == ["f6.25", "f12.5", "f25", "f50", "f100"]
     assert not built.data.repeat
 
 
@@ -129,7 +128,7 @@ def test_every_kind_of_schedule():
     ]
     for given, expected in cases:
         source = quickstart(schedule={**common, **given}, stop="2x")
-        assert schema.build(source).schedule == expected
+        assert schema.build(source).learning_rate == expected
 
 
 def test_every_form_of_average():
@@ -137,10 +136,17 @@ def test_every_form_of_average():
     expected = [averaging.GrowingWindow(f) for f in (6.25, 25.0, 50.0)]
     expected += [averaging.FixedDecay(0.999), averaging.Uniform(), averaging.Uniform(1000)]
     built = schema.build(quickstart(averages=given))
-    assert list(built.averages.values()) == expected
-    assert list(built.averages) == ["f6.25", "f25", "f50", "ema0.999", "uniform", "uniform1000"]
+    assert list(built.averaging_rules.values()) == expected
+    assert list(built.averaging_rules) == [
+        "f6.25",
+        "f25",
+        "f50",
+        "ema0.999",
+        "uniform",
+        "uniform1000",
+    ]
     assert schema.build(quickstart(averages=list(given))).averages == built.averages
-    assert schema.build(quickstart(averages=())).averages == {}
+    assert schema.build(quickstart(averages=())).averaging_rules == {}
 
 
 BAD = [
@@ -301,13 +307,13 @@ def test_the_nearest_name():
 
 
 def test_a_decay_and_its_stop():
-    assert schema.build(wsd()).schedule.horizon_steps == 400
+    assert schema.build(wsd()).learning_rate.horizon_steps == 400
     past = ("stop = '4x' is past", "stop = 'never' is past", "stop = '401 steps' is past")
     for stop, start in zip(("4x", "never", "401 steps"), past, strict=True):
         message = refusal({**wsd(), "stop": stop})
         assert message.startswith(f"config.{start} the schedule's horizon of 400 steps (1x")
-    assert schema.build({**wsd(), "stop": "0.5x"}).stop.step == 200
-    assert schema.build({**wsd(), "stop": "horizon"}).stop == Stop(400, doubles=False)
+    assert schema.build({**wsd(), "stop": "0.5x"}).stop_rule.step == 200
+    assert schema.build({**wsd(), "stop": "horizon"}).stop_rule == Stop(400, doubles=False)
     assert "stop = 'horizon' is not allowed" in refusal(quickstart(stop="horizon"))
     assert "horizon = 'soon'" in refusal(wsd(horizon="soon"))
     assert "shape = 'round'" in refusal(wsd(shape="round"))
@@ -333,7 +339,7 @@ def test_when_a_run_stops():
     clock = schema.build(quickstart()).clock  # 400 steps are 1x
 
     def stops(text, *steps):
-        stop = schema.build(quickstart(stop=text)).stop
+        stop = schema.build(quickstart(stop=text)).stop_rule
         return [stop.after(step, clock) for step in steps]
 
     assert stops("4x", 0, 1599, 1600, 4000) == [1600, 1600, 1600, 1600]
@@ -343,29 +349,48 @@ def test_when_a_run_stops():
     assert stops("1M tokens", 0) == [245]  # 1,000,000 / 4096, rounded up
 
 
-def test_identity():
-    """What may change between starts of one run is outside, all else is inside."""
-    built = schema.build(quickstart())
-    identity = built.identity("abc")
-    assert identity["data.fingerprint"] == "abc"
+def names_where(condition):
+    return {name for name, setting in schema.SETTINGS.items() if condition(setting)}
+
+
+def test_identity_leaves_out_what_may_change_between_starts():
     outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
     outside |= {"average_every", "average_memory"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"model.attention", "model.layer_loop", "model.remat"}
-    groups = ("mesh", "guard", "eval", "checkpoint", "log")
-    branch = {"branch.from_run", "branch.data", "branch.change"}
-    flat = dict(fields.flatten(quickstart()))
-    left_out = (*groups, "branch", "batch_growth")  # of a run of its own, of one batch size
-    inside = {n for n in flat if n not in outside and n.partition(".")[0] not in left_out}
-    assert set(identity) == inside | {"data.fingerprint"}
-    assert {"seed", "batch_size", "chinchilla_tokens", "data.seed"} <= inside
-    assert {"schedule.peak", "optimizer.b2", "model.width"} <= inside
-    assert all(identity[name] == flat[name] for name in inside)
-    assert set(NOT_IDENTITY) == outside | set(groups) | branch
-    grown = schema.build(quickstart(batch_growth=(("2x", 64),)))
-    assert grown.identity("abc")["batch_growth"] == [["2x", 64]]
-    branched = schema.build(quickstart(branch__from_run="x", branch__step=900)).identity("abc")
-    assert set(branched) - set(identity) == {"branch.multiple", "branch.step"}
+    outside |= {"branch.from_run", "branch.data", "branch.change"}
+    groups = ("mesh.", "guard.", "eval.", "checkpoint.", "log.")
+    outside |= {name for name in schema.SETTINGS if name.startswith(groups)}
+    assert names_where(lambda x: not x.identity) == outside
+    flat = fields.flatten(quickstart())
+    inside = {name: flat[name] for name in flat if name not in outside}
+    assert schema.build(quickstart()).identity("abc") == {**inside, "data.fingerprint": "abc"}
+
+
+def test_a_branch_inherits_all_but_the_shape_of_its_schedule():
+    shape = {"kind", "horizon", "floor", "shape", "gamma", "alpha"}
+    branch = {"from_run", "multiple", "step", "data", "change"}
+    free = {f"schedule.{x}" for x in shape} | {f"branch.{x}" for x in branch}
+    assert names_where(lambda x: x.branch == "free") == free
+    named = {f"schedule.{x}" for x in ("peak", "warmup", "warmup_init")}
+    named |= {name for name in schema.SETTINGS if name.startswith("optimizer.")}
+    assert names_where(lambda x: x.branch == "named") == named
+
+
+def test_runs_of_a_fleet_differ_in_what_a_program_takes_as_data():
+    assert names_where(lambda x: x.per_run) == {
+        *("name", "run_dir", "seed", "initial_weights", "stop", "data.seed"),
+        *("branch.from_run", "branch.multiple", "branch.step", "branch.change"),
+        *("optimizer.b1", "optimizer.b2", "optimizer.epsilon"),
+        *(name for name in schema.SETTINGS if name.startswith("schedule.")),
+    }
+
+
+def test_variants_of_a_study_differ_in_more_than_seed_and_horizon():
+    assert names_where(lambda x: x.identity and not x.variant) == {
+        *("seed", "data.seed", "branch.multiple", "branch.step", "schedule.kind"),
+        "schedule.horizon",
+    }
 
 
 @pytest.mark.parametrize(

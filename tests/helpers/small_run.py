@@ -91,9 +91,16 @@ _programs: dict[Any, step.Program] = {}
 
 def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
     """`step.make_program`, with one set of compiled functions for all runs that share them."""
-    rules = tuple(given.averages.items())
+    rules = tuple(given.averaging_rules.items())
     kept = (rules, given.average_every, given.average_memory)
-    parts = (given.model, given.optimizer, given.schedule, kept, given.microbatches, given.seed)
+    parts = (
+        given.model,
+        given.optimizer,
+        given.learning_rate,
+        kept,
+        given.microbatches,
+        given.seed,
+    )
     if (parts, on) not in _programs:
         _programs[parts, on] = step.make_program(given, on)
     return _programs[parts, on]

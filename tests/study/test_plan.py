@@ -93,7 +93,7 @@ def test_branches_inherit_everything_from_their_trunk():
     built = schema.build(last.settings)
     assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
     assert (built.schedule.peak, built.seed, built.schedule.floor) == (3e-3, 3, 0.0)
-    assert (built.schedule.shape, built.schedule.horizon_steps, built.stop.step) == (
+    assert (built.schedule.shape, built.learning_rate.horizon_steps, built.stop_rule.step) == (
         "1-sqrt", 1600, 1600,
     )  # fmt: skip
 

@@ -284,7 +284,7 @@ def test_a_branch_on_other_data_is_a_line_of_its_own(tmp_path):
     [
         ({"eval.tokens": 1024}, "its runs are validated on unlike text"),
         ({"batch_size": 64}, "its runs have 2 clocks"),
-        ({"stop": "never"}, "run copy-stop=never: stop = 'never' is not allowed"),
+        ({"stop": "never"}, "run copy-stop=never: config.stop = 'never'"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(change, message, tmp_path):

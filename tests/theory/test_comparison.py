@@ -16,7 +16,7 @@ import pytest
 from anytime_jax import schedules
 from anytime_jax.averaging import Uniform
 from anytime_jax.commands import theory_commands
-from anytime_jax.config.fields import Section
+from anytime_jax.config.fields import read
 from anytime_jax.theory import parallel, rates, synthetic_figures
 from anytime_jax.theory.comparison import AVERAGES, ENVELOPE, GRID, advise, compare
 from anytime_jax.theory.risk import excess_risk
@@ -202,7 +202,7 @@ def test_advice_is_the_best_run_and_an_early_length(comparison):
 def figure_config(folder, **changes):
     given = theory_figure.get_config()
     given.update({"out_dir": str(folder), "steps": 400, "select_at": 100, **changes})
-    return Section("config", given.to_dict()).build(synthetic_figures.FigureConfig)
+    return read(synthetic_figures.FigureConfig, given.to_dict())
 
 
 def test_the_figures_are_the_exact_risk(tmp_path):

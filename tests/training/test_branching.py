@@ -179,7 +179,7 @@ def test_a_step_with_a_horizon_of_its_own(trunk, dataset, tmp_path):
     built = small_run.config(
         "x", schedule=given, stop="horizon", branch__from_run="t", branch__step=18
     )
-    assert built.schedule == schedules.wsd(1e-2, start=18, horizon=24, warmup_steps=3)
+    assert built.learning_rate == schedules.wsd(1e-2, start=18, horizon=24, warmup_steps=3)
 
 
 # Going on
@@ -309,7 +309,7 @@ def refusal(run, trunk, dataset, **changes):
           "branch__change": ("optimizer.b2",)}, "schedule.peak was 0.01, is 0.02"),
         ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
         ({"multiple": 0.0}, "needs one of multiple"),
-        ({"branch__change": ("schedule.peek",)}, "no setting of this run or its trunk: did you"),
+        ({"branch__change": ("schedule.peek",)}, "(did you mean schedule.peak?)"),
     ],
 )  # fmt: skip
 def test_what_a_branch_may_not_change(changes, message, trunk, dataset, tmp_path):
@@ -393,7 +393,7 @@ def test_the_schedule_ends_where_the_branch_says():
         )
         for m in (1.0, 4.0)
     }
-    assert {m: x.schedule.horizon_steps for m, x in built.items()} == {1.0: 10, 4.0: 40}
+    assert {m: x.learning_rate.horizon_steps for m, x in built.items()} == {1.0: 10, 4.0: 40}
     assert {m: x.branch_step for m, x in built.items()} == {1.0: 9, 4.0: 36}
     with pytest.raises(InputError, match='horizon = "branch" needs a trunk'):
         small_run.config("x", schedule=WSD)

@@ -98,7 +98,7 @@ def test_the_parts():
     assert one.total == one.least + one.activations
     parts = takes(dataclasses.replace(given, microbatches=2), small_run.mesh(1))
     assert (parts.gradients, parts.least) == (2 * one.parameters, one.least)
-    assert takes(dataclasses.replace(given, averages={}), small_run.mesh(1)).averages == 0
+    assert takes(dataclasses.replace(given, averages=()), small_run.mesh(1)).averages == 0
 
 
 def working(platform="gpu", shape=(1, 1, 1), **changes):

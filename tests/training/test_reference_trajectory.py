@@ -47,7 +47,7 @@ def ours(request, oracle, start):
     program = small_run.program(config, small_run.mesh())
     first = program.init()
     # New buffers for weights and averages alike: the train step donates what it is given.
-    copies = {label: jax.tree.map(jnp.copy, start) for label in config.averages}
+    copies = {label: jax.tree.map(jnp.copy, start) for label in config.averaging_rules}
     opt_state = averaging.replace_averages(first.opt_state, copies)
     state = first._replace(params=jax.tree.map(jnp.copy, start), opt_state=opt_state)
     rows = []
