@@ -1,1 +1,5 @@
-"""The device mesh, the processes of a run, and runtime settings."""
+"""Where a run computes: devices, processes and JAX's settings.
+
+`sharding` places arrays on the device mesh (begin there), `processes` coordinates the processes of
+a multi-host run, `runtime` sets what JAX reads before it looks for devices.
+"""

@@ -1,4 +1,4 @@
-"""How JAX compiles and where it keeps things: set by every door that computes, before devices."""
+"""JAX settings that every command makes before it looks for devices."""
 
 import ctypes
 import os
@@ -13,25 +13,25 @@ _ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # in /dev
 
 
 def configure() -> None:
-    """Sets what must be set before JAX looks for devices."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs compiled by earlier starts
+    """Sets the compilation cache, the dispatch of fake devices and glibc's allocator."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        # Programs under way together would starve each other's collectives of the few real cores.
+        # Programs that run concurrently starve each other's collectives of the few real cores.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if sys.platform == "linux" and not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
-        _keep_memory()
+        _keep_freed_memory()
 
 
-def _keep_memory() -> None:
-    """Keeps freed memory in the process, for the next update to use.
+def _keep_freed_memory() -> None:
+    """Makes glibc keep freed memory for the next update.
 
-    XLA's CPU backend takes its temporary memory anew for every program it runs. Left to itself,
-    glibc gives so large a block back to the kernel each time, which has to clear it again: 2 of 5
-    CPU seconds of the quickstart's update. In the one arena that all threads share, it stays.
+    XLA's CPU backend allocates its temporary memory for every run of a program. By default glibc
+    returns so large a block to the kernel each time, which has to clear it again: 2 of 5 CPU
+    seconds of the quickstart's update. In one arena shared by all threads, it stays.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

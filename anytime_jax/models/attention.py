@@ -1,6 +1,6 @@
 """Rotary position embedding and causal attention.
 
-Legend of shape suffixes: B batch, L length, M length of keys, H heads, K head size.
+Shape suffixes: B batch, L length, M length of keys, H heads, K head size.
 """
 
 import math
@@ -13,18 +13,17 @@ import numpy as np
 from anytime_jax.config.model import Attention, Dtype
 from anytime_jax.models.matmul import mixed_einsum
 
-# Of queries. Two compute 3 of 4 quarters of the scores; four compute 10 of 16 squares and take half
-# as long again to compile, and are no faster on a CPU.
+# Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
+# and take half as long again to compile.
 _BLOCKS = 2
-BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores
+BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores that are computed
 
 
 def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
-    """Returns the cosine and the sine of the rotary angles, float32 of shape 2 x L x K/2.
+    """Returns cosine and sine of the rotary angles, float32 of shape 2 x L x K/2.
 
-    Channel i of the first half of a head and its partner in the second turn by
-    `position * theta^(-2i/K)`. A constant of the program: left to the compiler, they are computed
-    for every element that they turn.
+    Channel i of the first half of a head and its partner in the second are rotated by
+    `position * theta^(-2i/K)`. A NumPy constant: XLA would compute it for every rotated element.
     """
     frequency = theta ** (-np.arange(0, head_size, 2) / head_size)
     angles = np.arange(length)[:, None] * frequency
@@ -32,12 +31,7 @@ def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
 
 
 def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Array:
-    """Returns queries or keys turned by their position, in float32 (half rotation).
-
-    Args:
-      x_BxLxHxK: queries or keys.
-      table_2xLxK: the rows of `rotary_table` at their positions.
-    """
+    """Returns queries or keys rotated by the rows of `rotary_table` at their positions, float32."""
     first, second = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
     cos, sin = table_2xLxK[:, :, None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -52,8 +46,8 @@ def causal_attention(
       q_BxLxHxK: queries.
       k_BxLxHxK: keys.
       v_BxLxHxK: values.
-      dtype: type of the operands of the two products; the softmax is float32.
-      path: "plain", the oracle; "blocks"; or an implementation of
+      dtype: operands of the two products; the softmax is float32.
+      path: "plain" (the reference), "blocks", or an implementation of
         `jax.nn.dot_product_attention`.
     """
     if path == "blocks":
@@ -70,13 +64,12 @@ def causal_attention(
 def _attend_in_blocks(
     q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype
 ) -> jax.Array:
-    """Causal attention, a block of queries at a time to the keys up to the block's end.
+    """Causal attention, each block of queries to the keys up to its end.
 
-    The weights are divided by their sum after the product with the values, where there are fewer
-    numbers to divide.
+    The softmax is normalised after the product with the values, which has fewer elements.
     """
     length = q_BxLxHxK.shape[1]
-    # Heads before positions, once: products of matrices want it so.
+    # Batch dimensions first, once, as matrix products want them.
     q_BxHxLxK, k_BxHxLxK, v_BxHxLxK = (
         y.transpose(0, 2, 1, 3) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
     )
@@ -90,8 +83,8 @@ def _attend_in_blocks(
         )
         scores_BxHxLxM *= 1 / math.sqrt(q_BxHxLxK.shape[-1])
         scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
-        top_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
-        weights_BxHxLxM = jnp.exp(scores_BxHxLxM - top_BxHxLx1)
+        max_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
+        weights_BxHxLxM = jnp.exp(scores_BxHxLxM - max_BxHxLx1)
         out_BxHxLxK = mixed_einsum("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
         outs.append(out_BxHxLxK / weights_BxHxLxM.sum(axis=-1, keepdims=True))
     return jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3)
@@ -105,26 +98,26 @@ def cached_attention(
     start: int | jax.Array,
     dtype: Dtype,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns the attention of tokens to themselves and all before them, and the cache with them.
+    """Returns causal attention of new tokens to the cache and themselves, and the updated cache.
 
-    It is plain in every case: the kernels of `jax.nn.dot_product_attention` would want a mask for
-    the places not filled yet, and are made for more queries than one.
+    Always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for positions
+    not filled yet, and are made for more than one query.
 
     Args:
       q_BxLxHxK: queries of the tokens from position `start`.
-      k_BxLxHxK: keys of the same tokens.
-      v_BxLxHxK: values of the same tokens.
-      cache: "keys" and "values" of shape BxMxHxK, by position; those from `start` are not read.
-      start: tokens before these.
-      dtype: type of the operands of the two products; the softmax is float32.
+      k_BxLxHxK: their keys.
+      v_BxLxHxK: their values.
+      cache: "keys" and "values" of shape BxMxHxK, by position; those from `start` are overwritten.
+      start: number of tokens before these.
+      dtype: operands of the two products; the softmax is float32.
     """
-    length, places = q_BxLxHxK.shape[1], cache["keys"].shape[1]
+    length, capacity = q_BxLxHxK.shape[1], cache["keys"].shape[1]
     cache = {
         "keys": _write(cache["keys"], k_BxLxHxK, start),
         "values": _write(cache["values"], v_BxLxHxK, start),
     }
     k_BxMxHxK, v_BxMxHxK = (cache[name].astype(jnp.float32) for name in ("keys", "values"))
-    causal_LxM = jnp.arange(places) <= start + jnp.arange(length)[:, None]
+    causal_LxM = jnp.arange(capacity) <= start + jnp.arange(length)[:, None]
     return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, dtype), cache
 
 
@@ -140,7 +133,7 @@ def _attend(
     visible_LxM: jax.Array,
     dtype: Dtype,
 ) -> jax.Array:
-    """Softmax attention to the keys that each query may see."""
+    """Softmax attention to the visible keys."""
     scores_BxHxLxM = mixed_einsum("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
     scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
     scores_BxHxLxM = jnp.where(visible_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)

@@ -1,12 +1,12 @@
-"""The decoder: OLMo-shaped as the paper trains it, or OLMo-2-shaped by configuration.
+"""Decoder-only transformer: OLMo as the paper trains it, or OLMo-2 by configuration.
 
-The only room that knows Flax. Outside, parameters are a plain dict of float32 arrays:
+The only module that uses Flax. Outside, parameters are a plain dict of float32 arrays:
 
     {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
 
 with every leaf of "blocks" stacked over layers, whether the layers run in a loop or unrolled.
 
-Legend of shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
+Shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
 H heads, K head size, F MLP width, V rows of the embedding, N layers.
 
 Source: the paper's "Architecture and Dataset", and the OLMo code it is based on.
@@ -20,22 +20,18 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from anytime_jax.config.model import (
-    Attention,
-    ModelConfig,
-)
+from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
 from anytime_jax.models.matmul import mixed_einsum
 
 Params = dict[str, Any]
-# Keys and values of the tokens so far: {"keys", "values"}, each NxBxMxHxK.
-Cache = dict[str, jax.Array]
+Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
 
-_STREAM = ("batch", None, None)  # the axes of the residual stream
+_RESIDUAL_AXES = ("batch", None, None)
 
-# What each axis of a parameter is, by the parameter's name: the placement rule reads this. Leaves
-# inside "blocks" have the axis "layers" in front. A name that is not here is a small vector.
+# Axis names by parameter name, for `sharding.tree_shardings`. Leaves of "blocks" have the axis of
+# layers in front. Other parameters are small vectors, which are replicated.
 PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocabulary", "width"),
     "qkv": ("width", None, "heads"),
@@ -46,9 +42,9 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
 }
 
 
-@functools.partial(jax.jit, static_argnums=0)  # traced once for all who ask
+@functools.partial(jax.jit, static_argnums=0)  # to trace it once
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
-    """Returns freshly initialised float32 parameters, the same on any layout of devices."""
+    """Returns initial float32 parameters, the same on any layout of devices."""
     return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
 
 
@@ -58,17 +54,7 @@ def apply(
     tokens_BxL: jax.Array,
     constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
-    """Returns the next-token logits.
-
-    Args:
-      config: shape and arithmetic.
-      params: as `init_params` makes them.
-      tokens_BxL: integer token ids, of any length up to what memory holds.
-      constrain: says where arrays lie on the devices.
-
-    Returns:
-      float32 logits_BxLxV.
-    """
+    """Returns the next-token logits, float32 of shape BxLxV, for token ids of any length."""
     return _logits(config, params, hidden(config, params, tokens_BxL, constrain))
 
 
@@ -78,13 +64,9 @@ def hidden(
     tokens_BxL: jax.Array,
     constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
-    """Returns what the head is multiplied with: the residual stream after the final norm.
+    """Returns the residual stream after the final norm, float32 of shape BxLxD.
 
-    For a loss that is to make the logits itself, a block at a time. The arguments are those of
-    `apply`.
-
-    Returns:
-      float32 hidden_BxLxD.
+    The input of the head, for a loss that computes the logits a block at a time.
     """
     hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
     return cast(jax.Array, hidden_BxLxD)
@@ -93,8 +75,8 @@ def hidden(
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     """Returns an empty cache for `batch` texts of at most `length` tokens.
 
-    Keys and values are kept in the type of the products' operands, to which the products would
-    round them anyway: a cache in 16 bits takes half the memory and gives the same numbers.
+    Keys and values have the type of the products' operands, to which they would be rounded anyway:
+    16 bits halve the memory and give the same results.
     """
     shape = (config.layers, batch, length, config.heads, config.head_size)
     return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
@@ -107,25 +89,21 @@ def decode(
     tokens_BxL: jax.Array,
     position: int | jax.Array,
 ) -> tuple[jax.Array, Cache]:
-    """Returns the next-token logits of tokens that follow those in the cache.
+    """Returns the next-token logits of tokens that follow those in the cache, and the new cache.
 
-    Made to be jitted with the cache donated: a prompt whole, then token by token, takes two
-    programs. Tokens that only fill up the end of a prompt do no harm: the ones decoded later at
-    their positions replace them, and nothing before sees them.
+    The logits, float32 of shape BxLxV, equal those of `apply` on the whole texts. Jit it with the
+    cache donated: a whole prompt, then single tokens, take two programs. A prompt may be padded at
+    its end: tokens decoded later at those positions replace the padding, and none before sees it.
 
     Args:
       config: shape and arithmetic.
-      params: as `init_params` makes them.
-      cache: from `init_cache`, or of the tokens before; what it holds from `position` is not read.
-      tokens_BxL: integer token ids; `position + L` may not exceed the length of the cache.
-      position: tokens before these, the same number in every row.
-
-    Returns:
-      float32 logits_BxLxV, equal to those of `apply` on the whole texts, and the cache with these
-      tokens in it.
+      params: from `init_params` or training.
+      cache: from `init_cache` or the last call; its contents from `position` on are not read.
+      tokens_BxL: token ids; `position + L` must not exceed the length of the cache.
+      position: number of tokens before these, the same in every row.
     """
-    found = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
-    hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], found)
+    output = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
+    hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], output)
     return _logits(config, params, hidden_BxLxD), cache
 
 
@@ -135,13 +113,13 @@ def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax
 
 @functools.lru_cache
 def param_shapes(config: ModelConfig) -> Params:
-    """Returns the parameters' shapes and types, without making any; one tree for all who ask."""
+    """Returns the parameters' shapes and types; callers share one tree."""
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
 @functools.lru_cache
 def count_params(config: ModelConfig) -> dict[str, int]:
-    """Returns the number of parameters in the block matrices, in the head, and in all."""
+    """Returns the number of parameters: in the block matrices, in the head and in all."""
     shapes = param_shapes(config)
     matrices = [shapes["blocks"][n] for n in ("qkv", "attn_out", "mlp_in", "mlp_out")]
     return {
@@ -152,11 +130,11 @@ def count_params(config: ModelConfig) -> dict[str, int]:
 
 
 def resolve_attention(config: ModelConfig, platform: str | None = None) -> Attention:
-    """Returns the attention path to use: the one asked for, or the fastest known for the platform.
+    """Returns the configured attention path; for "auto", the fastest known for the platform.
 
-    The platform is JAX's own unless it is given. On CPU the gradient of
-    `jax.nn.dot_product_attention` takes twice the time of the plain einsum, blocks take half of it;
-    cuDNN's flash attention needs 16-bit operands and heads of at most 128, in eights.
+    The default platform is JAX's. On CPU the gradient of `jax.nn.dot_product_attention` takes twice
+    the time of the plain einsum, and blocks half of it. cuDNN's flash attention needs 16-bit
+    operands and a head size of at most 128, divisible by 8.
     """
     if config.attention != "auto":
         return config.attention
@@ -168,7 +146,7 @@ def resolve_attention(config: ModelConfig, platform: str | None = None) -> Atten
 
 
 class Decoder(nn.Module):
-    """Embedding, N blocks, final norm; and the head, whose product is the caller's."""
+    """Embedding, N blocks and final norm; also holds the head, which the caller applies."""
 
     config: ModelConfig
     constrain: ShardingConstraint = UNCONSTRAINED
@@ -177,14 +155,14 @@ class Decoder(nn.Module):
     def __call__(
         self, tokens_BxL: jax.Array, cache: Cache | None = None, position: int | jax.Array = 0
     ) -> tuple[jax.Array, Cache | None]:
-        """Returns float32 hidden_BxLxD, and the cache with these tokens if one is given."""
+        """Returns float32 hidden_BxLxD and the updated cache, if any."""
         cfg = self.config
         sigma = _embedding_sigma(cfg)
         shape = (cfg.embedding_rows, cfg.width)
         embedding_VxD = self.param("embedding", _truncated_normal(sigma), shape)
-        # Whole along its width, so that rows are looked up where the tokens are.
+        # Not split along the width, so that rows are looked up where the tokens are.
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
-        x_BxLxD = self.constrain(table_VxD[tokens_BxL], _STREAM)
+        x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
         self.param("head", _truncated_normal(sigma), shape[::-1])
         return _norm(cfg, "final_norm")(x_BxLxD), cache
@@ -207,7 +185,7 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to the residual stream, which stays float32."""
+    """Attention and MLP, each added to the float32 residual stream."""
 
     config: ModelConfig
     constrain: ShardingConstraint
@@ -217,10 +195,7 @@ class Block(nn.Module):
     def __call__(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
-        """Returns the residual stream after block number `layer` (from 0), and its cache to stack.
-
-        There is none where whole sequences are seen at once, as in training.
-        """
+        """Returns the residual stream after block `layer`, from 0, and its cache if decoding."""
         cfg = self.config
         attn_norm, mlp_norm = _norm(cfg, "attn_norm"), _norm(cfg, "mlp_norm")
         if cfg.architecture == "olmo":
@@ -231,7 +206,7 @@ class Block(nn.Module):
             attended_BxLxD, cache = self._attend(x_BxLxD, layer, cache)
             x_BxLxD += attn_norm(attended_BxLxD)
             x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
-        return self.constrain(x_BxLxD, _STREAM), cache
+        return self.constrain(x_BxLxD, _RESIDUAL_AXES), cache
 
     def _attend(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
@@ -240,7 +215,7 @@ class Block(nn.Module):
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
         qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
-        # Split, not indexed: the gradient of a split is one array, not a sum of padded ones.
+        # The gradient of a split is one array; that of indexing, a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
         q_BxLxD = _norm(cfg, "q_norm")(q_BxLxD)
@@ -248,8 +223,8 @@ class Block(nn.Module):
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
-        places = L if cache is None else cache["keys"].shape[1]
-        table_2xMxK = rotary_table(places, cfg.head_size, cfg.rope_theta)
+        positions = L if cache is None else cache["keys"].shape[1]
+        table_2xMxK = rotary_table(positions, cfg.head_size, cfg.rope_theta)
         table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
         q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
@@ -279,14 +254,14 @@ class Block(nn.Module):
 def _gelu(x: jax.Array) -> jax.Array:
     """The exact GELU, by the error function.
 
-    JAX's own takes the complement, for digits of results near 0 that no sum keeps, and XLA computes
-    that by two formulas, everywhere.
+    `jax.nn.gelu` uses erfc, for digits of results near 0 that no sum keeps, and XLA evaluates both
+    formulas of erfc for every element.
     """
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 def _norm(config: ModelConfig, name: str) -> nn.Module:
-    """The norm over the last axis, float32: with a scale and no bias."""
+    """Float32 norm over the last axis, with a scale and no bias."""
     if config.architecture == "olmo":
         return nn.LayerNorm(
             epsilon=config.norm_epsilon, use_bias=False, use_fast_variance=False, name=name
@@ -295,7 +270,7 @@ def _norm(config: ModelConfig, name: str) -> nn.Module:
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
-    """A normal cut at three sigma, sigma being the standard deviation before the cut."""
+    """Normal truncated at three sigma, the standard deviation before truncation."""
     unit = nn.initializers.truncated_normal(1.0, lower=-3.0, upper=3.0)
     return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
 
@@ -306,12 +281,12 @@ def _embedding_sigma(config: ModelConfig) -> float:
 
 
 def _inward(config: ModelConfig) -> nn.initializers.Initializer:
-    """For matrices that read the residual stream: the same sigma as the embedding."""
+    """For matrices that read the residual stream: the embedding's sigma."""
     return _truncated_normal(_embedding_sigma(config))
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
-    """For matrices that write to the residual stream: OLMo narrows them with depth."""
+    """For matrices that write to the residual stream: OLMo's sigma decreases with depth."""
     if config.architecture == "olmo":
         return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
     return _truncated_normal(0.02)

@@ -6,8 +6,8 @@ from typing import Any
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.models.decoder import count_params
 
-# Dense bfloat16 matrix-product peaks in FLOP/s per device, from the makers' data sheets, by words
-# of `jax.Device.device_kind`. The first entry whose words all stand in it, whole, is the device.
+# Dense bfloat16 peaks in FLOP/s per device, from the makers' data sheets. The first entry whose
+# words are all words of `jax.Device.device_kind` is the device.
 PEAK_FLOPS = {
     "gb200": 2500e12,
     "b200": 2250e12,
@@ -29,7 +29,7 @@ PEAK_FLOPS = {
     "tpu v3": 61.5e12,  # a core: half a chip
     "tpu v2": 22.5e12,  # a core: half a chip
 }
-_PARTIAL = {"mig", "lite"}  # words that make a device less than what its other words say
+_PARTIAL = {"mig", "lite"}  # words of a device smaller than the entry without them
 
 
 def flops_per_token(config: ModelConfig) -> int:
@@ -37,8 +37,8 @@ def flops_per_token(config: ModelConfig) -> int:
 
         6 * N + 12 * layers * width * length
 
-    with N the parameters of the block and head matrices. The embedding is a lookup and not counted;
-    attention is not halved for being causal.
+    where N counts the block and head matrices, not the embedding, which is a lookup. Attention is
+    not halved for being causal.
     """
     params = count_params(config)
     attention = 12 * config.layers * config.width * config.length
@@ -46,7 +46,7 @@ def flops_per_token(config: ModelConfig) -> int:
 
 
 def peak_flops(device: Any) -> float | None:
-    """Returns a device's bfloat16 peak in FLOP/s; None where it is unknown, as for a CPU."""
+    """Returns a device's bfloat16 peak in FLOP/s; None if unknown, as for a CPU."""
     words = set(re.findall(r"[a-z0-9]+", device.device_kind.lower()))
     for name, peak in PEAK_FLOPS.items():
         known = set(name.split())

@@ -1,6 +1,6 @@
-"""Token cross-entropy: of logits, or of what the head makes them from, without all the logits.
+"""Token cross-entropy, from logits or from hidden states without storing all logits.
 
-Legend of shape suffixes: B batch, L length, D width, V rows of the embedding, S shards of the
+Shape suffixes: B batch, L length, D width, V rows of the embedding, S shards of the
 batch, N blocks, R rows of a block.
 """
 
@@ -14,7 +14,7 @@ from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.models.matmul import mixed_einsum
 
-# Logits in memory at once, on each device: what a CPU's cache holds, 1 GB elsewhere.
+# Logits of a block on each device: what fits into a CPU's cache, 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}
 _LOGITS_ELSEWHERE = 2**28
 
@@ -22,11 +22,7 @@ _LOGITS_ELSEWHERE = 2**28
 def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
     """Returns the cross-entropy of each token in nats, float32 of shape BxL.
 
-    The softmax runs over every row of the embedding, padding rows included.
-
-    Args:
-      logits_BxLxV: float32 logits.
-      targets_BxL: integer ids of the tokens to predict.
+    The softmax includes the padding rows of the embedding.
 
     Source: the paper's "Architecture and Dataset" (no z-loss).
     """
@@ -40,24 +36,22 @@ def token_losses_from_hidden(
     dtype: Dtype,
     constrain: ShardingConstraint,
 ) -> jax.Array:
-    """Returns the cross-entropy of each token in nats, float32 of shape BxL.
-
-    The logits are made block by block: all of them never are in memory at once.
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL, a block at a time.
 
     Args:
-      hidden_BxLxD: what the head is multiplied with (`model.hidden`).
+      hidden_BxLxD: hidden states before the head (`decoder.hidden`).
       head_DxV: the head.
       targets_BxL: integer ids of the tokens to predict.
-      dtype: type of the operands of the product.
-      constrain: says where arrays lie on the devices.
+      dtype: operands of the product.
+      constrain: sharding of the logits.
     """
 
-    def one(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def block_losses(block: tuple[jax.Array, jax.Array]) -> jax.Array:
         hidden_SxRxLxD, targets_SxRxL = block
         return token_losses(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
 
     blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain.batch_shards)
-    return _in_rows(jax.lax.map(one, blocks))
+    return _unblock(jax.lax.map(block_losses, blocks))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -70,31 +64,24 @@ def mean_loss_from_hidden(
 ) -> jax.Array:
     """Mean of `token_losses_from_hidden`, with a gradient that computes no logits twice.
 
-    The gradient of a mean is known but for a factor as soon as a block's logits are: both are made
-    in one pass over the blocks. Every shard of the batch adds up its own gradient of the head; they
-    meet once, at the end.
-
-    Args:
-      hidden_BxLxD: what the head is multiplied with (`model.hidden`).
-      head_DxV: the head.
-      targets_BxL: integer ids of the tokens to predict.
-      dtype: type of the operands of the products.
-      constrain: says where arrays lie on the devices.
+    The gradient of a mean is known up to a factor as soon as a block's logits are, so one pass over
+    the blocks computes both. Every shard of the batch sums its own gradient of the head; the shards
+    are summed once, at the end.
     """
     return token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
 
 
 def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
-    """Returns of how many rows of a batch a device has the logits in memory at once.
+    """Returns the number of rows in a block of logits, a divisor of the device's `rows`.
 
     Args:
-      rows: of the batch, on the device; the result divides it.
-      length: tokens of a row.
+      rows: rows of the batch on a device.
+      length: tokens in a row.
       vocabulary: logits of a token.
-      platform: what the device is: "cpu", "gpu" or "tpu".
+      platform: "cpu", "gpu" or "tpu".
     """
-    most = _LOGITS.get(platform, _LOGITS_ELSEWHERE) // (length * vocabulary)
-    return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= max(most, 1))
+    limit = max(_LOGITS.get(platform, _LOGITS_ELSEWHERE) // (length * vocabulary), 1)
+    return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= limit)
 
 
 def _mean_loss_forward(
@@ -104,13 +91,13 @@ def _mean_loss_forward(
     dtype: Dtype,
     constrain: ShardingConstraint,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    def add(
+    def add_block(
         dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         hidden_SxRxLxD, targets_SxRxL = block
         logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
-        share = 1 / targets_BxL.size
-        losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, share)
+        token_weight = 1 / targets_BxL.size
+        losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, token_weight)
         dhead_SxDxV += mixed_einsum("srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, dtype)
         dhead_SxDxV = constrain(dhead_SxDxV, ("batch", None, "vocabulary"))
         dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, dtype)
@@ -119,8 +106,8 @@ def _mean_loss_forward(
     shards = constrain.batch_shards
     zero_SxDxV = jnp.zeros((shards, *head_DxV.shape), jnp.float32)
     blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, shards)
-    dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add, zero_SxDxV, blocks)
-    return losses.mean(), (_in_rows(dhidden), dhead_SxDxV.sum(axis=0))
+    dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add_block, zero_SxDxV, blocks)
+    return losses.mean(), (_unblock(dhidden), dhead_SxDxV.sum(axis=0))
 
 
 def _mean_loss_backward(
@@ -144,35 +131,35 @@ def _logits(
 
 
 def _with_gradient(
-    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, share: float
+    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The loss of every token, and its gradient by the logits, times the token's share."""
-    top_SxRxL = logits_SxRxLxV.max(axis=-1)
-    weights_SxRxLxV = jnp.exp(logits_SxRxLxV - top_SxRxL[..., None])
+    """The loss of every token, and its gradient with respect to the logits times its weight."""
+    max_SxRxL = logits_SxRxLxV.max(axis=-1)
+    weights_SxRxLxV = jnp.exp(logits_SxRxLxV - max_SxRxL[..., None])
     sum_SxRxL = weights_SxRxLxV.sum(axis=-1)
     target_SxRxL = jnp.take_along_axis(logits_SxRxLxV, targets_SxRxL[..., None], axis=-1)[..., 0]
-    losses_SxRxL = top_SxRxL + jnp.log(sum_SxRxL) - target_SxRxL
-    hit_SxRxLxV = jnp.arange(logits_SxRxLxV.shape[-1]) == targets_SxRxL[..., None]
-    grad_SxRxLxV = weights_SxRxLxV * (share / sum_SxRxL)[..., None]
-    return losses_SxRxL, jnp.where(hit_SxRxLxV, grad_SxRxLxV - share, grad_SxRxLxV)
+    losses_SxRxL = max_SxRxL + jnp.log(sum_SxRxL) - target_SxRxL
+    is_target_SxRxLxV = jnp.arange(logits_SxRxLxV.shape[-1]) == targets_SxRxL[..., None]
+    grad_SxRxLxV = weights_SxRxLxV * (token_weight / sum_SxRxL)[..., None]
+    return losses_SxRxL, jnp.where(is_target_SxRxLxV, grad_SxRxLxV - token_weight, grad_SxRxLxV)
 
 
 def _blocks(
     hidden_BxLxD: jax.Array, head_DxV: jax.Array, targets_BxL: jax.Array, shards: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Hidden states and targets as NxSxRxL: every shard keeps its rows, and has R at a time."""
+    """Hidden states and targets as NxSxRxL: N blocks of R rows of each shard."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
-    own = B // shards
-    rows = rows_per_block(own, L, V, jax.default_backend())
+    shard_rows = B // shards
+    rows = rows_per_block(shard_rows, L, V, jax.default_backend())
 
     def split(x_BxLx_: jax.Array) -> jax.Array:
-        x_SxNxRxLx_ = x_BxLx_.reshape(shards, own // rows, rows, *x_BxLx_.shape[1:])
+        x_SxNxRxLx_ = x_BxLx_.reshape(shards, shard_rows // rows, rows, *x_BxLx_.shape[1:])
         return x_SxNxRxLx_.swapaxes(0, 1)
 
     return split(hidden_BxLxD), split(targets_BxL)
 
 
-def _in_rows(x_NxSxRxLx_: jax.Array) -> jax.Array:
-    """Puts the rows of `_blocks` back in their order."""
+def _unblock(x_NxSxRxLx_: jax.Array) -> jax.Array:
+    """Restores the order of rows before `_blocks`."""
     N, S, R = x_NxSxRxLx_.shape[:3]
     return x_NxSxRxLx_.swapaxes(0, 1).reshape(N * S * R, *x_NxSxRxLx_.shape[3:])

@@ -1,7 +1,7 @@
-"""Validation loss of the live weights and of every average, over the same windows.
+"""Validation loss of the live weights and of every average, on the same windows.
 
-One pass over the windows serves all that is in device memory. A tree that is kept in host memory
-comes to the device for a pass of its own, so that no two of them are there together.
+One pass over the windows evaluates all trees in device memory. A tree in host memory is copied to
+the device for a pass of its own, so that no two of them are there together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +20,24 @@ from anytime_jax.models import decoder
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
     """Returns the live weights and every average by label, in the order of their numbers."""
-    trees = averaging.averages(state.opt_state)
-    # JAX sorts the keys of a dict by letters; people want f6.25 before f100.
-    ordered = sorted(trees, key=averaging.label_order)
-    return {averaging.LIVE: state.params, **{label: trees[label] for label in ordered}}
+    averages = averaging.averages(state.opt_state)
+    # JAX sorts the keys of a dict as strings, f100 before f6.25.
+    labels = sorted(averages, key=averaging.label_order)
+    return {averaging.LIVE: state.params, **{label: averages[label] for label in labels}}
 
 
 class Evaluator:
-    """Evaluates weight trees on the first windows of the validation split, the same every time."""
+    """Evaluates weight trees on the first windows of the validation split.
+
+    Args:
+      eval_step: sum of the token losses of a batch (`step.Program.eval_step`). Where it returns an
+        array, with one loss for each of several runs, so do the results.
+      windows: the validation split, in stored order and repeating.
+      length: tokens predicted in a window.
+      count: number of windows to use.
+      batch_size: windows in a batch.
+      mesh: the device mesh.
+    """
 
     def __init__(
         self,
@@ -38,16 +48,6 @@ class Evaluator:
         batch_size: int,
         mesh: Mesh,
     ):
-        """Prepares an evaluation.
-
-        Args:
-          eval_step: sum of the token losses of a batch (`step.Program.eval_step`).
-          windows: the validation split, in stored order and repeating.
-          length: tokens predicted in a window.
-          count: number of windows to use.
-          batch_size: windows evaluated at once.
-          mesh: the device mesh.
-        """
         self._eval_step = eval_step
         self._windows = windows
         self._length = length
@@ -57,36 +57,36 @@ class Evaluator:
 
     def __call__(
         self, state: TrainState, interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
+    ) -> dict[str, Any] | None:
         """Returns the mean token loss in nats of the live weights and every average, by label.
 
-        Args:
-          state: what to evaluate.
-          interrupted: asked between batches; once true, the evaluation ends and returns None.
+        `interrupted` is called before every batch; once it is true, the result is None.
         """
         return self.losses(weight_trees(state), interrupted)
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, Any] | None:
-        """Returns the mean token loss in nats of each weight tree; None once `interrupted`.
-
-        Where `eval_step` gives arrays, one loss for each of several runs, so does this.
-        """
-        away = [label for label, tree in trees.items() if _is_away(tree)]
-        here = {label: tree for label, tree in trees.items() if label not in away}
-        found: dict[str, Any] = {}
-        for part in [here] * bool(here) + [{label: trees[label]} for label in away]:
-            losses = self._losses(sharding.to_device_memory(part), interrupted)
-            if losses is None:
+        """Returns the mean token loss in nats of each tree, None once `interrupted`."""
+        on_host = {
+            label: tree
+            for label, tree in trees.items()
+            if any(map(sharding.is_in_host_memory, jax.tree.leaves(tree)))
+        }
+        on_device = {label: tree for label, tree in trees.items() if label not in on_host}
+        passes = [on_device] if on_device else []
+        passes += [{label: tree} for label, tree in on_host.items()]
+        losses: dict[str, Any] = {}
+        for group in passes:
+            group_losses = self._one_pass(sharding.to_device_memory(group), interrupted)
+            if group_losses is None:
                 return None
-            found |= losses
-        return {label: found[label] for label in trees}
+            losses |= group_losses
+        return {label: losses[label] for label in trees}
 
-    def _losses(
+    def _one_pass(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """What `losses` does, of trees in device memory, in one pass."""
         sums: list[dict[str, Any]] = []
         for tokens, weights in self._batches():
             if interrupted():
@@ -94,10 +94,10 @@ class Evaluator:
             sums.append({k: self._eval_step(tree, tokens, weights) for k, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
-                sums[-2] = {label: np.asarray(part) for label, part in sums[-2].items()}
+                sums[-2] = {label: np.asarray(value) for label, value in sums[-2].items()}
         tokens = self._count * self._length
         return {
-            label: np.sum([part[label] for part in sums], axis=0, dtype=np.float64) / tokens
+            label: np.sum([batch[label] for batch in sums], axis=0, dtype=np.float64) / tokens
             for label in trees
         }
 
@@ -105,14 +105,10 @@ class Evaluator:
         size = self._batch_size
         rows = sharding.local_rows(self._mesh, size)
         for start in range(0, self._count, size):
-            # The last batch is filled up with windows that weigh nothing.
+            # The last batch is filled up with windows of weight zero.
             weights = (np.arange(start, start + size) < self._count).astype(np.float32)
             tokens = self._windows.batch(start, size, rows)
             yield (
                 sharding.put_batch(self._mesh, tokens, size),
                 sharding.put_batch(self._mesh, weights[rows], size),
             )
-
-
-def _is_away(tree: decoder.Params) -> bool:
-    return any(map(sharding.is_in_host_memory, jax.tree.leaves(tree)))
