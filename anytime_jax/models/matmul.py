@@ -10,18 +10,7 @@ from anytime_jax.config.model import Dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
-
-    The gradient is two einsums of the same kind. JAX's own rule would multiply the float32
-    cotangent with a 16-bit operand, which is slow, or round weight gradients to 16 bits.
-
-    Args:
-      spec: einsum in which every index is in at least two of the three terms.
-      x: first operand, float32.
-      y: second operand, float32.
-      dtype: type of both operands as they are multiplied.
-    """
+def _mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
     return _forward(spec, x, y, dtype)[0]
 
 
@@ -43,7 +32,22 @@ def _backward(
     return dx, dy
 
 
-mixed_einsum.defvjp(_forward, _backward)
+_mixed_einsum.defvjp(_forward, _backward)
+
+
+def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
+    """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
+
+    The gradient is two einsums of the same kind. JAX's own rule would multiply the float32
+    cotangent with a 16-bit operand, which is slow, or round weight gradients to 16 bits.
+
+    Args:
+      spec: einsum in which every index is in at least two of the three terms.
+      x: first operand, float32.
+      y: second operand, float32.
+      dtype: type of both operands as they are multiplied.
+    """
+    return _mixed_einsum(spec, x, y, dtype)
 
 
 def _round(x: jax.Array, dtype: Dtype) -> jax.Array:

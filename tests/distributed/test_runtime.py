@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-# Prints the page faults of 12 runs of a program with 64 MB of temporary memory.
+# Prints the median page faults of a run of a program with 64 MB of temporary memory.
 PROGRAM = """
-import resource, sys
+import resource, statistics, sys
 import jax, jax.numpy as jnp
 from anytime_jax.distributed import runtime
 
@@ -20,11 +20,12 @@ def program(x):
     return jnp.sin(x[:, None] + x) @ jnp.ones((4096, 16))
 
 x = jnp.arange(4096.0)
-for i in range(18):
-    if i == 6:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+faults = []
+for _ in range(25):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     jax.block_until_ready(program(x))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(int(statistics.median(faults)))
 """
 
 
@@ -39,11 +40,10 @@ def page_faults(*arguments):
 def test_configure_keeps_temporary_memory_between_runs():
     """By default every run clears its memory anew, a third of an update's time on a CPU.
 
-    On a busy machine a run may start before the last one has freed its memory, and take a second
-    block of 64 MB: once or twice in 12 runs, not every time.
+    The median run counts. On a busy machine a run may start before the last one has freed its
+    memory, or find it fragmented, and take another 64 MB.
     """
     pages = 4096 * 4096 * 4 // os.sysconf("SC_PAGE_SIZE")
-    by_default = page_faults()
-    if by_default < 9 * pages:
+    if page_faults() < pages / 2:
         pytest.skip("memory is kept by default: another malloc, or huge pages")
-    assert page_faults("configure") < 3 * pages
+    assert page_faults("configure") < pages / 10
