@@ -131,7 +131,7 @@ def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
     """By some of its runs, at different steps, beside one that is finished."""
     first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
     calls = iter(range(100))
-    ended = train(first, dataset, interrupted=lambda: next(calls) > 7)
+    ended = train(first, dataset, interrupted=lambda: next(calls) > 2)
     assert {how.reason for how in ended} == {"interrupted"}
     assert 0 < ended[0].step < 5
     later = [member(tmp_path / name, dataset, **changes) for name, changes in RUNS.items()]
