@@ -9,7 +9,7 @@ run by itself to the rounding of sums in another order.
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +24,10 @@ from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
+from anytime_jax.training.batches import Batch
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.optimizer import Hyperparameters
-from anytime_jax.training.run import Batch, ReadBatches
 from anytime_jax.training.step import Metrics, Program, TrainState
-
-_CACHED_BATCHES = 64  # the latest that were read, for the runs that are at the same sample
 
 
 class SingleProgram:
@@ -134,29 +132,6 @@ def _make_evaluator(
     length = config.model.length
     windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
     return Evaluator(eval_step, windows, length, config.eval_windows, config.eval.batch_size, mesh)
-
-
-def share_batches(dataset: DatasetInfo) -> ReadBatches:
-    """Returns a `ReadBatches` for all runs of a fleet: the same windows are read once."""
-
-    @functools.cache
-    def order(seed: int, repeat: bool, length: int) -> Windows:
-        return Windows(dataset, "train", length=length, seed=seed, repeat=repeat)
-
-    @functools.lru_cache(maxsize=_CACHED_BATCHES)
-    def batch(windows: Windows, samples: int, batch_size: int) -> np.ndarray:
-        return windows.batch(samples, batch_size)
-
-    def read(
-        config: Config, dataset: DatasetInfo, samples: int, batch_size: int, rows: slice
-    ) -> Iterator[np.ndarray]:
-        del dataset
-        windows = order(config.data.seed, config.data.repeat, config.model.length)
-        while True:
-            yield batch(windows, samples, batch_size)[rows]
-            samples += batch_size
-
-    return read
 
 
 def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:

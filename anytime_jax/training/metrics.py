@@ -1,4 +1,4 @@
-"""What is measured while training: the meter between device and host, and the writers.
+"""Metrics of a run on the host: the meter that reads them, and the writers that record them.
 
 Every number is written once per step and name: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
@@ -6,13 +6,12 @@ Every number is written once per step and name: `train/loss`, `train/grad_norm`,
 """
 
 import collections
-import contextlib
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,103 +24,101 @@ from anytime_jax.training.step import Metrics
 # the device busy, few enough that batches do not pile up in its memory.
 AHEAD = 4
 
-# What a row holds of an update's metrics: the mean over the updates that were made since the last
-# row, or for these the value at the row's own update. All else is for the loop alone.
+# A row has the mean of some metrics over the updates since the last row, skipped ones left out, and
+# the last value of others. The rest of the metrics are for the training loop alone.
 _MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
 
-class Meter:
-    """Turns the metrics of updates into rows without holding the device up.
+class Measurement(NamedTuple):
+    """The metrics of an update, once they are on the host.
 
-    The loop pushes the metrics of each update as device arrays. They land on the host `AHEAD`
-    updates later, when reading them costs no wait.
+    Attributes:
+      step: number of the update.
+      metrics: its metrics.
+      row: values to record at this step, where a row is due.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    row: dict[str, float] | None
+
+
+class Meter:
+    """Brings the metrics of updates to the host without holding the device up.
+
+    The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates later,
+    when that costs no wait.
     """
 
     def __init__(
         self,
         every: int,
-        landed: Callable[[int, dict[str, float]], None],
-        emit: Callable[[int, dict[str, float]], None],
         tokens: Callable[[int], int],
         peak_tokens_per_s: float | None,
         interval: Mapping[str, list[float]] | None = None,
     ):
-        """Starts a meter.
+        """Initializes the meter.
 
         Args:
           every: distance between rows, in updates.
-          landed: called with the step and the metrics of every update, in order; what it raises
-            comes out of the call that made the update land.
-          emit: called with the step and the values of each row, in order.
           tokens: tokens seen after so many updates.
           peak_tokens_per_s: tokens per second at full use of the devices; None if unknown.
           interval: values of the updates since the last row, as `interval` of the meter of a saved
-            run gave them: a resumed run then writes the same means.
+            run: a resumed run then writes the same means.
         """
         self._every = every
-        self._landed = landed
-        self._emit = emit
         self._tokens = tokens
         self._peak_tokens_per_s = peak_tokens_per_s
-        self._flying: collections.deque[tuple[int, Metrics]] = collections.deque()
+        self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._interval = {name: list(values) for name, values in (interval or {}).items()}
         self._timed_tokens = 0
         self._seconds = 0.0
-        self._since: float | None = None
+        self._clock: float | None = None  # when `_seconds` was last brought up to date
 
-    def push(self, step: int, metrics: Metrics) -> None:
-        """Takes the metrics of an update that was just dispatched."""
-        self._flying.append((step, metrics))
-        if self._since is None:
-            self.drain()  # the first update compiles: the clock starts when it is done
-        while len(self._flying) > AHEAD:
-            self._land()
+    def push(self, step: int, metrics: Metrics) -> list[Measurement]:
+        """Adds an update that was just dispatched; returns those whose metrics are due."""
+        self._pending.append((step, metrics))
+        # The first update compiles: the clock starts when it is done.
+        return self._read(down_to=0 if self._clock is None else AHEAD)
 
-    def drain(self) -> None:
-        """Waits for every update under way."""
-        while self._flying:
-            self._land()
+    def pause(self) -> list[Measurement]:
+        """Waits for all updates and returns the rest of them; stops the clock until `resume`."""
+        measurements = self._read(down_to=0)
+        self._advance_clock()
+        return measurements
+
+    def resume(self) -> None:
+        """Starts the clock again."""
+        self._clock = time.perf_counter()
 
     @property
     def interval(self) -> dict[str, list[float]]:
-        """Values of the updates since the last row; complete after `drain`."""
+        """Values of the updates since the last row; complete after `pause`."""
         return {name: list(values) for name, values in self._interval.items()}
 
-    def pause(self) -> None:
-        """Drains, and leaves the time until `resume` out of the speed."""
-        self.drain()
-        self._read_clock()
+    def _read(self, down_to: int) -> list[Measurement]:
+        measurements = []
+        while len(self._pending) > down_to:
+            measurements.append(self._read_oldest())
+        return measurements
 
-    def resume(self) -> None:
-        """Lets the clock run again."""
-        self._since = time.perf_counter()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pauses while what is inside runs."""
-        self.pause()
-        yield
-        self.resume()
-
-    def _land(self) -> None:
-        step, metrics = self._flying.popleft()
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        self._landed(step, values)
-        if not values["consecutive_skips"]:  # a bad update is not made: its loss may be no number
+    def _read_oldest(self) -> Measurement:
+        step, on_device = self._pending.popleft()
+        metrics = {name: float(value) for name, value in jax.device_get(on_device).items()}
+        if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
             for name in _MEANS:
-                self._interval.setdefault(name, []).append(values[name])
-        if self._since is None:
-            self._since = time.perf_counter()
+                self._interval.setdefault(name, []).append(metrics[name])
+        if self._clock is None:
+            self._clock = time.perf_counter()
         else:
             self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
-        if step % self._every == 0:
-            self._emit(step, self._row(values))
+        return Measurement(step, metrics, None if step % self._every else self._row(metrics))
 
     def _row(self, last: Mapping[str, float]) -> dict[str, float]:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
         row |= {name: last[metric] for metric, name in _LAST.items()}
-        self._read_clock()
+        self._advance_clock()
         if self._timed_tokens:
             row["tokens_per_s"] = self._timed_tokens / self._seconds
             if self._peak_tokens_per_s is not None:
@@ -130,10 +127,10 @@ class Meter:
         self._timed_tokens, self._seconds = 0, 0.0
         return row
 
-    def _read_clock(self) -> None:
+    def _advance_clock(self) -> None:
         now = time.perf_counter()
-        self._seconds += now - (self._since or now)
-        self._since = now
+        self._seconds += now - (self._clock or now)
+        self._clock = now
 
 
 class Writers:

@@ -6,15 +6,13 @@
 import contextlib
 import dataclasses
 import datetime
-import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import __version__
@@ -29,12 +27,12 @@ from anytime_jax.checkpoints.records import is_evaluated
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.windows import Windows, prefetch_batches
-from anytime_jax.distributed import processes, sharding
+from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models import flops
 from anytime_jax.training import branching, preflight, pretrained
-from anytime_jax.training.metrics import Meter, NoWriters, Writers, check_mirrors
+from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
+from anytime_jax.training.metrics import Measurement, Meter, NoWriters, Writers, check_mirrors
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics, Program, TrainState
 
@@ -52,29 +50,6 @@ class Outcome:
     step: int
     reason: str
     samples: int = dataclasses.field(default=0, compare=False)
-
-
-class Batch(NamedTuple):
-    """This process's rows of a batch, and the number of rows over all processes."""
-
-    tokens: np.ndarray
-    size: int
-
-
-# `(config, dataset, samples, batch_size, rows)` -> iterator over a run's batches, from a sample on;
-# `rows` are those of this process.
-ReadBatches = Callable[[Config, DatasetInfo, int, int, slice], Iterator[np.ndarray]]
-
-
-def read_ahead(
-    config: Config, dataset: DatasetInfo, samples: int, batch_size: int, rows: slice
-) -> Iterator[np.ndarray]:
-    """Iterates over a run's batches, read ahead in threads; see `ReadBatches`."""
-    data = config.data
-    windows = Windows(
-        dataset, "train", length=config.model.length, seed=data.seed, repeat=data.repeat
-    )
-    return prefetch_batches(windows, samples, batch_size, rows)
 
 
 class TrainingRun:
@@ -96,9 +71,9 @@ class TrainingRun:
         mesh: Mesh,
         dataset: DatasetInfo,
         display: Display,
-        read_batches: ReadBatches = read_ahead,
+        read_batches: ReadBatches,
     ):
-        """Does nothing on disk yet."""
+        """Initializes the run; `start` is the first to touch the disk."""
         self.config = config
         self.step = self.saved_step = 0
         self.stop_step: int | None = None
@@ -249,27 +224,17 @@ class TrainingRun:
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
             config.every("log"),
-            self._check_update,
-            self._write_row,
             config.clock.tokens,
             peak and peak * mesh.size / flops.flops_per_token(config.model),
             meta.get("interval"),
         )
-        self._batches = self._iterate_batches()
+        self._batches = iterate_batches(
+            config, mesh, self.step, self._samples(self.step), self._read_batches
+        )
 
     def _close_writers(self) -> None:
         with contextlib.suppress(OSError):  # every row has been written already
             self._writers.close()
-
-    def _iterate_batches(self) -> Iterator[Batch]:
-        """The batches from the next sample on; their size may grow on the way."""
-        samples = self._samples(self.step)
-        for size, count in self.config.clock.batches(self.step):
-            rows = sharding.local_rows(self._mesh, size)
-            batches = self._read_batches(self.config, self._dataset, samples, size, rows)
-            for _ in itertools.count() if count is None else range(count):
-                yield Batch(np.asarray(next(batches)), size)
-            samples += size * (count or 0)
 
     # The steps of the training loop
 
@@ -291,7 +256,7 @@ class TrainingRun:
     def record(self, metrics: Metrics) -> None:
         """Counts an update and hands its metrics, which may still be computed, to the meter."""
         self.step += 1
-        self._meter.push(self.step, metrics)
+        self._write(self._meter.push(self.step, metrics))
 
     def is_save_due(self) -> bool:
         """Whether a checkpoint is to be saved at this step."""
@@ -300,9 +265,10 @@ class TrainingRun:
 
     def save(self, state: TrainState) -> None:
         """Saves a checkpoint; returns once the state is copied to host memory."""
-        with self._meter.paused():
-            self._writers.sync()
-            self._checkpoints.save(state, self._meta())
+        self.pause_meter()
+        self._writers.sync()
+        self._checkpoints.save(state, self._meta())
+        self._meter.resume()
         self.saved_step = self.step
 
     def is_evaluation_due(self) -> bool:
@@ -312,7 +278,7 @@ class TrainingRun:
 
     def pause_meter(self) -> None:
         """Waits for every update under way, and leaves what follows out of the measured speed."""
-        self._meter.pause()
+        self._write(self._meter.pause())
 
     def record_evaluation(self, losses: Mapping[str, float], seconds: float) -> None:
         """Writes the validation losses by label, and resumes the meter."""
@@ -361,33 +327,36 @@ class TrainingRun:
         message = f"{what}; the last good checkpoint in {directory} is {last}"
         return RunError(message + (f". Try {advice}" if advice else ""))
 
-    def _check_update(self, step: int, values: Mapping[str, float]) -> None:
-        """Reports an update that is odd; raises a RunError if it ends the run."""
-        guard, in_a_row = self.config.guard, int(values["consecutive_skips"])
-        if not in_a_row and not values["spiked"] and math.isfinite(values["update_norm"]):
-            return
-        first, end = self._samples(step - 1), self._samples(step)
-        slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
-        what = (
-            f"update {step:,} (samples {first:,} to {end - 1:,}) has a loss of "
-            f"{values['loss']:.4g}, after {values['recent_loss']:.4g} of late, and a gradient of "
-            f"norm {values['grad_norm']:.4g}"
-        )
-        if in_a_row > guard.limit:
-            raise self.error(f"{what}: bad update number {in_a_row} in a row", slower)
-        if in_a_row and guard.skip == "nothing":
-            skip = "--config.guard.skip=nonfinite to skip such batches"
-            raise self.error(what, f"{skip}, or {slower}")
-        if not math.isfinite(values["update_norm"]):
-            raise self.error(f"update {step:,} has a norm of {values['update_norm']}", slower)
-        if in_a_row:
-            self._display.say(f"{what}: skipped, {int(values['skipped'])} so far")
-        else:
-            self._display.say(f"{what}: a spike, {int(values['spikes'])} so far")
+    def _write(self, measurements: Sequence[Measurement]) -> None:
+        """Records what the meter has read; raises a RunError at an update that ends the run."""
+        for step, metrics, row in measurements:
+            self._check_update(step, metrics)
+            if row is not None:
+                self._writers.write(step, self.config.clock.tokens(step), row)
+                self._display.update(step, row)
 
-    def _write_row(self, step: int, values: dict[str, float]) -> None:
-        self._writers.write(step, self.config.clock.tokens(step), values)
-        self._display.update(step, values)
+    def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Reports a spike or a skipped update; raises a RunError at one that ends the run."""
+        guard, skips = self.config.guard, int(metrics["consecutive_skips"])
+        if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):
+            return
+        slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+        update = (
+            f"update {step:,} (samples {self._samples(step - 1):,} to {self._samples(step) - 1:,}) "
+            f"has a loss of {metrics['loss']:.4g}, after {metrics['recent_loss']:.4g} of late, and "
+            f"a gradient of norm {metrics['grad_norm']:.4g}"
+        )
+        if skips > guard.limit:
+            raise self.error(f"{update}: bad update number {skips} in a row", slower)
+        if skips and guard.skip == "nothing":
+            skip = "--config.guard.skip=nonfinite to skip such batches"
+            raise self.error(update, f"{skip}, or {slower}")
+        if not math.isfinite(metrics["update_norm"]):
+            raise self.error(f"update {step:,} has a norm of {metrics['update_norm']}", slower)
+        if skips:
+            self._display.say(f"{update}: skipped, {int(metrics['skipped'])} so far")
+        else:
+            self._display.say(f"{update}: a spike, {int(metrics['spikes'])} so far")
 
     def _meta(self) -> dict[str, Any]:
         clock = self.config.clock

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import RunError
-from anytime_jax.training import fleet, preflight
+from anytime_jax.training import batches, fleet, preflight
 from anytime_jax.training.fleet import FleetProgram, SingleProgram
 from anytime_jax.training.progress import Display
-from anytime_jax.training.run import Outcome, TrainingRun, end_on_error, read_ahead
+from anytime_jax.training.run import Outcome, TrainingRun, end_on_error
 from anytime_jax.training.step import TrainState
 
 
@@ -78,11 +78,11 @@ def train_fleet(
     Raises:
       InputError: if the device has no room for all of them.
     """
-    make_program, read_batches = preflight.checked_program, read_ahead
+    make_program, read_batches = preflight.checked_program, batches.read_ahead(dataset)
     if len(configs) > 1:
         fleet.check_memory(configs, mesh)
         make_program = fleet.share_program(configs[0], mesh)
-        read_batches = fleet.share_batches(dataset)
+        read_batches = batches.read_once(dataset)
     runs = [
         TrainingRun(config, mesh, dataset, display, read_batches)
         for config, display in zip(configs, displays, strict=True)
@@ -120,7 +120,7 @@ def _train(
     """
     _evaluate(runs, program, state, lambda run: run.missed_evaluation, interrupted)
     while _active(runs):
-        is_interrupted, batches = interrupted(), []
+        is_interrupted, next_batches = interrupted(), []
         for i, run in _active(runs):
             with end_on_error(run):
                 if is_interrupted or run.is_at_stop():
@@ -128,7 +128,7 @@ def _train(
                         run.save(program.state_of_run(state, i))
                     run.end(is_interrupted)
                 else:
-                    batches.append(run.read_batch())
+                    next_batches.append(run.read_batch())
 
         active = _active(runs)
         if not active:
@@ -139,7 +139,7 @@ def _train(
 
         metrics = []
         with end_on_error(*runs):
-            state, metrics = program.update(state, batches, runs[0].updates_averages())
+            state, metrics = program.update(state, next_batches, runs[0].updates_averages())
 
         for i, run in enumerate(runs[: len(metrics)]):
             with end_on_error(run):

@@ -1,0 +1,70 @@
+"""Batches of training runs: read ahead for one run, or read once for all runs of a fleet."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from anytime_jax.config.schema import Config
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.distributed import sharding
+
+# `(config, start, batch_size, rows)` -> iterator over a run's batches of one size from sample
+# `start` on; `rows` are those of this process.
+ReadBatches = Callable[[Config, int, int, slice], Iterator[np.ndarray]]
+
+_CACHED_BATCHES = 64  # the latest that were read, for the runs of a fleet that are at one sample
+
+
+class Batch(NamedTuple):
+    """This process's rows of a batch, and the number of rows over all processes."""
+
+    tokens: np.ndarray
+    size: int
+
+
+def iterate_batches(
+    config: Config, mesh: Mesh, step: int, sample: int, read_batches: ReadBatches
+) -> Iterator[Batch]:
+    """Iterates over the batches of the updates after `step`, the first of which is at `sample`."""
+    for size, count in config.clock.batches(step):  # the batch may grow on the way
+        batches = read_batches(config, sample, size, sharding.local_rows(mesh, size))
+        for _ in itertools.count() if count is None else range(count):
+            yield Batch(np.asarray(next(batches)), size)
+        sample += size * (count or 0)
+
+
+def read_ahead(dataset: DatasetInfo) -> ReadBatches:
+    """Returns a `ReadBatches` that reads ahead in threads."""
+
+    def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
+        return prefetch_batches(_windows(dataset, config), start, batch_size, rows)
+
+    return read
+
+
+def read_once(dataset: DatasetInfo) -> ReadBatches:
+    """Returns a `ReadBatches` for all runs of a fleet, which keeps the latest batches in memory."""
+    windows_of: dict[tuple[int, bool], Windows] = {}
+
+    @functools.lru_cache(maxsize=_CACHED_BATCHES)
+    def batch(windows: Windows, start: int, batch_size: int) -> np.ndarray:
+        return windows.batch(start, batch_size)
+
+    def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
+        order = config.data.seed, config.data.repeat
+        if order not in windows_of:
+            windows_of[order] = _windows(dataset, config)
+        for i in itertools.count():
+            yield batch(windows_of[order], start + i * batch_size, batch_size)[rows]
+
+    return read
+
+
+def _windows(dataset: DatasetInfo, config: Config) -> Windows:
+    data, length = config.data, config.model.length
+    return Windows(dataset, "train", length=length, seed=data.seed, repeat=data.repeat)
