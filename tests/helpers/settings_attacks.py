@@ -1,10 +1,8 @@
-"""Changed settings through the door of `python -m anytime_jax.main`, without training.
+"""Starts of the training command with changed settings, which end where the training would start.
 
-In place of the training loop stands a probe that traces the run's programs on shapes alone, which
-proves that they can be compiled without compiling them.
-
-A process for each would take two seconds to import what it needs. So one process imports it, and
-forks a child for every command line before JAX has opened any device.
+A probe stands in for training: it traces the run's programs on shapes alone, which proves that they
+can be compiled without compiling them. One process imports everything, and forks a child for every
+command line before JAX has opened any device; a process of its own for each would take seconds.
 """
 
 import dataclasses
@@ -17,12 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
-import small_run  # noqa: F401  (what the configuration files import)
+import small_run  # noqa: F401  (imported by the configuration files)
 from forked_starts import leaving
 
 from anytime_jax.commands import dispatch, train  # noqa: F401
@@ -35,165 +32,155 @@ from anytime_jax.training import startup, trainer
 from configs import quickstart  # noqa: F401
 
 HELPERS = pathlib.Path(__file__).resolve().parent
-MEMORY = 6 << 30  # bytes that a child may take: shapes need none of it
-STANDS_IN = -1  # documents of a dataset that is not there
+MEMORY_LIMIT = 6 << 30  # bytes of a child: tracing shapes needs none of it
+NO_FILES = -1  # documents of a dataset without files
+
+CONFIG_FILE = """\
+import math
+import sys
+import numpy as np
+from ml_collections import ConfigDict, config_dict
+sys.path.insert(0, {helpers!r})
+import small_run
+from settings_attacks import Unprintable
+from configs import quickstart
+
+def get_config():
+    config = {base}
+    config.run_dir = 'run'
+    config.data.path = {data!r}
+    with {unlocked}:
+        {edits}
+    return config
+"""
+BASES = {"tiny": "small_run.settings('run', 'data')", "quickstart": "quickstart.get_config()"}
 
 
-class Ugly:
-    """Something that cannot even be shown."""
+class Unprintable:
+    """An object whose `repr` raises."""
 
     def __repr__(self) -> str:
-        raise RuntimeError("unspeakable")
+        raise RuntimeError("no repr")
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What is done to a run's settings.
+    """A change of a run's settings.
 
     Attributes:
       base: "tiny" or "quickstart".
-      edits: of the file: each a dotted name and Python source, or None to leave the setting out.
-      flags: arguments after `--config=...`.
-      keeps_types: whether the file sets them as most do: then `ConfigDict` compares types.
+      edits: of the file: dotted names with Python source, or with None to leave the setting out.
+      overrides: words after `--config=FILE`.
+      typed: whether `ConfigDict` compares types, as it does in most files.
     """
 
     base: str
     edits: tuple[tuple[str, str | None], ...] = ()
-    flags: tuple[str, ...] = ()
-    keeps_types: bool = False
+    overrides: tuple[str, ...] = ()
+    typed: bool = False
 
     def file(self, data: dict[str, str]) -> str:
-        """The configuration file."""
-        given = {
-            "tiny": f"small_run.settings('run', {data['tiny']!r})",
-            "quickstart": "quickstart.get_config()",
-        }[self.base]
-        lines = [f"    given = {given}", "    given.run_dir = 'run'"]
-        lines += [f"    given.data.path = {data[self.base]!r}"]
-        loose = "given.unlocked()" if self.keeps_types else "given.ignore_type(), given.unlocked()"
-        lines += [f"    with {loose}:"]
+        """Returns the configuration file."""
+        lines = ["pass"]
         for name, value in self.edits:
-            *groups, last = name.split(".")
-            place = "given" + "".join(f"[{key!r}]" for key in groups)
-            if value is None:
-                lines += [f"        del {place}[{last!r}]"]
-            else:
-                lines += [f"        {place}[{last!r}] = {value}"]
-        head = [
-            "import math",
-            "import sys",
-            "import numpy as np",
-            "from ml_collections import ConfigDict, config_dict",
-            f"sys.path.insert(0, {str(HELPERS)!r})",
-            "import small_run",
-            "from settings_attacks import Ugly",
-            "from configs import quickstart",
-            "",
-            "def get_config():",
-        ]
-        return "\n".join([*head, *lines, "        pass", "    return given", ""])
+            path = "config" + "".join(f"[{key!r}]" for key in name.split("."))
+            lines.append(f"del {path}" if value is None else f"{path} = {value}")
+        return CONFIG_FILE.format(
+            helpers=str(HELPERS),
+            base=BASES[self.base],
+            data=data[self.base],
+            unlocked="config.unlocked()"
+            if self.typed
+            else "config.ignore_type(), config.unlocked()",
+            edits="\n        ".join(lines),
+        )
 
     @property
     def names(self) -> set[str]:
-        """The settings that are changed."""
-        found = {name for name, _ in self.edits}
-        return found | {flag[9:].split("=")[0] for flag in self.flags}
+        """The changed settings."""
+        overridden = {x.removeprefix("--config.").split("=")[0] for x in self.overrides}
+        return overridden | {name for name, _ in self.edits}
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """What came of it.
+class Result:
+    """What a start did.
 
     Attributes:
-      status: the exit status; negative for a signal.
-      out: what it printed.
-      err: what it complained of.
-      valid: whether the training loop would have begun.
-      prepared: whether text would have been prepared.
+      status: exit status; negative for a signal.
+      out: standard output.
+      err: standard error.
+      trains: whether the training would have started.
+      prepares: whether text would have been prepared.
       compiled: programs compiled.
-      left: whether it left anything on disk.
-      seconds: to the answer, of the clock, after the imports.
-      cpu_seconds: the same of the processor.
+      wrote: whether it left anything on disk.
+      cpu_seconds: processor time after the imports, without that of the probe.
     """
 
     status: int
     out: str
     err: str
-    valid: bool
-    prepared: bool
-    compiled: int
-    left: bool
-    seconds: float
-    cpu_seconds: float
+    trains: bool = False
+    prepares: bool = False
+    compiled: int = -1
+    wrote: bool = False
+    cpu_seconds: float = math.inf
 
 
-# The process behind the door
+# The child process
 
 
 def serve() -> None:
-    """Answers command lines: what `Door` starts."""
-    print(json.dumps(time.process_time()), flush=True)
+    """Starts a child for every line of standard input, and prints its exit status."""
+    print(time.process_time(), flush=True)
     for line in sys.stdin:
         folder, argv, data = json.loads(line)
         child = os.fork()
         if not child:
-            _answer(pathlib.Path(folder), argv, data)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(status, flush=True)
+            _start(pathlib.Path(folder), argv, data)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def _answer(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
-    """In the child: goes through the door, and writes down what came of it."""
+def _start(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
     signal.alarm(60)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    os.chdir(folder / "here")
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+    os.chdir(folder / "work")
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600), stream)
-    report = {"valid": False, "prepared": False, "compiled": 0}
-    began, began_cpu = time.monotonic(), time.process_time()
+    report = {"trains": False, "prepares": False, "compiled": 0}
+    started = time.process_time()
 
-    def answered() -> None:
-        report.setdefault("seconds", time.monotonic() - began)
-        report.setdefault("cpu_seconds", time.process_time() - began_cpu)
+    def stop_clock() -> None:
+        report.setdefault("cpu_seconds", time.process_time() - started)
 
-    _stand_in(report, answered, data)
-
-    def report_it() -> None:
-        answered()
+    def write_report() -> None:
+        stop_clock()
         (folder / "report").write_text(json.dumps(report))
 
-    with leaving(report_it):
+    _replace_training(report, stop_clock, data)
+    with leaving(write_report):
         sys.exit(dispatch.run("train", "python -m anytime_jax.main", argv))
 
 
-def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) -> None:
-    """Puts stand-ins in the place of what would prepare text, compile and train."""
+def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
+    """Replaces what would prepare text, compile and train."""
 
     def count(event, duration, **unused):
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
 
-    class Probe:
-        def __init__(self, config, mesh, dataset, display, program, *unused):
-            self.config, self.mesh, self.dataset, self.program = config, mesh, dataset, program
-            self.given = config, mesh, dataset, program
-
-        def take_state(self):
-            return None
-
-        def asks(self, interrupted):
-            answered()
-            name = self.given[0].name
-            if name == "breaks":
+    class Probe(trainer.TrainingRun):
+        def _restore_or_init(self, *unused):
+            stop_clock()
+            if self.config.name == "breaks":
                 raise RunError("it broke")
-            if name == "fault":
-                raise KeyError(name)
-            _trace(*self.given)
-            report["valid"] = True
-            return trainer.Outcome(0, "interrupted")
-            yield
+            if self.config.name == "bug":
+                raise KeyError("bug")
+            _trace(self.config, self._mesh, self._dataset, self.program)
+            report["trains"] = True
+            sys.exit(0)
 
     def prepare_builtin(path, *, length, vocab_size, megabytes):
-        report["prepared"] = True
+        report["prepares"] = True
         return _dataset(data["tiny"], path, length, vocab_size, megabytes)
 
     def load_dataset(path, hint):
@@ -202,41 +189,43 @@ def _stand_in(report: dict, answered: Callable[[], None], data: dict[str, str]) 
         return dataset.load_dataset(path, hint)
 
     jax.monitoring.register_event_duration_secs_listener(count)
-    trainer.Run = Probe
+    trainer.TrainingRun = Probe
     startup.prepare_builtin, startup.load_dataset = prepare_builtin, load_dataset
 
 
 def _trace(config, mesh, data, program) -> None:
-    """Traces all that a run would compile, and reads its first batch if there are data."""
+    """Traces all that a run would compile, and reads its first batch if the dataset has files."""
     length = config.model.length
     state = program.abstract_state
-    program.init.trace()
-    tokens = [jax.ShapeDtypeStruct((size, length + 1), jnp.int32)
-              for size in (config.batch_size, config.eval.batch_size)]  # fmt: skip
+    train_tokens, eval_tokens = (
+        jax.ShapeDtypeStruct((size, length + 1), jnp.int32)
+        for size in (config.batch_size, config.eval.batch_size)
+    )
     weights = jax.ShapeDtypeStruct((config.eval.batch_size,), jnp.float32)
-    jax.eval_shape(program.train_step, state, tokens[0])
-    program.eval_step.trace(state.params, tokens[1], weights)
-    rows = local_rows(mesh, config.batch_size)
-    if data.splits["train"].documents != STANDS_IN and config.batch_size < 10_000:
-        kinds = {"seed": config.data.seed, "repeat": config.data.repeat}
-        Windows(data, "train", length=length, **kinds).batch(0, config.batch_size, rows)
+    program.init.trace()
+    jax.eval_shape(program.train_step, state, train_tokens)
+    program.eval_step.trace(state.params, eval_tokens, weights)
+    if data.splits["train"].documents != NO_FILES and config.batch_size < 10_000:
+        order = {"seed": config.data.seed, "repeat": config.data.repeat}
+        windows = Windows(data, "train", length=length, **order)
+        windows.batch(0, config.batch_size, local_rows(mesh, config.batch_size))
 
 
 def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: float) -> DatasetInfo:
-    """What a preparation would give, without any data."""
-    it = dataset.load_dataset(like)
+    """The metadata of a prepared built-in corpus, without its files."""
+    info = dataset.load_dataset(like)
     tokens = int(megabytes * 300_000)
     splits = {
         name: dataclasses.replace(
-            it.splits[name],
-            documents=STANDS_IN,
+            info.splits[name],
+            documents=NO_FILES,
             tokens=tokens // part,
             windows=tokens // part // length,
         )
         for name, part in (("train", 1), ("validation", 20))
     }
     return dataclasses.replace(
-        it,
+        info,
         path=pathlib.Path(path),
         length=length,
         vocab_size=vocab_size,
@@ -245,59 +234,56 @@ def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: floa
     )
 
 
-class Door:
-    """Takes changed settings to `python -m anytime_jax.main`."""
+# The test's side
+
+
+class Starter:
+    """A process that starts the training command with changed settings."""
 
     def __init__(self, folder: pathlib.Path, tiny_data: pathlib.Path):
-        """Starts the process behind the door."""
+        """Starts the process."""
         self._folder, self._count = folder, 0
         self.data = {"tiny": str(tiny_data), "quickstart": str(folder / "quickstart")}
         (folder / "quickstart").mkdir()
-        (folder / "quickstart" / dataset.METADATA_NAME).touch()  # the child knows it by its path
-        changes = {
+        (folder / "quickstart" / dataset.METADATA_NAME).touch()
+        environment = {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
             "PYTHONPATH": f"{HELPERS.parents[1]}:{HELPERS}",
-            "PYTHONWARNINGS": "ignore::RuntimeWarning",  # forking is what this is about
+            "PYTHONWARNINGS": "ignore::RuntimeWarning",  # of a fork with threads
         }
         self._process = subprocess.Popen(
             [sys.executable, "-c", "import settings_attacks; settings_attacks.serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=folder, env=os.environ | changes,
+            cwd=folder, env=os.environ | environment,
         )  # fmt: skip
         self.import_seconds = float(self._process.stdout.readline())
 
-    def ask(self, change: Change) -> Answer:
-        """Goes through the door with changed settings."""
+    def start(self, change: Change) -> Result:
+        """Starts the command with changed settings, in a directory of its own."""
         self._count += 1
         folder = self._folder / str(self._count)
-        (folder / "here" / "full").mkdir(parents=True)
-        (folder / "here" / "full" / "notes.txt").write_text("mine")
-        (folder / "here" / "file").write_text("mine")
-        file = folder / "config.py"
-        file.write_text(change.file(self.data), "utf-8")
-        before = _tree(folder / "here")
-        argv = [f"--config={file}", *change.flags]
+        work, config = folder / "work", folder / "config.py"
+        (work / "full").mkdir(parents=True)
+        (work / "full" / "notes.txt").write_text("mine")
+        (work / "file").write_text("mine")
+        config.write_text(change.file(self.data), "utf-8")
+        before = _contents(work)
+        argv = [f"--config={config}", *change.overrides]
         self._process.stdin.write(json.dumps([str(folder), argv, self.data]) + "\n")
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())
+        out, err = ((folder / name).read_text() for name in ("out", "err"))
         report = folder / "report"
-        blank = {"valid": False, "prepared": False, "compiled": -1}
-        blank |= {"seconds": math.inf, "cpu_seconds": math.inf}
-        return Answer(
-            status,
-            *((folder / name).read_text() for name in ("out", "err")),
-            left=_tree(folder / "here") != before,
-            **(json.loads(report.read_text()) if report.exists() else blank),
-        )
+        reported = json.loads(report.read_text()) if report.exists() else {}
+        return Result(status, out, err, wrote=_contents(work) != before, **reported)
 
     def close(self) -> None:
-        """Ends the process behind the door."""
+        """Ends the process."""
         self._process.stdin.close()
         self._process.wait(10)
         self._process.stdout.close()
 
 
-def _tree(folder: pathlib.Path) -> dict[str, bytes]:
-    files = {str(p): p for p in folder.rglob("*")}
-    return {name: p.read_bytes() if p.is_file() else b"" for name, p in files.items()}
+def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
