@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 from rich.console import Console
@@ -14,7 +13,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
-from anytime_jax.study import plan, run_figure
+from anytime_jax.study import run_figure, study_files
 from anytime_jax.study.tasks import Task, log_file, make_tasks
 from anytime_jax.training import preflight, startup, trainer
 from anytime_jax.training.progress import Display
@@ -27,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
       0 when every run is at its stop, 1 when one failed, 2 for bad input, 130 when interrupted.
     """
-    study = plan.load(arguments.study, to_run=True)
+    study = study_files.load_file(arguments.study)
     every = {job.run.name: job for job in make_tasks(study)}
     jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
     _check_fleet(jobs)
@@ -76,8 +75,7 @@ def _tell(settings: Config, how: Outcome | Exception, spent: str) -> str:
     if isinstance(how, Exception):
         return f"error: {how}"
     if how.reason != "interrupted":
-        title = f"{settings.name}: validation loss, live weights and averages"
-        run_figure.draw(Path(settings.run_dir), title)
+        run_figure.draw(settings.run_dir, settings.name)
     return f"at {settings.clock.describe(how.step)}: {how.reason}, after {spent}"
 
 

@@ -21,7 +21,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models import flops
-from anytime_jax.study import plan, slurm
+from anytime_jax.study import slurm, study_files
 from anytime_jax.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import Task, make_tasks
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists or trains the runs; returns the exit status."""
     console = open_console(width=140)
-    study = plan.load(arguments.study, to_run=True)
+    study = study_files.load_file(arguments.study)
     tasks = _select(study, arguments.only)
     if arguments.slurm:
         console.print(slurm.write(study, arguments.study, tasks, arguments.slurm), markup=False)

@@ -118,13 +118,13 @@ def _report(
         state = f"saved at {where}" if outcome.step else "nothing to save yet"
         display.say(f"interrupted, {state}. To go on: {_command(arguments)}")
         return
-    rows = loss_table.eval_losses(read_records(run_dir, display.say))
+    rows = loss_table.evaluations(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
-        display.console.print(loss_table.table(clock, doublings or rows[-1:]))
+        display.console.print(loss_table.loss_table(clock, doublings or rows[-1:]))
     from anytime_jax.study import run_figure  # half a second: not before the first update
 
-    drawn = run_figure.draw(run_dir, f"{settings.name}: validation loss, live weights and averages")
+    drawn = run_figure.draw(run_dir, settings.name)
     why = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {where}: {why}, after {format_duration(seconds)}")
     for what, path in (

@@ -14,7 +14,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
-from anytime_jax.study import plan
+from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import Task, log_file
 
@@ -109,7 +109,7 @@ class LocalExecutor:
         if not self._pending:
             self._print(f"all {self._total} runs of {self._study.name} are finished")
             return 0
-        plan.write(self._study, self._study.root)
+        study_files.write_plan(self._study, self._study.root)
         started = time.monotonic()
         with self._forward_signals():
             try:

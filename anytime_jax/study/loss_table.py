@@ -1,4 +1,4 @@
-"""The losses of one run, from its records alone, and a table of them."""
+"""Validation losses of one run: reading them from its records, and a table for a terminal."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,12 +9,10 @@ from anytime_jax.checkpoints.records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 
-LIVE = "last"
 
-
-def eval_losses(rows: list[Row]) -> list[tuple[Row, dict[str, float]]]:
+def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
     """Returns the rows that hold an evaluation, each with its losses by weight label."""
-    found = []
+    evaluated = []
     for row in rows:
         losses = {
             name.split("/")[1]: value
@@ -22,26 +20,24 @@ def eval_losses(rows: list[Row]) -> list[tuple[Row, dict[str, float]]]:
             if name.startswith("eval/") and name.endswith("/loss")
         }
         if losses:
-            found.append((row, losses))
-    return found
+            evaluated.append((row, losses))
+    return evaluated
 
 
-def table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
-    """Returns validation losses as a table for a terminal, the best of each row marked.
+def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
+    """Returns a table of `evaluations` with the best loss of each row marked.
 
-    Args:
-      clock: of the run.
-      evaluated: what `eval_losses` gives; the last has every label.
+    The columns are the weight labels of the last evaluation.
     """
     labels = list(evaluated[-1][1])
     title = "validation loss (nats per token), * the best of each row"
-    made = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
     for name in ("budget", "steps", "tokens", *labels):
-        made.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     for row, losses in evaluated:
         best = min(losses.values())
         marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
         cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
         budget = f"{clock.multiple(row.step):.4g}x"
-        made.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
-    return made
+        table.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
+    return table

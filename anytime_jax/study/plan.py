@@ -1,13 +1,13 @@
-"""A study as code: lists of changed settings, and the named runs they make.
+"""Studies as code: lists of changed settings and the named runs they make.
 
     space = grid(values("schedule.peak", 3e-3, 1e-2), values("optimizer.b2", 0.95, 0.99))
     trunks = runs("constant", base, space, root="runs/studies/mine")
     decays = branches("wsd", trunks, multiples=[1, 2, 4], floor=0.1)
     study = Study("mine", "runs/studies/mine", chain(trunks, decays))
 
-A space is a plain list of changes, each a dict of settings by their dotted names; combinators make
-lists of lists. A study file has a `get_study()` that returns a `Study`, and a `get_config(name)`
-that returns the configuration of one of its runs, which is an ordinary run:
+A space is a plain list of changes, each a dict of settings by dotted name; `grid`, `paired` and
+`chain` combine spaces. A study file has `get_study()`, which returns a `Study`, and
+`get_config(name)`, which returns the configuration of one of its runs, to train like any other:
 
     python -m anytime_jax.main --config=configs/studies/laptop.py:constant-peak=0.01
 """
@@ -16,47 +16,39 @@ import copy
 import dataclasses
 import difflib
 import itertools
-import json
 import re
-import runpy
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.checks import require_choice
 from anytime_jax.errors import InputError
 from anytime_jax.study import published
-
-FILE = "study.json"
-FORMAT_VERSION = 1
 
 Change = dict[str, Any]
 Item = TypeVar("Item")
 
 
-def values(name: str, *given: Any) -> list[Change]:
-    """Returns a space of one setting: a change for each value."""
-    return [{name: value} for value in given]
+def values(name: str, *options: Any) -> list[Change]:
+    """Returns a space of one setting: a change for each option."""
+    return [{name: option} for option in options]
 
 
 def grid(*spaces: Sequence[Change]) -> list[Change]:
-    """Returns every combination of one change of each space, the last space running fastest."""
-    return [_merged(changes) for changes in itertools.product(*spaces)]
+    """Returns every combination of one change of each space; the last space varies fastest."""
+    return [_merge(changes) for changes in itertools.product(*spaces)]
 
 
 def paired(*spaces: Sequence[Change]) -> list[Change]:
-    """Returns the first changes of all spaces together, then the second ones, and so on.
+    """Returns the first changes of all spaces combined, then the second ones, and so on.
 
     Raises:
-      ValueError: if the spaces are not equally long.
+      ValueError: if the spaces differ in length.
     """
-    lengths = {len(space) for space in spaces}
-    if len(lengths) > 1:
-        told = ", ".join(str(len(space)) for space in spaces)
-        raise ValueError(f"spaces of {told} changes cannot be paired: make them equally long")
-    return [_merged([space[i] for space in spaces]) for i in range(max(lengths, default=0))]
+    lengths = [len(space) for space in spaces]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"spaces of {lengths} changes cannot be paired: give equal lengths")
+    return [_merge(changes) for changes in zip(*spaces, strict=True)]
 
 
 def chain(*lists: Iterable[Item]) -> list[Item]:
@@ -64,11 +56,11 @@ def chain(*lists: Iterable[Item]) -> list[Item]:
     return [item for items in lists for item in items]
 
 
-def _merged(changes: Iterable[Change]) -> Change:
+def _merge(changes: Iterable[Change]) -> Change:
     merged: Change = {}
     for change in changes:
-        if twice := sorted(merged.keys() & change.keys()):
-            raise ValueError(f"{', '.join(twice)}: changed by two spaces that are combined")
+        if repeated := sorted(merged.keys() & change.keys()):
+            raise ValueError(f"{', '.join(repeated)}: changed by two of the combined spaces")
         merged |= change
     return merged
 
@@ -78,9 +70,9 @@ class StudyRun:
     """A run of a study.
 
     Attributes:
-      name: unique in the study; also the name of its directory.
-      config: its configuration: an `ml_collections.ConfigDict`, or plain nested data.
-      trunk: name of the run whose checkpoint it begins from, if it is in the study.
+      name: unique in the study; also the name of the run directory.
+      config: an `ml_collections.ConfigDict`, or plain nested data.
+      trunk: name of the run of the study it branches from; None if there is none.
     """
 
     name: str
@@ -94,20 +86,21 @@ class StudyRun:
 
     @property
     def run_dir(self) -> Path:
-        """The run's directory."""
+        """The run directory."""
         return Path(self.config["run_dir"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Named runs, and what to read in them.
+    """Named runs that are trained and reported together.
 
     Attributes:
-      name: what the study is called.
-      root: directory that holds the runs, and what is written about all of them.
-      runs: the runs, each after the one it begins from.
-      title: one line for people.
-      published: "150M" or "300M" to draw the paper's published losses beside the study's.
+      name: name of the study.
+      root: directory of the run directories, logs and reports.
+      runs: the runs, every trunk before its branches.
+      title: one line.
+      published: "150M" or "300M" if the study is of that model of the paper, to draw its published
+        losses too.
     """
 
     name: str
@@ -117,58 +110,58 @@ class Study:
     published: str = ""
 
     def __post_init__(self) -> None:
-        """Checks that names and directories are unique, and that trunks come first."""
-        models = ("", *published.losses())
-        require_choice("published", self.published, models)
+        require_choice("published", self.published, ("", *published.losses()))
         if not self.runs:
-            raise InputError(f"study {self.name} has no runs: give it some")
-        seen: set[str] = set()
-        folders: dict[Path, str] = {}
+            raise InputError(f"study {self.name} has no runs: give at least one")
+        names: set[str] = set()
+        owners: dict[Path, str] = {}
         for run in self.runs:
             if not re.fullmatch(r"[\w.,=+-]{1,200}", run.name):
                 raise InputError(
-                    f"study {self.name}: {run.name!r} cannot be the name of a run, which is a "
-                    "directory's and a file's: letters, digits and .,=+-_ only"
+                    f"study {self.name}: {run.name!r} is not a valid name of a run, which is also "
+                    "the name of a directory: use letters, digits and .,=+-_"
                 )
-            if run.name in seen:
-                raise InputError(f"study {self.name}: two runs are called {run.name}")
-            folder = Path(run.config.get("run_dir", run.name)).absolute()
-            if (other := folders.setdefault(folder, run.name)) != run.name:
-                raise InputError(f"study {self.name}: {other} and {run.name} share {folder}")
-            if run.trunk is not None and run.trunk not in seen:
+            if run.name in names:
+                raise InputError(f"study {self.name}: two runs are named {run.name}")
+            run_dir = Path(run.config.get("run_dir", run.name)).absolute()
+            if (owner := owners.setdefault(run_dir, run.name)) != run.name:
+                raise InputError(f"study {self.name}: {owner} and {run.name} share {run_dir}")
+            if run.trunk is not None and run.trunk not in names:
                 raise InputError(
-                    f"study {self.name}: {run.name} begins from {run.trunk}, which is not a run "
+                    f"study {self.name}: {run.name} branches from {run.trunk}, which is not a run "
                     "before it: add that trunk to the study, ahead of its branches"
                 )
-            seen.add(run.name)
+            names.add(run.name)
 
     def run(self, name: str) -> StudyRun:
-        """Returns the run of a name.
+        """Returns the run called `name`.
 
         Raises:
-          InputError: if there is none; the message has the nearest name.
+          InputError: if there is none; the message suggests the nearest name.
         """
-        names = {run.name: run for run in self.runs}
-        if name in names:
-            return names[name]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(names)[:5])}, ..."
-        what = f"has no run {name!r}" if name else "holds many runs: name one, as FILE:NAME"
+        by_name = {run.name: run for run in self.runs}
+        if name in by_name:
+            return by_name[name]
+        near = difflib.get_close_matches(name, by_name, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(by_name)[:5])}, ..."
+        problem = f"has no run {name!r}" if name else "has many runs: choose one as FILE:NAME"
         raise InputError(
-            f"study {self.name} {what}; {hint} (anytime_jax.commands.sweep --list shows all)"
+            f"study {self.name} {problem}; {hint} (python -m anytime_jax sweep --list shows all)"
         )
 
 
 def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[StudyRun]:
-    """Returns a run for each change of a configuration, named after what changes.
+    """Returns a run for each change, named after it: `prefix-peak=0.01-seed=1`.
 
     Args:
-      prefix: how the names begin.
-      config: an `ml_collections.ConfigDict`, which stays as it is.
+      prefix: first part of the names.
+      config: an `ml_collections.ConfigDict`; not modified.
       space: the changes.
-      root: directory that will hold the runs.
+      root: directory of the run directories.
     """
-    return [_run("-".join([prefix, *_label(x)]), config, x, root) for x in space]
+    return [
+        _make_run("-".join([prefix, *_label(change)]), config, change, root) for change in space
+    ]
 
 
 def branches(
@@ -178,135 +171,50 @@ def branches(
     floor: float = 0.1,
     shape: str = "linear",
 ) -> list[StudyRun]:
-    """Returns WSD branches of constant runs: one for each trunk and horizon.
+    """Returns WSD branches of runs with a constant rate, one for each trunk and horizon.
 
     Args:
-      prefix: what replaces the first part of the trunk's name.
+      prefix: replaces the first part of the trunk's name.
       trunks: runs with a constant learning rate.
       multiples: horizons in Chinchilla multiples.
       floor: rate at the horizon as a fraction of the peak.
       shape: of the decay: "linear", "1-sqrt" or "cosine".
     """
-    made = []
+    decays = []
     for trunk, multiple in itertools.product(trunks, multiples):
+        decay = {"kind": "wsd", "horizon": "branch", "floor": floor, "shape": shape}
         change = {
-            "schedule": {
-                **trunk.settings["schedule"],
-                "kind": "wsd",
-                "horizon": "branch",
-                "floor": floor,
-                "shape": shape,
-            },
+            "schedule": {**trunk.settings["schedule"], **decay},
             "branch.from_run": trunk.config["run_dir"],
             "branch.multiple": float(multiple),
             "stop": "horizon",
         }
         rest = trunk.name.partition("-")[2]
         name = "-".join([prefix, *([rest] if rest else []), f"horizon={multiple:g}x"])
-        made.append(_run(name, trunk.config, change, str(trunk.run_dir.parent), trunk.name))
-    return made
+        root = str(trunk.run_dir.parent)
+        decays.append(_make_run(name, trunk.config, change, root, trunk.name))
+    return decays
 
 
-def _run(name: str, config: Any, change: Change, root: str, trunk: str | None = None) -> StudyRun:
+def _make_run(
+    name: str, config: Any, change: Change, root: str, trunk: str | None = None
+) -> StudyRun:
     config = copy.deepcopy(config)
-    for key, value in {**change, "name": name, "run_dir": f"{root}/{name}"}.items():
-        *groups, last = key.split(".")
+    for path, value in {**change, "name": name, "run_dir": f"{root}/{name}"}.items():
+        *groups, setting = path.split(".")
         group = config
-        for part in groups:
-            group = group[part]
-        if last not in group:
-            raise InputError(f"{key} is not a setting of {name}: configs/base.py has them all")
-        group[last] = type(group[last])(value) if isinstance(value, dict) else value
+        for each in groups:
+            group = group[each]
+        if setting not in group:
+            raise InputError(f"{path} is not a setting of {name}: configs/base.py has all of them")
+        group[setting] = type(group[setting])(value) if isinstance(value, dict) else value
     return StudyRun(name, config, trunk)
 
 
 def _label(change: Change) -> list[str]:
-    """What changes, in words of a file name: `peak=0.01`; two seeds that agree are one."""
-    words = {}
-    for name, value in change.items():
-        words[name.rpartition(".")[2]] = f"{value:g}" if isinstance(value, float) else str(value)
-    return [re.sub(r"[^\w.,=+-]+", "_", f"{name}={value}") for name, value in words.items()]
-
-
-def write(study: Study, root: str | Path, folder: str = ".") -> Path:
-    """Writes what a study is, for those who have no study file.
-
-    Args:
-      study: the plan.
-      root: directory to write into.
-      folder: where in it the directories of the runs are.
-    """
-    root = Path(root)
-    root.mkdir(parents=True, exist_ok=True)
-    about = {name: getattr(study, name) for name in ("name", "title", "published")}
-    head = json.dumps({"format_version": FORMAT_VERSION, **about, "folder": folder})
-    runs = [
-        {"name": x.name, "trunk": x.trunk, "config": {**x.settings, "run_dir": x.name}}
-        for x in study.runs
-    ]
-    lines = ",\n".join(json.dumps(run) for run in runs)  # a line for each run
-    with atomic_write(root / FILE) as part:
-        part.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
-    return root / FILE
-
-
-def load(path: str | Path, to_run: bool = False) -> Study:
-    """Reads a study: a file with a `get_study()`, which is executed, or a study's directory.
-
-    In a directory that was copied from elsewhere, the runs are those that lie in it.
-
-    Args:
-      path: the file or the directory.
-      to_run: whether its runs are to be made, which takes a file with a `get_config(name)`.
-
-    Raises:
-      InputError: if it is neither.
-    """
-    path = Path(path)
-    if path.is_dir() and not to_run:
-        return _read(path)
-    if path.is_dir():
-        raise InputError(f"--study={path} is a directory: runs are made from a study's file")
-    if not path.is_file():
-        raise InputError(f"--study={path}: there is no such file; studies are in configs/studies/")
-    try:
-        content = runpy.run_path(str(path))
-        study = content.get("get_study", dict)()
-    except InputError as error:
-        raise InputError(f"--study={path}: {error}") from error
-    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-        frames = [x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(path)]
-        where = f"line {frames[-1].lineno}: " if frames else ""
-        what = f"{where}{type(error).__name__}: {error}"
-        raise InputError(f"--study={path} cannot be run: {what}") from error
-    if not isinstance(study, Study):
-        raise InputError(f"--study={path} has no get_study() that returns a study.plan.Study")
-    if to_run and not callable(content.get("get_config")):
-        raise InputError(
-            f"--study={path} has no get_config(name), by which each of its runs is made: add one "
-            "that returns get_study().run(name).config"
-        )
-    return study
-
-
-def _read(root: Path) -> Study:
-    file = root / FILE
-    if not file.is_file():
-        raise InputError(
-            f"--study={root} is no study (it has no {FILE}): give a file of configs/studies/, or "
-            "the directory of a study that was run"
-        )
-    try:
-        told: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if told["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format version {told['format_version']}, this is {FORMAT_VERSION}")
-        folder = root / told["folder"]
-        planned = [
-            StudyRun(
-                x["name"], {**x["config"], "run_dir": str(folder / str(x["name"]))}, x["trunk"]
-            )
-            for x in told["runs"]
-        ]
-        return Study(told["name"], str(root), planned, told["title"], told["published"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is damaged ({error!r}): run the study's sweep again") from error
+    """The change for a file name, `peak=0.01`; equal `seed` and `data.seed` are one `seed=1`."""
+    short = {
+        name.rpartition(".")[2]: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in change.items()
+    }
+    return [re.sub(r"[^\w.,=+-]+", "_", f"{name}={value}") for name, value in short.items()]

@@ -1,7 +1,6 @@
-"""The empirical figures of the paper, each from the results of a study.
+"""Figures of a study: the empirical figures of the paper.
 
-Every function returns a `Figure`; what is drawn is decided in `select.py`, how it looks in
-`style.py`.
+Which curves are drawn is decided in `selection` and `report_items`; their look in `plotting`.
 """
 
 import dataclasses
@@ -15,135 +14,147 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from anytime_jax import plotting
+from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 from anytime_jax.study import published
-from anytime_jax.study.results import LIVE, Line
+from anytime_jax.study.results import COSINE, LossCurve
 from anytime_jax.study.selection import Gap
+
+_LOSS = "validation loss (nats per token)"
+_GAP = "loss minus cosine envelope (nats)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
-    """A curve of a comparison.
+class Series:
+    """Losses of one kind of schedule in a comparison.
 
     Attributes:
-      kind: of the schedule, for colour and mark.
-      name: what the legend calls it.
+      kind: kind of schedule.
+      label: weight label of the read-out.
       losses: validation loss in nats by multiple.
-      gaps: difference to the cosine envelope by multiple.
+      gaps: difference to the cosine envelope by multiple; empty for the envelope itself.
     """
 
     kind: str
-    name: str
+    label: str
     losses: Mapping[float, float]
     gaps: Mapping[float, Gap]
 
-
-def draw_transfer_of_cosines(
-    clock: Clock,
-    envelope: Mapping[float, float],
-    runs: Mapping[float, Mapping[float, float]],
-) -> Figure:
-    """Draws the envelope of cosines and, on the way to its own horizon, each cosine of it.
-
-    Args:
-      clock: of the study.
-      envelope: loss at each horizon of the cosine tuned for it.
-      runs: for each horizon the losses of its cosine at all multiples evaluated.
-
-    Source: Figure 1 of the paper, and its twin at 300M.
-    """
-    figure = Figure(figsize=(5.4, 4.2), layout="constrained")
-    axes = figure.subplots()
-    shades = np.linspace(0.72, 0.25, max(len(runs), 1))
-    dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
-    on_the_way = {horizon: losses for horizon, losses in sorted(runs.items()) if len(losses) > 1}
-    for i, (horizon, losses) in enumerate(on_the_way.items()):
-        xs = sorted(losses)
-        label = f"cosine tuned for {horizon:g}×"
-        ys = [losses[m] for m in xs]
-        axes.plot(xs, ys, ".", ls=dashes[i % 6], color=str(shades[i]), label=label)
-    look = plotting.schedule_style("cosine")
-    axes.plot(*_points(envelope), label="cosine envelope", zorder=5, **look)
-    _multiple_axis(axes, sorted(envelope), clock)
-    axes.set_ylabel("validation loss (nats per token)")
-    plotting.legend_below(figure, axes, columns=2)
-    return figure
+    def name(self, math: bool = True) -> str:
+        """Returns the name for a legend or, without `math`, for a table."""
+        if self.kind == COSINE:
+            return "cosine envelope"
+        average = "" if self.label == LIVE else f" + {self.label}"
+        return plotting.schedule_name(self.kind, math) + average
 
 
 def draw_comparison(
     clock: Clock,
-    curves: Sequence[Curve],
-    single: Mapping[float, float] | None = None,
+    series: Sequence[Series],
+    longest_cosine: Mapping[float, float] | None = None,
     model: str = "",
-    same: bool = False,
+    same_model: bool = False,
 ) -> Figure:
     """Draws losses (left) and differences to the cosine envelope (right) against the budget.
 
     Args:
       clock: of the study.
-      curves: the envelope first, then what is compared with it.
-      single: losses on the way of the one cosine tuned for the longest horizon.
-      model: "150M" or "300M" to draw the published differences, thin, beside ours.
-      same: whether the study is of that very model, so that its losses can be drawn too.
+      series: the envelope first.
+      longest_cosine: losses on the way of the cosine tuned for the longest horizon.
+      model: "150M" or "300M" to draw the paper's published differences too.
+      same_model: whether the study is of that model, so that its losses can be drawn as well.
 
-    Source: Figure 2, the large-batch figure, and their twins at optimal hyperparameters.
+    Source: Figure 2, the large-batch figure, and their counterparts at optimal hyperparameters.
     """
     figure = Figure(figsize=(10.0, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    if single:
-        left.plot(*_points(single), color="#D55E00", lw=1.0, alpha=0.6, label="the longest cosine")
-    for curve in curves:
-        look = plotting.schedule_style(curve.kind)
-        if curve.kind == "cosine":
-            look["linestyle"] = "none" if single else "-"
-        left.plot(*_points(curve.losses), label=curve.name, **look)
-    right.axhline(0, color="#D55E00", lw=1.5)
-    every = sorted(curves[0].losses)
-    for i, curve in enumerate(curves[1:]):
-        shift = 2 ** (0.035 * (i - (len(curves) - 2) / 2))  # error bars side by side
-        xs = [m * shift for m in sorted(curve.gaps)]
-        found = [curve.gaps[m] for m in sorted(curve.gaps)]
-        noise = [0.0 if math.isnan(x.noise) else x.noise for x in found]
-        bars = noise if any(noise) else None
+    if longest_cosine:
+        style = {"color": plotting.VERMILION, "lw": 1.0, "alpha": 0.6}
+        left.plot(*_xy(longest_cosine), label="the longest cosine", **style)
+    for each in series:
+        style = plotting.schedule_style(each.kind)
+        if each.kind == COSINE:
+            style["linestyle"] = "none" if longest_cosine else "-"
+        left.plot(*_xy(each.losses), label=each.name(), **style)
+    right.axhline(0, color=plotting.VERMILION, lw=1.5)
+    multiples = sorted(series[0].losses)
+    for i, each in enumerate(series[1:]):
+        shift = 2 ** (0.035 * (i - (len(series) - 2) / 2))  # error bars side by side
+        gaps = [each.gaps[m] for m in sorted(each.gaps)]
+        stderr = [0.0 if math.isnan(gap.stderr) else gap.stderr for gap in gaps]
         right.errorbar(
-            xs, [x.mean for x in found], bars, capsize=3, **plotting.schedule_style(curve.kind)
+            [m * shift for m in sorted(each.gaps)],
+            [gap.mean for gap in gaps],
+            stderr if any(stderr) else None,
+            capsize=3,
+            **plotting.schedule_style(each.kind),
         )
     if model:
-        _draw_published(right, published.differences(model), every, f"hollow: the paper, {model}")
+        _draw_published(right, published.differences(model), multiples, model)
     for axes in (left, right):
-        _multiple_axis(axes, every, clock)
-    left.set_ylabel("validation loss (nats per token)")
-    right.set_ylabel("loss minus cosine envelope (nats)")
+        _multiple_axis(axes, multiples, clock)
+    left.set_ylabel(_LOSS)
+    right.set_ylabel(_GAP)
     plotting.legend_below(figure, left, columns=5)
-    if model and same:
-        _draw_published(left, published.losses()[model], every, f"hollow: the paper, {model}")
+    if model and same_model:
+        _draw_published(left, published.losses()[model], multiples, model)
     return figure
 
 
 def _draw_published(
     axes: Axes,
-    kinds: Mapping[str, Mapping[float, float]],
+    numbers: Mapping[str, Mapping[float, float]],
     multiples: Sequence[float],
-    label: str,
+    model: str,
 ) -> None:
-    """The paper's own numbers, thin and hollow."""
-    for kind, numbers in kinds.items():
-        there = {m: x for m, x in numbers.items() if m in multiples}
-        look = plotting.schedule_style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
-        axes.plot(*_points(there), **look)
-    axes.plot([], [], color="0.3", lw=0.8, marker="o", markerfacecolor="none", label=label)
+    """Draws the paper's numbers by kind and multiple, thin and hollow."""
+    for kind, by_multiple in numbers.items():
+        style = plotting.schedule_style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
+        axes.plot(*_xy({m: x for m, x in by_multiple.items() if m in multiples}), **style)
+    style = {"color": "0.3", "lw": 0.8, "marker": "o", "markerfacecolor": "none"}
+    axes.plot([], [], label=f"hollow: the paper, {model}", **style)
     axes.legend(loc="best", frameon=False, fontsize=8)
 
 
-def draw_heatmaps(
+def draw_cosine_transfer(
+    clock: Clock,
+    envelope: Mapping[float, float],
+    cosines: Mapping[float, Mapping[float, float]],
+) -> Figure:
+    """Draws the envelope and each of its cosines on the way to its own horizon.
+
+    Args:
+      clock: of the study.
+      envelope: loss at each horizon of the cosine tuned for it.
+      cosines: losses of the cosine of each horizon at all evaluated multiples.
+
+    Source: Figure 1 of the paper and its counterpart at 300M.
+    """
+    figure = Figure(figsize=(5.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    greys = np.linspace(0.72, 0.25, max(len(cosines), 1))
+    dashes = (*plotting.DASHES[:4], (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+    longer = [(horizon, losses) for horizon, losses in sorted(cosines.items()) if len(losses) > 1]
+    for i, (horizon, losses) in enumerate(longer):
+        style = {"ls": dashes[i % 6], "color": str(greys[i])}
+        axes.plot(*_xy(losses), ".", label=f"cosine tuned for {horizon:g}×", **style)
+    style = plotting.schedule_style(COSINE)
+    axes.plot(*_xy(envelope), label="cosine envelope", zorder=5, **style)
+    _multiple_axis(axes, sorted(envelope), clock)
+    axes.set_ylabel(_LOSS)
+    plotting.legend_below(figure, axes, columns=2)
+    return figure
+
+
+def draw_setting_transfer(
     multiples: Sequence[float], rows: Mapping[str, Mapping[float, tuple[str, Mapping[float, Gap]]]]
 ) -> Figure:
-    """Draws what settings selected early come to later, relative to the envelope.
+    """Draws heatmaps: settings selected at one budget, evaluated at later ones.
 
     Args:
       multiples: the columns.
-      rows: for each kind, by the multiple of selection: the settings, and their differences.
+      rows: by kind of schedule and multiple of selection: the settings and their gaps.
 
     Source: the hyperparameter-transfer figure of the paper.
     """
@@ -151,23 +162,19 @@ def draw_heatmaps(
     size = (max(4.2, 0.85 * len(multiples) + 2.0) * len(rows) + 0.8, 0.55 * count + 1.5)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(rows), squeeze=False)[0]
-    values = [abs(g.first) for x in rows.values() for _, gs in x.values() for g in gs.values()]
-    largest = max([*values, 1e-9])
-    look = {"cmap": matplotlib.colormaps["PuOr_r"], "vmin": -largest, "vmax": largest}
-    for axes, (kind, picked) in zip(panels, rows.items(), strict=True):
-        grid = np.full((len(picked), len(multiples)), np.nan)
-        for i, (_, found) in enumerate(picked.values()):
-            for j, m in enumerate(multiples):
-                grid[i, j] = found[m].first if m in found else np.nan
-        axes.set_facecolor("0.92")  # nothing there
-        axes.imshow(grid, aspect="auto", **look)
+    grids = {kind: _gap_grid(selected, multiples) for kind, selected in rows.items()}
+    largest = max([np.nanmax(np.abs(grid)) for grid in grids.values()] + [1e-9])
+    style = {"cmap": matplotlib.colormaps["PuOr_r"], "vmin": -largest, "vmax": largest}
+    for axes, (kind, grid) in zip(panels, grids.items(), strict=True):
+        axes.set_facecolor("0.92")  # budgets before the selection
+        axes.imshow(grid, aspect="auto", **style)
         for (i, j), value in np.ndenumerate(grid):
             if not math.isnan(value):
                 ink = "white" if abs(value) > 0.6 * largest else "black"
                 axes.text(j, i, f"{value:+.4f}", ha="center", va="center", color=ink, fontsize=9)
         axes.set_xticks(range(len(multiples)), [f"{m:g}×" for m in multiples])
-        told = [f"{m:g}×: {text}" for m, (text, _) in picked.items()]
-        axes.set_yticks(range(len(picked)), told, fontsize=9)
+        names = [f"{m:g}×: {settings}" for m, (settings, _) in rows[kind].items()]
+        axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.set_xlabel("evaluated at")
         axes.set_title(plotting.schedule_name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
@@ -176,62 +183,71 @@ def draw_heatmaps(
     return figure
 
 
+def _gap_grid(
+    selected: Mapping[float, tuple[str, Mapping[float, Gap]]], multiples: Sequence[float]
+) -> np.ndarray:
+    """Gaps with the selecting seed, `float64[selected at, evaluated at]`, NaN where none is."""
+    return np.array(
+        [
+            [gaps[m].first if m in gaps else np.nan for m in multiples]
+            for _, gaps in selected.values()
+        ]
+    )
+
+
 def draw_alphas(
     clock: Clock,
-    lines: Mapping[float, Mapping[float, float]],
+    curves: Mapping[float, Mapping[float, float]],
     envelope: Mapping[float, float],
 ) -> Figure:
-    """Draws the inverse square root at each alpha, all other settings the same.
+    """Draws the inverse square root at each alpha, all other settings equal.
 
     Args:
       clock: of the study.
-      lines: losses by alpha and multiple.
+      curves: losses by alpha and multiple.
       envelope: loss of the cosine tuned for each horizon.
 
     Source: the alpha-sensitivity figure of the paper.
     """
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    shades = plotting.shades(len(lines))
-    marks = "os^Dv<>p"
-    for i, (alpha, losses) in enumerate(sorted(lines.items())):
+    shades = plotting.shades(len(curves))
+    for i, (alpha, losses) in enumerate(sorted(curves.items())):
         label = rf"$\alpha$ = {alpha:,g} ({alpha / clock.chinchilla_steps:.2g}×)"
-        look = {"color": shades[i], "marker": marks[i % 8], "label": label}
-        left.plot(*_points(losses), **look)
-        gaps = {m: x - envelope[m] for m, x in losses.items() if m in envelope}
-        right.plot(*_points(gaps), **look)
-    right.axhline(0, color="#D55E00", lw=1.5)
-    multiples = sorted({m for losses in lines.values() for m in losses})
+        style = {"color": shades[i], "marker": plotting.MARKERS[i % 8], "label": label}
+        left.plot(*_xy(losses), **style)
+        right.plot(*_xy({m: x - envelope[m] for m, x in losses.items() if m in envelope}), **style)
+    right.axhline(0, color=plotting.VERMILION, lw=1.5)
+    multiples = sorted({m for losses in curves.values() for m in losses})
     for axes in (left, right):
         _multiple_axis(axes, multiples, clock)
-    left.set_ylabel("validation loss (nats per token)")
-    right.set_ylabel("loss minus cosine envelope (nats)")
+    left.set_ylabel(_LOSS)
+    right.set_ylabel(_GAP)
     plotting.legend_below(figure, left)
     return figure
 
 
-def draw_averages(lines: Sequence[Line], labels: Sequence[str]) -> Figure:
-    """Draws what each average gains over the live weights, a panel for each line.
+def draw_averages(curves: Sequence[LossCurve], labels: Sequence[str]) -> Figure:
+    """Draws the gain of each average over the live weights, a panel for each curve.
 
     Args:
-      lines: one for each kind of schedule.
-      labels: weight labels, the live weights first.
+      curves: one for each kind of schedule.
+      labels: weight labels from left to right, the live weights last.
     """
-    figure = Figure(figsize=(2.9 * len(lines) + 0.6, 3.9), layout="constrained")
-    panels = figure.subplots(1, len(lines), squeeze=False)[0]
-    order = [*[x for x in labels if x != LIVE], LIVE]
-    multiples = sorted({m for line in lines for m in line.losses})
-    shades = dict(zip(multiples, plotting.shades(len(multiples)), strict=True))
-    marks = dict(zip(multiples, "os^Dv<>p" * 8, strict=False))
-    for axes, line in zip(panels, lines, strict=True):
-        for m, losses in sorted(line.losses.items()):
-            there = [x for x in order if x in losses]
-            gains = [losses[x] - losses[LIVE] for x in there]
-            xs = [order.index(x) for x in there]
-            axes.plot(xs, gains, color=shades[m], marker=marks[m], ms=5, label=f"{m:g}×")
+    figure = Figure(figsize=(2.9 * len(curves) + 0.6, 3.9), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    multiples = sorted({m for curve in curves for m in curve.losses})
+    shades = plotting.shades(len(multiples))
+    for axes, curve in zip(panels, curves, strict=True):
+        for i, m in enumerate(multiples):
+            losses = curve.losses.get(m, {})
+            points = [(j, losses[x] - losses[LIVE]) for j, x in enumerate(labels) if x in losses]
+            if points:
+                style = {"color": shades[i], "marker": plotting.MARKERS[i % 8], "ms": 5}
+                axes.plot(*zip(*points, strict=True), label=f"{m:g}×", **style)
         axes.axhline(0, color="black", lw=0.8)
-        axes.set_xticks(range(len(order)), order, rotation=45)
-        axes.set_title(plotting.schedule_name(line.kind), fontsize=10)
+        axes.set_xticks(range(len(labels)), labels, rotation=45)
+        axes.set_title(plotting.schedule_name(curve.kind), fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("loss minus that of the live weights (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")
@@ -239,17 +255,17 @@ def draw_averages(lines: Sequence[Line], labels: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_floors(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> Figure:
-    """Draws what another end of the decay changes.
+def draw_decay_ends(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> Figure:
+    """Draws the change of the loss with another decay.
 
     Args:
       clock: of the study.
-      changes: loss with it minus loss without, by kind of schedule and multiple.
+      changes: by description, which begins with the kind of schedule, and multiple.
     """
     figure = Figure(figsize=(5.4, 3.9), layout="constrained")
     axes = figure.subplots()
     for name, losses in changes.items():
-        axes.plot(*_points(losses), label=name, **plotting.schedule_style(name.split(",")[0]))
+        axes.plot(*_xy(losses), label=name, **plotting.schedule_style(name.split(",")[0]))
     axes.axhline(0, color="black", lw=0.8)
     _multiple_axis(axes, sorted({m for x in changes.values() for m in x}), clock)
     axes.set_ylabel("change of the loss (nats)")
@@ -257,13 +273,13 @@ def draw_floors(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> F
     return figure
 
 
-def _points(losses: Mapping[float, float]) -> tuple[list[float], list[float]]:
-    xs = sorted(losses)
-    return xs, [losses[m] for m in xs]
+def _xy(losses: Mapping[float, float]) -> tuple[list[float], list[float]]:
+    multiples = sorted(losses)
+    return multiples, [losses[m] for m in multiples]
 
 
 def _multiple_axis(axes: Axes, multiples: Sequence[float], clock: Clock) -> None:
-    """Makes the x axis one of Chinchilla multiples: 1×, 2×, 4×, ..."""
+    """Scales the x axis in Chinchilla multiples: 1×, 2×, 4×, ..."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(multiples))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))

@@ -1,47 +1,48 @@
-"""What the runs of a study came to, from their records alone.
+"""Results of a study: validation losses read from the records of its runs.
 
-A `Result` is one run. A `Line` is what one choice of settings gives at every multiple: the
-evaluations of a single horizon-free run on its way, or the ends of a family of runs with a horizon
-(cosines, WSD branches), one for each multiple.
+A `RunResult` is one run. A `LossCurve` is the loss of one choice of settings at every budget: the
+evaluations along a single horizon-free run, or the ends of a family of runs with a horizon
+(cosines, WSD branches), one run for each budget.
 """
 
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
 from anytime_jax.config import schema
-from anytime_jax.config.clock import BRANCH, Clock
+from anytime_jax.config.clock import BRANCH
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
-from anytime_jax.study.loss_table import LIVE, eval_losses
+from anytime_jax.study.loss_table import evaluations
 from anytime_jax.study.plan import Study, StudyRun
 
-_WHOLE = 1e-3  # multiples are whole up to this: they fall on whole updates
+COSINE = "cosine"  # the schedule of the envelope
+HORIZON_FREE = ("constant", "inverse_sqrt", "power")
+
 _DECAY = ("floor", "shape", "decay", "data")
 
-Losses = Mapping[str, float]  # by weight label: "last", "f25", ...
-Key = tuple[tuple[str, Any], ...]
+Losses = Mapping[str, float]  # nats per token by weight label: "last", "f25", ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class RunResult:
     """One run of a study.
 
     Attributes:
-      name: of the run.
-      kind: of its schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
-      settings: what tells it apart from others of its kind, by short names: `peak`, `b2`, ...
-      seed: of its weights and of the order of its data.
-      horizon: end of its schedule in Chinchilla multiples; None if it has none.
-      goal: multiple at which it is to stop.
-      at: multiple of its last record; 0 if it has not begun.
-      losses: validation losses in nats by multiple and weight label.
+      name: name of the run.
+      kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
+      settings: the choice of settings, by short name: `peak`, `b2`, ...
+      seed: of the weights and of the order of the data.
+      horizon: of the schedule in Chinchilla multiples; None without one.
+      stop: multiple at which the run stops.
+      position: multiple of the last record; 0 before the first.
+      losses: validation losses by multiple and weight label.
     """
 
     name: str
@@ -49,298 +50,294 @@ class Result:
     settings: Mapping[str, Any]
     seed: tuple[int, int]
     horizon: float | None
-    goal: float
-    at: float
+    stop: float
+    position: float
     losses: Mapping[float, Losses]
 
     @property
-    def key(self) -> Key:
-        """Its settings, to find others with the same."""
-        return tuple(sorted(self.settings.items()))
+    def is_finished(self) -> bool:
+        """Whether the run was evaluated at its stop."""
+        return self.stop in self.losses
 
     @property
-    def is_finished(self) -> bool:
-        """Whether it was evaluated at its goal."""
-        return self.goal in self.losses
+    def state(self) -> str:
+        """State for people: `finished`, `at 2x` or `missing`."""
+        if self.is_finished:
+            return "finished"
+        return f"at {self.position:.3g}x" if self.position else "missing"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Line:
-    """What one choice of settings gives at every multiple.
+class LossCurve:
+    """Losses of one choice of settings at every budget.
 
     Attributes:
-      kind: of the schedule.
-      settings: by short names.
+      kind: kind of schedule.
+      settings: by short name.
       seed: of weights and data.
-      goal: the last multiple that its runs are to reach.
-      losses: validation losses in nats by multiple and weight label.
+      stop: last multiple that its runs are to reach.
+      losses: validation losses by multiple and weight label.
     """
 
     kind: str
     settings: Mapping[str, Any]
     seed: tuple[int, int]
-    goal: float
+    stop: float
     losses: Mapping[float, Losses]
 
-    def at(self, label: str) -> dict[float, float]:
+    def of(self, label: str) -> dict[float, float]:
         """Returns the losses of a weight label by multiple."""
         return {m: losses[label] for m, losses in sorted(self.losses.items()) if label in losses}
 
+    def differs_in(self, other: "LossCurve") -> set[str]:
+        """Returns the names of the settings that differ."""
+        ours, theirs = self.settings, other.settings
+        missing = object()
+        return {
+            name
+            for name in ours.keys() | theirs.keys()
+            if ours.get(name, missing) != theirs.get(name, missing)
+        }
+
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """The settings for people, without those of the decay."""
-        return settings_text({k: v for k, v in self.settings.items() if k not in _DECAY})
+        return describe({k: v for k, v in self.settings.items() if k not in _DECAY})
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Returns settings as a legend has them: `η 0.01, α 1920`."""
+def describe(settings: Mapping[str, Any]) -> str:
+    """Returns settings as a legend shows them: `η 0.01, α 1920`."""
     symbols = {"peak": "η", "b2": "β₂", "gamma": "γ", "alpha": "α"}
-    first = [name for name in symbols if name in settings]  # the learning rate before all else
-    settings = {k: settings[k] for k in [*first, *(k for k in settings if k not in first)]}
-    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in settings.items()}
-    return ", ".join(f"{symbols.get(k, k)} {v}" for k, v in shown.items())
+    names = dict.fromkeys([*(name for name in symbols if name in settings), *settings])
+    texts = {
+        k: f"{settings[k]:g}" if isinstance(settings[k], float) else settings[k] for k in names
+    }
+    return ", ".join(f"{symbols.get(name, name)} {text}" for name, text in texts.items())
 
 
 class Results:
-    """All runs of a study, and the choices they offer."""
+    """Results of all runs of a study, and the loss curves they form."""
 
-    def __init__(self, study: Study, remark: Callable[[str], None] = lambda text: None):
+    def __init__(
+        self, study: Study, average: str = "f25", warn: Callable[[str], None] = lambda text: None
+    ):
         """Reads the records of every run.
 
         Args:
-          study: the plan.
-          remark: is told of records that another version wrote or that are torn, one line each.
+          study: the study.
+          average: read-out of horizon-free runs; other runs are read out by their live weights.
+          warn: called with one line for records of another version and for torn records.
 
         Raises:
-          InputError: if the runs do not share one clock, or no run has a record.
+          InputError: if the runs cannot be compared (data, clock or validation tokens differ), two
+            runs have the same settings, or no run was evaluated.
         """
-        self.study = study
-        configs = [_build(study, run) for run in study.runs]
-        _check_validation(study, configs)
-        self.clock = _clock(study, configs)
-        varying = _varying(configs)
-        self.results = [
-            _read(run, config, varying, remark)
+        self.study, self.average = study, average
+        configs = [_build_config(study, run) for run in study.runs]
+        _check_comparable(study, configs)
+        self.clock = configs[0].clock
+        choices = _varying_settings(configs)
+        self.runs = [
+            _read_run(run, config, choices, warn)
             for run, config in zip(study.runs, configs, strict=True)
         ]
-        _check_data(study)
-        if not any(result.losses for result in self.results):
+        if not any(run.losses for run in self.runs):
             raise InputError(
-                f"study {study.name}: no run in {study.root} has an evaluation yet: run it with "
+                f"study {study.name}: no run in {study.root} was evaluated yet: train it with "
                 "python -m anytime_jax sweep --study=... --run"
             )
-        self.first_seed = self.results[0].seed
-        self.lines = _lines(self.results)
+        self.all_curves = _loss_curves(self.runs)
+        if average not in self.labels:
+            labels = ", ".join(self.labels)
+            raise InputError(f"--average={average}: no run was evaluated with it; give {labels}")
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of schedule that have a line, those of the paper first."""
-        there = dict.fromkeys(line.kind for line in self.lines)
-        first = [kind for kind in ("cosine", "constant", "inverse_sqrt", "wsd") if kind in there]
-        return [*first, *(kind for kind in there if kind not in first)]
+        """Kinds of schedule that have a curve, those of the paper first."""
+        present = dict.fromkeys(curve.kind for curve in self.all_curves)
+        first = [kind for kind in (COSINE, "constant", "inverse_sqrt", "wsd") if kind in present]
+        return list(dict.fromkeys([*first, *present]))
 
     @property
     def multiples(self) -> list[float]:
-        """The horizons of the cosines, or else the multiples that horizon-free runs reach."""
-        found = {x.horizon for x in self.results if x.kind == "cosine" and x.horizon is not None}
-        if not found:
-            found = {m for x in self.results for m in x.losses if abs(m - round(m)) < _WHOLE}
-        return sorted(found)
+        """Horizons of the cosines; without any, the whole multiples that were evaluated."""
+        horizons = {x.horizon for x in self.runs if x.kind == COSINE and x.horizon is not None}
+        whole = {m for x in self.runs for m in x.losses if abs(m - round(m)) < 1e-3}
+        return sorted(horizons or whole)
 
     @property
     def labels(self) -> list[str]:
-        """Every weight label: the live weights, then the averages from wide to narrow."""
-        found = {k for x in self.results for losses in x.losses.values() for k in losses}
-        return [LIVE, *sorted(found - {LIVE}, key=_label_order)]
+        """All weight labels: the live weights, then the averages from wide to narrow."""
+        labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
+        return [LIVE, *sorted(labels - {LIVE}, key=_label_order)]
 
-    def main(self, kind: str, seed: tuple[int, int] | None = None) -> list[Line]:
-        """Returns the lines of a kind whose decay is that of the kind's first run.
+    def label(self, kind: str) -> str:
+        """Returns the weight label through which a kind of schedule is read out."""
+        return self.average if kind in HORIZON_FREE else LIVE
 
-        Args:
-          kind: of the schedule.
-          seed: of weights and data; by default that of the study's first run.
-        """
-        first = next((x for x in self.results if x.kind == kind), None)
-        seed = seed or self.first_seed
-        lines = [x for x in self.lines if x.kind == kind and x.seed == seed]
-        return [x for x in lines if first and _decay(x.settings) == _decay(first.settings)]
+    def curves(self, kind: str) -> list[LossCurve]:
+        """Returns the first seed's curves of a kind, with the decay of the kind's first run."""
+        decays = (_decay(run.settings) for run in self.runs if run.kind == kind)
+        decay = next(decays, None)
+        seed = self.runs[0].seed
+        return [
+            curve
+            for curve in self.all_curves
+            if (curve.kind, curve.seed, _decay(curve.settings)) == (kind, seed, decay)
+        ]
 
-    def replicates(self, line: Line) -> list[Line]:
-        """Returns the line and those of other seeds with the same settings."""
-        same = [x for x in self.lines if x.kind == line.kind and x.settings == line.settings]
-        return sorted(same, key=lambda x: x.seed != line.seed)
+    def replicates(self, curve: LossCurve) -> list[LossCurve]:
+        """Returns the curve itself, then those of other seeds with the same settings."""
+        same = [x for x in self.all_curves if x.kind == curve.kind and x.settings == curve.settings]
+        return sorted(same, key=lambda x: x.seed != curve.seed)
 
-    def other_decays(self, line: Line) -> list[Line]:
-        """Returns the lines that differ from this one in the floor or shape of the decay alone."""
-        rest = {k: v for k, v in line.settings.items() if k not in _DECAY}
+    def other_decays(self, curve: LossCurve) -> list[LossCurve]:
+        """Returns the curves that differ from this one only in the decay."""
         return [
             x
-            for x in self.lines
-            if (x.kind, x.seed) == (line.kind, line.seed)
-            and x.settings != line.settings
-            and {k: v for k, v in x.settings.items() if k not in _DECAY} == rest
+            for x in self.all_curves
+            if (x.kind, x.seed) == (curve.kind, curve.seed)
+            and x.differs_in(curve)
+            and x.differs_in(curve) <= set(_DECAY)
         ]
 
-    def missing(self, kinds: Iterable[str]) -> list[str]:
-        """Returns what is not there yet of the runs of some kinds, for people."""
+    def unfinished(self, kinds: Iterable[str]) -> list[str]:
+        """Returns the unfinished runs of some kinds, with their state."""
         return [
-            f"{x.name} ({f'at {x.at:.3g}x' if x.at else 'not begun'})"
-            for x in self.results
-            if x.kind in kinds and not x.is_finished
+            f"{run.name} ({run.state})"
+            for run in self.runs
+            if run.kind in kinds and not run.is_finished
         ]
 
 
-def _read(
+def _read_run(
     run: StudyRun,
     config: Config,
-    varying: Mapping[str, set[str]],
-    remark: Callable[[str], None],
-) -> Result:
-    """What the records of a run hold."""
-    clock, kind, end = config.clock, config.schedule.kind, config.learning_rate.horizon_steps
+    choices: Mapping[str, set[str]],
+    warn: Callable[[str], None],
+) -> RunResult:
+    clock, kind, schedule = config.clock, config.schedule.kind, config.schedule.to_dict()
     flat = flatten(config.to_dict())
-    chosen = {name.rpartition(".")[2]: flat[name] for name in sorted(varying[kind])}
-    decay = config.schedule.to_dict()
-    chosen |= {name: decay[name] for name in _DECAY if name in decay}
-    chosen = {k: float(v) if is_number(v) else v for k, v in chosen.items()}
-    chosen |= _about_branch(config)
-    goal = config.stop_rule.step
-    if goal is None:
+    settings = {name.rpartition(".")[2]: flat[name] for name in sorted(choices[kind])}
+    settings |= {name: schedule[name] for name in _DECAY if name in schedule}
+    settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
+    steps = config.learning_rate.horizon_steps
+    horizon = None if steps is None else clock.multiple(steps)
+    if config.branch.data:
+        settings["data"] = config.branch.data
+    if config.branch.step and horizon is not None:
+        fraction = 1 - clock.multiple(config.branch.step) / horizon
+        if abs(fraction - (1 - float(BRANCH))) > 1e-3:  # not the usual last 10%
+            settings["decay"] = round(fraction, 4)
+    stop = config.stop_rule.step
+    if stop is None:
         raise InputError(
-            f"run {run.name}: config.stop = {config.stop!r}: a run of a study has one stop"
+            f"run {run.name}: config.stop = {config.stop!r}: a run of a study stops once; give a "
+            "point or 'horizon'"
         )
-    _check_run(run, flat)
-    rows = read_records(run.run_dir, remark)
-    return Result(
+    _check_identity(run, flat)
+    rows = read_records(run.run_dir, warn)
+    return RunResult(
         name=run.name,
         kind=kind,
-        settings=chosen,
+        settings=settings,
         seed=(config.seed, config.data.seed),
-        horizon=None if end is None else clock.multiple(end),
-        goal=clock.multiple(goal),
-        at=clock.multiple(rows[-1].step) if rows else 0.0,
-        losses={clock.multiple(row.step): losses for row, losses in eval_losses(rows)},
+        horizon=horizon,
+        stop=clock.multiple(stop),
+        position=clock.multiple(rows[-1].step) if rows else 0.0,
+        losses={clock.multiple(row.step): losses for row, losses in evaluations(rows)},
     )
 
 
-def _about_branch(config: Config) -> dict[str, Any]:
-    """What makes a branch another one than the usual decay over the last 10% on the same data."""
-    about: dict[str, Any] = {"data": config.branch.data} if config.branch.data else {}
-    end, clock = config.learning_rate.horizon_steps, config.clock
-    if config.branch.step and end is not None:
-        part = 1 - clock.multiple(config.branch.step) / clock.multiple(end)
-        if abs(part - (1 - float(BRANCH))) > 1e-3:
-            about["decay"] = round(part, 4)
-    return about
-
-
-def _build(study: Study, run: StudyRun) -> Config:
+def _build_config(study: Study, run: StudyRun) -> Config:
     try:
         return schema.build(run.settings)
     except (InputError, AttributeError) as error:
         raise InputError(
-            f"run {run.name} of study {study.name} has no usable settings ({error}): run the "
-            "study's sweep again"
+            f"run {run.name} of study {study.name} has unusable settings ({error}): run the sweep "
+            "again"
         ) from error
 
 
-def _check_validation(study: Study, configs: Sequence[Config]) -> None:
-    """Checks that all runs validate on as many tokens."""
-    tokens: dict[int, str] = {}
+def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
+    """Checks that all runs have the same clock, validation text and data."""
+    clocks, tokens, data = {}, {}, {}
     for run, config in zip(study.runs, configs, strict=True):
-        tokens.setdefault(config.eval.tokens, run.name)
-    if len(tokens) > 1:
-        told = "; ".join(f"{name} on {count:,}" for count, name in tokens.items())
-        raise InputError(
-            f"study {study.name}: its runs are validated on unlike text (eval.tokens: {told}): "
-            "losses are compared on one; make a study of each"
-        )
+        clocks[run.name], tokens[run.name] = config.clock, config.eval.tokens
+        identity = _identity(run)
+        if identity and not config.branch.data:
+            data[run.name] = identity.get("data.fingerprint")
+    for what, values in (
+        ("clock (batch_size, batch_growth, model.length, chinchilla_tokens)", clocks),
+        ("eval.tokens", tokens),
+        ("data.fingerprint", data),
+    ):
+        first = {value: name for name, value in reversed(values.items())}
+        if len(first) > 1:
+            shown = "; ".join(f"{name}: {value}" for value, name in list(first.items())[:2])
+            raise InputError(
+                f"study {study.name}: its runs differ in {what} ({shown}): losses are compared on "
+                "the same clock and data; make a study of each"
+            )
 
 
-def _check_data(study: Study) -> None:
-    """Checks that all runs were trained and validated on the same data."""
-    found: dict[str, str] = {}
-    for run in study.runs:
-        theirs = _identity(run)
-        if theirs and not run.settings["branch"]["data"]:
-            found.setdefault(str(theirs.get("data.fingerprint")), run.name)
-    if len(found) > 1:
-        names = " and ".join(list(found.values())[:2])
+def _check_identity(run: StudyRun, settings: Mapping[str, Any]) -> None:
+    """Checks that the run directory holds the run."""
+    differences = [
+        f"{name} is {value!r}, the study has {settings[name]!r}"
+        for name, value in (_identity(run) or {}).items()
+        if name in settings and settings[name] != value
+    ]
+    if differences:
         raise InputError(
-            f"study {study.name}: {names} were trained on unlike data (their fingerprints differ): "
-            "losses are compared on one data set; train one of them again"
+            f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): choose "
+            "another run_dir, or take the run out of the study"
         )
 
 
 def _identity(run: StudyRun) -> dict[str, Any] | None:
-    """The settings that a run wrote down when it began; None if it has not."""
-    return run_directory.read_identity(Path(run.run_dir), "take that run out of the study")
+    """The identity settings that a run saved at its first start; None if it has not started."""
+    return run_directory.read_identity(run.run_dir, "take that run out of the study")
 
 
-def _check_run(run: StudyRun, ours: Mapping[str, Any]) -> None:
-    """Checks that what lies in a run's directory is that run."""
-    theirs = _identity(run)
-    if theirs is None:
-        return
-    unlike = [k for k in theirs if k in ours and ours[k] != theirs[k]]
-    if unlike:
-        told = "; ".join(f"{k} is {theirs[k]!r}, the study has {ours[k]!r}" for k in unlike)
-        raise InputError(f"{run.run_dir} holds another run than {run.name} ({told})")
-
-
-def _clock(study: Study, configs: Sequence[Config]) -> Clock:
-    """The clock that all runs of a study share."""
-    clocks = {config.clock for config in configs}
-    if len(clocks) != 1:
-        raise InputError(
-            f"study {study.name}: its runs have {len(clocks)} clocks (batch_size, batch_growth, "
-            "model.length, chinchilla_tokens): losses are compared on one; make a study of each"
-        )
-    return clocks.pop()
-
-
-def _varying(configs: Sequence[Config]) -> dict[str, set[str]]:
-    """For each kind of schedule the settings that are not the same in all its runs."""
+def _varying_settings(configs: Sequence[Config]) -> dict[str, set[str]]:
+    """Dotted names of the settings that vary among the runs of each kind of schedule."""
     seen: dict[str, dict[str, set[str]]] = {}
     for config in configs:
         values = seen.setdefault(config.schedule.kind, {})
         for name, value in config.select(lambda x: x.identity and x.variant).items():
             values.setdefault(name, set()).add(json.dumps(value))
-    always = {"schedule.peak"}
     return {
-        kind: {k for k, given in values.items() if len(given) > 1} | (always & values.keys())
+        kind: {name for name, each in values.items() if len(each) > 1 or name == "schedule.peak"}
         for kind, values in seen.items()
     }
 
 
-def _lines(results: Sequence[Result]) -> list[Line]:
-    """Puts the ends of runs with a horizon together."""
-    found: dict[tuple[str, Key, tuple[int, int]], dict[float, Result]] = {}
-    goals: dict[tuple[str, Key, tuple[int, int]], float] = {}
-    for result in results:
-        place = (result.kind, result.key, result.seed)
-        goals[place] = max(goals.get(place, 0.0), result.goal)
-        there = found.setdefault(place, {})
-        for m in result.losses:
-            if result.horizon is not None and m != result.horizon:
-                continue  # on its way to the end of its schedule
-            if m in there:
-                raise InputError(
-                    f"{there[m].name} and {result.name} have the same settings and both a loss at "
-                    f"{m:g}x: take one of them out of the study"
-                )
-            there[m] = result
-    return [
-        Line(
-            kind=place[0],
-            settings=next(iter(there.values())).settings,
-            seed=place[2],
-            goal=goals[place],
-            losses={m: result.losses[m] for m, result in there.items()},
-        )
-        for place, there in found.items()
-        if there
-    ]
+def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:
+    """Joins the ends of runs with a horizon; the curve of a horizon-free run is its own."""
+    families: dict[Any, list[RunResult]] = {}
+    for run in runs:
+        key = (run.kind, tuple(sorted(run.settings.items())), run.seed)
+        families.setdefault(key, []).append(run)
+    curves = []
+    for family in families.values():
+        source: dict[float, RunResult] = {}
+        for run in family:
+            for m in run.losses:
+                if run.horizon is not None and m != run.horizon:
+                    continue  # on the way to the end of its schedule
+                if m in source:
+                    raise InputError(
+                        f"{source[m].name} and {run.name} have the same settings and both a loss "
+                        f"at {m:g}x: take one of them out of the study"
+                    )
+                source[m] = run
+        if source:
+            first = next(iter(source.values()))
+            stop = max(run.stop for run in family)
+            losses = {m: run.losses[m] for m, run in source.items()}
+            curves.append(LossCurve(first.kind, first.settings, first.seed, stop, losses))
+    return curves
 
 
 def _decay(settings: Mapping[str, Any]) -> list[Any]:

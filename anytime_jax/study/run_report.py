@@ -1,97 +1,88 @@
-"""One run, in progress or not: its curves so far, every average, and what a stop now would give."""
+"""Report of one run, finished or in progress: state, losses, best average, curves."""
 
 import time
 from pathlib import Path
 
 from rich.console import Console
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import Row, read_records
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
-from anytime_jax.study import loss_table, run_figure
-from anytime_jax.study.loss_table import LIVE
+from anytime_jax.study import run_figure
+from anytime_jax.study.loss_table import evaluations, loss_table
 
-_SHOWN = 12  # evaluations in the table
+_ROWS = 12  # evaluations in the table
 
 
 def show(run_dir: str | Path, console: Console, watch: float | None = None) -> None:
-    """Prints what a run has come to and draws its curves, once or again and again.
-
-    Args:
-      run_dir: the run's directory.
-      console: where to print.
-      watch: seconds between looks; None for one.
+    """Prints the state of a run and draws its curves; with `watch`, every so many seconds.
 
     Raises:
-      InputError: if it is no run.
+      InputError: if `run_dir` is not a run directory.
     """
     if watch is not None and not 0 < watch < 1e6:
         raise InputError(f"--watch={watch:g}: give a number of seconds above 0")
     seen: Row | None = None
     while True:
-        name, clock = _read_about(Path(run_dir))
-        remarks: list[str] = []
-        rows = read_records(run_dir, remarks.append)
+        name, clock = _read_run(Path(run_dir))
+        warnings: list[str] = []
+        rows = read_records(run_dir, warnings.append)
+        lines = []
         if rows and rows[-1] != seen:
-            _print(Path(run_dir), name, clock, rows, console)
             seen = rows[-1]
+            lines = _describe(clock, rows, f"{name} in {run_dir}")
+            if evaluated := evaluations(rows):
+                lines += [loss_table(clock, evaluated[-_ROWS:]), *_describe_stop(clock, evaluated)]
+                lines.append(f"  curves: {run_figure.draw(run_dir, name)}")
         elif not rows:
-            console.print(f"{run_dir}: {name} has written no record yet", markup=False)
-        for remark in remarks:
-            console.print(remark, markup=False)
+            lines = [f"{run_dir}: {name} has written no record yet"]
+        for line in [*lines, *warnings]:
+            console.print(line, markup=False)
         if watch is None:
             return
         time.sleep(watch)
 
 
-def _read_about(run_dir: Path) -> tuple[str, Clock]:
+def _read_run(run_dir: Path) -> tuple[str, Clock]:
     """The name and the clock of a run."""
-    about = run_directory.read_run_file(run_dir, "look at another run")
+    file = run_dir / run_directory.RUN_FILE
+    about = run_directory.read_run_file(run_dir, "give another run")
     if about is None:
-        raise InputError(
-            f"--run={run_dir} is no run (no {run_directory.RUN_FILE} in it): give a run's directory"
-        )
+        raise InputError(f"--run={run_dir} is not a run directory: it has no {file.name}")
     try:
         return str(about["name"]), schema.build(about["config"]).clock
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run_dir / run_directory.RUN_FILE} is damaged ({error!r})") from error
+        raise InputError(f"{file} is damaged ({error!r}): give another run") from error
 
 
-def _print(run_dir: Path, name: str, clock: Clock, rows: list[Row], console: Console) -> None:
-    last = rows[-1]
-    where = clock.describe(last.step)
-    speed = next(
-        (x.values["tokens_per_s"] for x in reversed(rows) if "tokens_per_s" in x.values), 0
-    )
-    console.print(f"{name} in {run_dir}: at {where}", markup=False)
-    trained = next((x for x in reversed(rows) if "train/loss" in x.values), None)
-    if trained is not None:
-        values = trained.values
-        left = clock.tokens(clock.next_doubling(last.step)) - clock.tokens(last.step)
-        console.print(
+def _describe(clock: Clock, rows: list[Row], run: str) -> list:
+    """Position, training loss and speed."""
+    step = rows[-1].step
+    lines = [f"{run}: at {clock.describe(step)}"]
+    values = {name: value for row in rows for name, value in row.values.items()}  # the latest
+    if "train/loss" in values:
+        speed = values.get("tokens_per_s", 0)
+        left = clock.tokens(clock.next_doubling(step)) - clock.tokens(step)
+        lines.append(
             f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}, "
-            f"{format_count(speed)} tokens/s; the next doubling in "
+            f"{format_count(speed)} tokens/s; next doubling in "
             + (format_duration(left / speed) if speed else "an unknown time")
         )
-    evaluated = loss_table.eval_losses(rows)
-    if not evaluated:
-        console.print("  nothing was evaluated yet: eval.every says when")
-        return
-    console.print(loss_table.table(clock, evaluated[-_SHOWN:]))
+    if not any(name.startswith("eval/") for name in values):
+        lines.append("  no evaluation yet: see config.eval.every")
+    return lines
+
+
+def _describe_stop(clock: Clock, evaluated: list[tuple[Row, dict[str, float]]]) -> list[str]:
+    """The best weights at the latest evaluation."""
     row, losses = evaluated[-1]
     best = min(losses, key=lambda label: losses[label])
-    gain = losses[LIVE] - losses[best] if LIVE in losses else 0.0
-    told = "the live weights are the best now" if best == LIVE else (
-        f"the best average now is {best}, {gain:.4f} nats below the live weights"
-    )  # fmt: skip
-    console.print(f"  {told}")
-    at = clock.describe(row.step)
-    console.print(
-        f"  a stop now would give {losses[best]:.4f} nats with {best}, as evaluated at {at}"
-        + ("" if row.step == last.step else "; what was trained since then comes on top")
-    )
-    path = run_figure.draw(run_dir, f"{name}: validation loss, live weights and averages")
-    console.print(f"  curves: {path}", markup=False)
+    gain = losses.get(LIVE, losses[best]) - losses[best]
+    return [
+        f"  best weights: {best}, {losses[best]:.4f} nats at {clock.describe(row.step)}"
+        + (f", {gain:.4f} below the live weights" if best != LIVE else "")
+    ]

@@ -1,8 +1,8 @@
-"""Which settings to show: the envelope, the closest single line, the best at each budget.
+"""Selection of settings: the cosine envelope, the curve closest to it, the best at each budget.
 
 The paper selects with the weights that it reports: an average for horizon-free runs, the live
-weights for runs that decay. Selection looks at the study's first seed alone; other seeds of what
-was selected say how large the noise is.
+weights for runs that decay. Only the study's first seed selects; the other seeds of the selected
+settings estimate the noise.
 """
 
 import dataclasses
@@ -10,170 +10,144 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from anytime_jax.study.results import LIVE, Line, Results
+from anytime_jax.averaging import LIVE
+from anytime_jax.study.results import COSINE, HORIZON_FREE, LossCurve, Results
 
-ENVELOPE = "cosine"
-HORIZON_FREE = ("constant", "inverse_sqrt", "power")
+Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """A difference to the cosine envelope at one multiple.
+    """Difference to the cosine envelope at one multiple, in nats.
 
     Attributes:
-      first: with the seed that selected, in nats: a little too low, for having been selected.
-      others: mean over the other seeds that have both, in nats; NaN if there is none.
-      mean: over all seeds that have both, in nats.
-      noise: standard error of that mean; NaN with one seed.
-      seeds: how many seeds have both.
+      first: with the seed that selected; biased low by the selection.
+      others: mean over the other seeds; NaN without any.
+      mean: over all seeds.
+      stderr: standard error of `mean`; NaN with one seed.
+      seeds: number of seeds.
     """
 
     first: float
     others: float
     mean: float
-    noise: float
+    stderr: float
     seeds: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """Which weights are read out.
-
-    Attributes:
-      average: label for horizon-free runs.
-    """
-
-    average: str = "f25"
-
-    def label(self, kind: str) -> str:
-        """Returns the weight label of a kind of schedule."""
-        return self.average if kind in HORIZON_FREE else LIVE
+def envelope(results: Results) -> dict[float, LossCurve]:
+    """Returns the best cosine of each horizon, by its live weights."""
+    curves = results.curves(COSINE)
+    best = {m: best_at(curves, m, LIVE) for m in results.multiples}
+    return {m: curve for m, curve in best.items() if curve is not None}
 
 
-Picked = Mapping[float, Line]  # the line that is shown at each multiple
+def select_best(results: Results) -> dict[str, Selection]:
+    """Returns, for every kind but the cosine, the best curve at each multiple of the envelope."""
+    selections: dict[str, Selection] = {}
+    for kind in results.kinds:
+        best = {m: best_at(results.curves(kind), m, results.label(kind)) for m in envelope(results)}
+        selection = {m: curve for m, curve in best.items() if curve is not None}
+        if selection and kind != COSINE:
+            selections[kind] = selection
+    return selections
 
 
-def read_out(picked: Picked, label: str) -> dict[float, float]:
-    """Returns the losses in nats of the lines that are shown, one at each multiple."""
-    return {m: line.at(label)[m] for m, line in picked.items()}
+def select_single(results: Results) -> dict[str, Selection]:
+    """Returns the curves of the paper's main comparison.
 
-
-def kinds(results: Results) -> list[str]:
-    """Returns the kinds that are compared with the envelope."""
-    return [kind for kind in results.kinds if kind != ENVELOPE]
-
-
-def pick_single(results: Results, reading: Reading) -> dict[str, Picked]:
-    """Returns what the paper's main comparison shows.
-
-    For a horizon-free kind the one line that is closest to the envelope; for a kind with a horizon,
-    such as WSD, the best at each multiple.
+    The one curve closest to the envelope for a horizon-free kind; the best curve at each multiple
+    for a kind with a horizon, such as WSD.
 
     Source: Section 4, "Training and evaluation details".
     """
-    of, picked = envelope(results), pick_best(results, reading)
-    for kind in picked:
-        if kind in HORIZON_FREE:
-            label = reading.label(kind)
-            line = closest(results.main(kind), label, of)
-            picked[kind] = {} if line is None else dict.fromkeys(differences(line, label, of), line)
-    return {kind: lines for kind, lines in picked.items() if lines}
+    cosines, selections = envelope(results), select_best(results)
+    for kind in [kind for kind in selections if kind in HORIZON_FREE]:
+        label = results.label(kind)
+        curve = closest(results.curves(kind), label, cosines)
+        multiples = differences(curve, label, cosines) if curve else {}
+        selections[kind] = {m: curve for m in multiples if curve}
+    return {kind: selection for kind, selection in selections.items() if selection}
 
 
-def pick_best(results: Results, reading: Reading) -> dict[str, Picked]:
-    """Returns for every kind the line that is best at each multiple of the envelope."""
-    picked: dict[str, Picked] = {}
-    for kind in kinds(results):
-        lines, label = results.main(kind), reading.label(kind)
-        best = {m: best_at(lines, m, label) for m in envelope(results)}
-        picked[kind] = {m: line for m, line in best.items() if line is not None}
-    return {kind: lines for kind, lines in picked.items() if lines}
+def best_at(curves: Sequence[LossCurve], multiple: float, label: str) -> LossCurve | None:
+    """Returns the curve with the lowest loss at a multiple; None if none was evaluated there."""
+    evaluated = [curve for curve in curves if multiple in curve.of(label)]
+    return min(evaluated, key=lambda curve: curve.of(label)[multiple], default=None)
 
 
-def envelope(results: Results) -> dict[float, Line]:
-    """Returns the best cosine of each horizon: the lowest loss of its live weights there."""
-    lines = results.main(ENVELOPE)
-    found = {m: best_at(lines, m, LIVE) for m in results.multiples}
-    return {m: line for m, line in found.items() if line is not None}
+def losses_of(selection: Selection, label: str) -> dict[float, float]:
+    """Returns the loss of the selected curve at each multiple, in nats."""
+    return {m: curve.of(label)[m] for m, curve in selection.items()}
 
 
-def best_at(lines: Sequence[Line], multiple: float, label: str) -> Line | None:
-    """Returns the line with the lowest loss at a multiple; None if no line has one there."""
-    there = [x for x in lines if multiple in x.at(label)]
-    return min(there, key=lambda x: x.at(label)[multiple], default=None)
+def differences(curve: LossCurve, label: str, cosines: Selection) -> dict[float, float]:
+    """Returns the losses of a curve minus those of the envelope, in nats, by multiple."""
+    return {m: x - cosines[m].of(LIVE)[m] for m, x in curve.of(label).items() if m in cosines}
 
 
-def differences(line: Line, label: str, of: Mapping[float, Line]) -> dict[float, float]:
-    """Returns the losses of a line minus those of the envelope, in nats, by multiple."""
-    return {m: x - of[m].at(LIVE)[m] for m, x in line.at(label).items() if m in of}
+def closest(curves: Sequence[LossCurve], label: str, cosines: Selection) -> LossCurve | None:
+    """Returns the curve with the least mean difference to the envelope.
 
-
-def closest(lines: Sequence[Line], label: str, of: Mapping[float, Line]) -> Line | None:
-    """Returns the line with the least mean difference to the envelope.
-
-    The lines that are to reach the end of the envelope take part, on the multiples that all of them
-    have so far (`common`).
+    Only curves that are to reach the end of the envelope take part, at the multiples that all of
+    them have (`common_multiples`).
 
     Source: Section 4 and Table 2 of the paper.
     """
-    lines = _long(lines, of)
-    shared = common(lines, label, of)
-    if not shared:
+    common = common_multiples(curves, label, cosines)
+    if not common:
         return None
 
-    def mean(line: Line) -> float:
-        found = differences(line, label, of)
-        return statistics.fmean(found[m] for m in shared)
+    def mean_difference(curve: LossCurve) -> float:
+        gaps = differences(curve, label, cosines)
+        return statistics.fmean(gaps[m] for m in common)
 
-    return min(lines, key=mean)
-
-
-def common(lines: Sequence[Line], label: str, of: Mapping[float, Line]) -> list[float]:
-    """Returns the multiples of the envelope that all lines have which are to reach its end."""
-    there = [set(differences(x, label, of)) for x in _long(lines, of)]
-    return sorted(set.intersection(*there)) if there else []
+    return min(_long_curves(curves, cosines), key=mean_difference)
 
 
-def _long(lines: Sequence[Line], of: Mapping[float, Line]) -> list[Line]:
-    """The lines that are to reach the end of the envelope; all of them if none is."""
-    return [x for x in lines if of and x.goal >= max(of)] or list(lines)
+def common_multiples(curves: Sequence[LossCurve], label: str, cosines: Selection) -> list[float]:
+    """Returns the multiples of the envelope at which all curves that take part have a loss."""
+    each = [set(differences(curve, label, cosines)) for curve in _long_curves(curves, cosines)]
+    return sorted(set.intersection(*each)) if each else []
 
 
-def gaps(results: Results, line: Line, label: str, of: Mapping[float, Line]) -> dict[float, Gap]:
-    """Returns the differences of a line to the envelope, with their noise over seeds.
+def _long_curves(curves: Sequence[LossCurve], cosines: Selection) -> list[LossCurve]:
+    """The curves that are to reach the end of the envelope; all of them if none is."""
+    return [x for x in curves if cosines and x.stop >= max(cosines)] or list(curves)
 
-    The envelope of another seed is made of the settings that the first seed selected.
+
+def gaps(results: Results, curve: LossCurve, label: str, cosines: Selection) -> dict[float, Gap]:
+    """Returns the differences of a curve to the envelope, with their noise over seeds.
+
+    The envelope of another seed has the settings that the first seed selected.
     """
     found: dict[float, Gap] = {}
-    for m, first in differences(line, label, of).items():
-        cosines = {x.seed: x.at(LIVE) for x in results.replicates(of[m])}
+    for m, first in differences(curve, label, cosines).items():
+        envelope_of = {x.seed: x.of(LIVE) for x in results.replicates(cosines[m])}
         each = [
-            x.at(label)[m] - cosines[x.seed][m]
-            for x in results.replicates(line)
-            if m in x.at(label) and m in cosines.get(x.seed, {})
+            x.of(label)[m] - envelope_of[x.seed][m]
+            for x in results.replicates(curve)
+            if m in x.of(label) and m in envelope_of.get(x.seed, {})
         ]
         several = len(each) > 1
         others = statistics.fmean(each[1:]) if several else math.nan
-        noise = statistics.stdev(each) / math.sqrt(len(each)) if several else math.nan
-        found[m] = Gap(first, others, statistics.fmean(each), noise, len(each))
+        stderr = statistics.stdev(each) / math.sqrt(len(each)) if several else math.nan
+        found[m] = Gap(first, others, statistics.fmean(each), stderr, len(each))
     return found
 
 
-def on_edge(results: Results, line: Line, label: str, multiples: Sequence[float]) -> list[str]:
-    """Returns the settings of a line that are the least or largest value tried beside it.
+def at_grid_edge(
+    results: Results, curve: LossCurve, label: str, multiples: Sequence[float]
+) -> list[str]:
+    """Returns the settings of a curve that are the least or largest value tried.
 
-    What was tried counts if it has a loss at all of the multiples. A value that no other was tried
-    beside is no choice, and on no edge.
+    Compared are the curves that differ in that setting alone and have a loss at all `multiples`; a
+    setting with one value is at no edge.
     """
-    lines = [x for x in results.main(line.kind) if set(multiples) <= x.at(label).keys()]
-    found = []
-    for name, value in line.settings.items():
-        rest = {k: v for k, v in line.settings.items() if k != name}
-        tried = {
-            x.settings[name]
-            for x in lines
-            if {k: v for k, v in x.settings.items() if k != name} == rest
-        }
+    curves = [x for x in results.curves(curve.kind) if set(multiples) <= x.of(label).keys()]
+    edges = []
+    for name, value in curve.settings.items():
+        tried = {x.settings[name] for x in curves if x.differs_in(curve) <= {name}}
         if isinstance(value, float) and len(tried) > 1 and value in (min(tried), max(tried)):
-            found.append(name)
-    return found
+            edges.append(name)
+    return edges

@@ -17,7 +17,7 @@ from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.study import plan
+from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import Task
 
@@ -71,7 +71,7 @@ def write(study: Study, study_file: str, tasks: Sequence[Task], directory: str |
         script = _submit_script(study, study_file, directory, groups, index)
         part.write_text(script, encoding="utf-8")
         part.chmod(0o755)
-    plan.write(study, study.root)
+    study_files.write_plan(study, study.root)
     return (
         f"{len(unfinished)} of {len(tasks)} runs of {study.name} are unfinished. To submit them, "
         "with any options of sbatch:\n"

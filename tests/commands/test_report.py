@@ -1,30 +1,28 @@
-"""The report's door: a study's files and page, a packed copy, one run in progress, bad input."""
+"""The report command: a study's page and files, its archive, one run, bad input."""
 
 import csv
 import dataclasses
 import html.parser
 import json
 import re
-import shutil
 
 import pytest
 import synthetic_study
 from run_command import run_command
+from synthetic_study import expected_loss
 
 from anytime_jax.commands import report
-from anytime_jax.study import html_page
-from anytime_jax.study.report_item import Exhibit
 from configs.studies import laptop
 
 
 @pytest.fixture(scope="module", name="reported")
 def reported_fixture(tmp_path_factory):
-    """A study with a run missing, its report packed."""
-    folder = tmp_path_factory.mktemp("reported")
-    synthetic_study.write_study(folder / "study", leave_out=("constant-peak=0.03",))
-    arguments = [f"--study={folder / 'study'}", f"--output={folder / 'out'}", "--pack"]
+    """A study without one of its runs, and its packed report."""
+    root = tmp_path_factory.mktemp("reported")
+    synthetic_study.write_study(root / "study", leave_out=("constant-peak=0.03",))
+    arguments = [f"--study={root / 'study'}", f"--output={root / 'out'}", "--pack", "--pdf"]
     assert run_command(report, [*arguments, "--published=150M"]) == 0
-    return folder
+    return root
 
 
 class Page(html.parser.HTMLParser):
@@ -41,143 +39,112 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_all_its_links_are_there(reported):
+def test_page_is_well_formed_and_its_links_exist(reported):
     out = reported / "out"
     text = (out / "index.html").read_text()
-    parser = Page()
-    parser.feed(text)
-    assert parser.open == []
-    files = {x for x in parser.links if not x.startswith("#")}
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    files = {link for link in page.links if not link.startswith("#")}
     assert len(files) > 20
-    assert all((out / x).stat().st_size > 0 for x in files)
-    anchors = {x[1:] for x in parser.links if x.startswith("#")}
+    assert all((out / file).stat().st_size > 0 for file in files)
+    anchors = {link[1:] for link in page.links if link.startswith("#")}
     assert anchors == set(re.findall(r'id="(\w+)"', text))
-    assert "Not finished: constant-peak=0.03 (not begun)." in text
-    assert "http" not in text  # nothing is fetched
+    assert "Not finished: constant-peak=0.03 (missing)." in text
+    assert "http" not in text  # loads nothing from elsewhere
 
 
-def test_a_page_clears_the_exhibits_of_the_last_one_and_nothing_else(tmp_path):
-    kept, gone = (Exhibit(x, x, "", [["a"], ["1"]]) for x in ("kept", "gone"))
-    html_page.write(tmp_path, "first", [], [kept, gone], [])
-    (tmp_path / "mine.csv").write_text("a\n")
-    html_page.write(tmp_path, "second", [], [kept], [])
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["index.html", "kept.csv", "mine.csv"]
-
-
-def test_pictures_are_pictures_and_tables_are_tables(reported):
+def test_figures_and_tables_are_files(reported):
     out = reported / "out"
-    pictures = sorted(x.stem for x in out.glob("*.png"))
-    assert pictures == [
+    names = sorted(file.stem for file in out.glob("*.png"))
+    assert names == [
         "alpha", "averages", "best_at_each_budget", "comparison", "cosine_transfer", "decay_ends",
         "transfer",
     ]  # fmt: skip
-    for stem in pictures:
-        assert (out / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
-        assert (out / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+    for name in names:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     for file in out.glob("*.csv"):
         with file.open(newline="") as content:
-            head, *rows = csv.reader(content)
+            header, *rows = csv.reader(content)
         assert rows
-        assert {len(row) for row in rows} == {len(head)}
+        assert {len(row) for row in rows} == {len(header)}
 
 
 @pytest.mark.slow
-def test_a_packed_report_makes_itself_again(reported):
+def test_packed_report_reproduces_itself(reported):
     again = reported / "again"
     arguments = [f"--study={reported / 'out'}", f"--output={again}", "--published=150M"]
-    assert run_command(report, arguments) == 0
+    assert run_command(report, [*arguments, "--pdf", "--pack"]) == 0
     for file in again.iterdir():
         assert file.read_bytes() == (reported / "out" / file.name).read_bytes(), file.name
 
 
-def test_a_packed_report_knows_nothing_of_the_machine(reported):
-    for file in (reported / "out").rglob("*"):
-        if file.suffix in (".json", ".jsonl", ".csv", ".html"):
-            assert str(reported) not in file.read_text(), file
-    branch = json.loads((reported / "out/runs/wsd-peak=0.01-horizon=4x/run.json").read_text())
-    assert branch["branch"]["from_run"] == "constant-peak=0.01"
-
-
 @pytest.mark.slow
-def test_a_report_is_made_anew_over_an_old_one(reported, tmp_path):
-    """Neither old figures nor old records stay beside the new."""
-    out = tmp_path / "out"
-    arguments = [f"--study={reported / 'study'}", f"--output={out}", "--pack"]
-    assert run_command(report, arguments) == 0
-    old = out / "runs" / "constant-peak=0.01" / "records" / "0007.jsonl"
-    old.write_text("{}")
-    (out / "mine.txt").touch()
-    assert run_command(report, arguments) == 0
-    assert not old.exists()
-    assert (out / "mine.txt").exists()
-    shutil.rmtree(reported / "few", ignore_errors=True)
-    few = synthetic_study.study()
-    kept = [x for x in few.runs if x.name.startswith("constant")]
-    synthetic_study.write_study(reported / "few", planned=dataclasses.replace(few, runs=kept))
-    assert run_command(report, [f"--study={reported / 'few'}", f"--output={out}"]) == 0
-    assert not list(out.glob("*.png"))
-    (tmp_path / "used" / "runs").mkdir(parents=True)
-    assert run_command(report, [*arguments[::2], f"--output={tmp_path / 'used'}"]) == 2
+def test_report_replaces_the_files_of_an_earlier_one(reported, tmp_path):
+    assert run_command(report, [f"--study={reported / 'study'}", f"--output={tmp_path}"]) == 0
+    (tmp_path / "mine.csv").touch()
+    study = synthetic_study.make_study()
+    few = [run for run in study.runs if run.name.startswith("constant")]
+    synthetic_study.write_study(reported / "few", study=dataclasses.replace(study, runs=few))
+    assert run_command(report, [f"--study={reported / 'few'}", f"--output={tmp_path}"]) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "index.html",
+        "mine.csv",
+        "runs.csv",
+    ]
 
 
-def error(capsys, *arguments):
-    assert run_command(report, list(arguments)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    return said
+def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
+    def error(*arguments):
+        assert run_command(report, arguments) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: ")
+        assert printed.count("\n") == 1
+        return printed
 
-
-def test_bad_input(reported, tmp_path, capsys):
     study = f"--study={reported / 'study'}"
-    assert "no run has it; they have last, f6.25" in error(capsys, study, "--average=f7")
-    assert "is the study's own directory" in error(
-        capsys, study, f"--output={reported / 'study'}", "--pack"
-    )
     (tmp_path / "file").touch()
-    assert "cannot be made" in error(capsys, study, f"--output={tmp_path / 'file'}")
-    assert "written into" in error(capsys, study, "--output=/proc")
-    assert "is no study (it has no study.json)" in error(capsys, f"--study={tmp_path}")
-    assert "there is no such file" in error(capsys, f"--study={tmp_path / 'nothing.py'}")
-    assert "is no run" in error(capsys, f"--run={tmp_path}")
+    for arguments in (
+        (study, "--average=f7"),
+        (study, f"--output={tmp_path / 'file'}"),
+        (study, "--output=/proc"),
+        (f"--study={tmp_path}",),
+        (f"--study={tmp_path / 'nothing.py'}",),
+        (f"--run={tmp_path}",),
+    ):
+        assert arguments[-1] in error(*arguments)
     (tmp_path / "run.json").write_text("{}")
-    assert "is damaged" in error(capsys, f"--run={tmp_path}")
-    assert run_command(report, []) == 2
-
-
-def test_a_study_that_has_not_begun(tmp_path, monkeypatch, capsys):
+    assert "run.json" in error(f"--run={tmp_path}")
+    assert "--watch=0" in error(f"--run={reported / 'study' / 'constant-peak=0.01'}", "--watch=0")
+    error()
     monkeypatch.chdir(tmp_path)
-    file = laptop.__file__
-    said = error(capsys, f"--study={file}")
-    assert "it has not begun (there is no runs/studies/laptop): run it with python -m" in said
+    assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
 
 
-# One run
-
-
-def test_one_run_in_progress(reported, tmp_path, capsys):
+def test_run_shows_position_speed_and_best_weights(reported, capsys):
     run = reported / "study" / "constant-peak=0.01"
     assert run_command(report, [f"--run={run}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "at 3,840 steps (8x, 15.7M tokens)" in said
-    best = synthetic_study.loss(synthetic_study.study().run("constant-peak=0.01"), 8.0, "f25")
-    live = synthetic_study.loss(synthetic_study.study().run("constant-peak=0.01"), 8.0, "last")
-    assert f"the best average now is f25, {live - best:.4f} nats below the live weights" in said
-    assert f"a stop now would give {best:.4f} nats with f25, as evaluated at 3,840 steps" in said
-    assert "40K tokens/s; the next doubling in 6m 33s" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "at 3,840 steps (8x, 15.7M tokens)" in printed
+    best, live = (expected_loss("constant-peak=0.01", 8.0, label) for label in ("f25", "last"))
+    assert f"best weights: f25, {best:.4f} nats at 3,840 steps" in printed
+    assert f"{live - best:.4f} below the live weights" in printed
+    assert "40K tokens/s; next doubling in 6m 33s" in printed
     assert (run / "curves.png").exists()
 
 
-def test_a_run_with_nothing_to_show_yet(tmp_path, capsys):
-    about = {"identity": {}, "name": "new", "config": synthetic_study.study().runs[0].settings}
+def test_run_without_records_or_evaluations(tmp_path, capsys):
+    def show():
+        assert run_command(report, [f"--run={tmp_path}"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    config = synthetic_study.make_study().runs[0].settings
+    about = {"identity": {}, "name": "new", "config": config}
     (tmp_path / "run.json").write_text(json.dumps(about))
-    assert run_command(report, [f"--run={tmp_path}"]) == 0
-    assert "new has written no record yet" in " ".join(capsys.readouterr().out.split())
+    assert "new has written no record yet" in show()
     (tmp_path / "records").mkdir()
     rows = [{"format_version": 1, "from_step": 0}]
     rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
     (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
-    assert run_command(report, [f"--run={tmp_path}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "nothing was evaluated yet: eval.every says when" in said
-    assert run_command(report, [f"--run={tmp_path}", "--watch=0"]) == 2
+    assert "no evaluation yet" in show()

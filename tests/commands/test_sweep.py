@@ -9,7 +9,7 @@ from small_study import (
 )
 
 from anytime_jax.commands import command_line, sweep
-from anytime_jax.study import plan, tasks
+from anytime_jax.study import study_files, tasks
 
 
 def test_list_shows_the_cost_of_each_run(study, capsys):
@@ -28,7 +28,7 @@ def test_hours_follow_from_device_and_utilisation(study, capsys):
     file, _ = study()
     assert run_command(sweep, [f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
     assert "50% of the peak of one H100" in capsys.readouterr().out
-    task = tasks.make_tasks(plan.load(file))[0]
+    task = tasks.make_tasks(study_files.load_file(file))[0]
     arguments = command_line.parse(sweep, "sweep", ["--study=x", "--list", "--mfu=0.5"])
     assert sweep._speed(arguments, task)[0] == 0.5 * 989e12
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from anytime_jax.config import schema
-from anytime_jax.study import local_executor, plan
+from anytime_jax.study import local_executor, study_files
 
 HELPERS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HELPERS.parents[1]
@@ -87,7 +87,7 @@ def fake_training_fixture(monkeypatch, tmp_path):
             is_branch = name.startswith("wsd")
             horizon = int(name[-2]) if is_branch else 2
             how = behaviours.get(name.replace("-", "_").replace("=", "_"), "succeeds")
-            config = schema.build(plan.load(file).run(name).settings)
+            config = schema.build(study_files.load_file(file).run(name).settings)
             about = json.dumps({"identity": config.identity("abc")})
             steps = [str(9 * horizon if is_branch else 0), str(10 * horizon)]
             run_dir = str(tmp_path / "runs" / name)

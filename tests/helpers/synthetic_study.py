@@ -1,121 +1,128 @@
-"""Records of a study that nobody trained: the losses are a formula that tests can compute again."""
+"""A study that nobody trained: its losses are a formula that tests can evaluate."""
 
+import dataclasses
 import json
 import math
-import shutil
 
 from ml_collections import ConfigDict
 
 from anytime_jax.checkpoints.records import RecordWriter
 from anytime_jax.config.clock import Clock
-from anytime_jax.study import plan
-from anytime_jax.study.plan import branches, chain, grid, runs, values
+from anytime_jax.study import study_files
+from anytime_jax.study.plan import Study, branches, chain, grid, paired, runs, values
 from configs import quickstart
 
 FACTORS = {"last": 0.0, "f6.25": 6.25, "f12.5": 12.5, "f25": 25.0, "f50": 50.0, "f100": 100.0}
-
-
 PEAKS = (3e-3, 1e-2, 3e-2)
 HORIZONS = (1, 2, 4, 8)
+MULTIPLES = [1.0, 2.0, 4.0, 8.0]
 CLOCK = Clock(32, 128, 480 * 32 * 128)  # 1x is 480 updates
+ROOT = "synthetic"
 
 
-def study():
-    """Every kind of run that a report knows, with a second seed for the peaks of 1e-2."""
+def make_study():
+    """Every kind of run that a report shows, with a second seed for the peaks of 1e-2."""
     peaks, middle = values("schedule.peak", *PEAKS), values("schedule.peak", 1e-2)
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
-    alphas = [values("schedule.alpha", alpha) for alpha in (480.0, 1920.0)]
-    second = plan.paired(values("seed", 1), values("data.seed", 1))
-    cosine = _given(kind="cosine", peak=0.0, horizon="", floor=0.1)
+    short, long = (values("schedule.alpha", alpha) for alpha in (480.0, 1920.0))
+    second_seed = paired(values("seed", 1), values("data.seed", 1))
+    cosine = _config(kind="cosine", peak=0.0, horizon="", floor=0.1)
     cosine.stop = "horizon"
-    inverse_sqrt = _given(kind="inverse_sqrt", peak=0.0, alpha=0.0)
-    constant = _given(kind="constant", peak=0.0)
-    trunks = runs("constant", constant, chain(peaks, grid(middle, second)), "made")
-    roots = chain(grid(peaks, alphas[1]), grid(middle, alphas[0]))
-    roots = chain(roots, grid(middle, alphas[1], second))
+    inverse_sqrt = _config(kind="inverse_sqrt", peak=0.0, alpha=0.0)
+    constant = _config(kind="constant", peak=0.0)
+    trunks = runs("constant", constant, chain(peaks, grid(middle, second_seed)), ROOT)
+    roots = chain(grid(peaks, long), grid(middle, short), grid(middle, long, second_seed))
     floors = grid(middle, horizons[:3], values("schedule.floor", 0.0))
-    listed = chain(
-        runs("cosine", cosine, grid(peaks, horizons), "made"),
-        runs("cosine", cosine, grid(middle, horizons, second), "made"),
+    study_runs = chain(
+        runs("cosine", cosine, grid(peaks, horizons), ROOT),
+        runs("cosine", cosine, grid(middle, horizons, second_seed), ROOT),
         trunks,
         branches("wsd", trunks, HORIZONS),
-        runs("inverse_sqrt", inverse_sqrt, roots, "made"),
-        runs("cosine", cosine, floors, "made"),
+        runs("inverse_sqrt", inverse_sqrt, roots, ROOT),
+        runs("cosine", cosine, floors, ROOT),
         branches("wsd_to_0", trunks[1:2], HORIZONS, floor=0.0),
     )
-    return plan.Study("made", "made", listed, "made for tests.")
+    return Study("synthetic", ROOT, study_runs, "synthetic losses.")
 
 
-def _given(**schedule):
-    given = quickstart.get_config()
-    given.chinchilla_tokens = CLOCK.chinchilla_tokens
-    given.stop = "8x"
-    given.schedule = ConfigDict({**schedule, "warmup": "192 steps", "warmup_init": 0.1})
-    return given
+def with_copy(name, change):
+    """The study with one run more: a changed copy of the run called `name`."""
+    study = make_study()
+    run = study.run(name)
+    (copy,) = runs("copy", run.config, [change], ROOT)
+    copy = dataclasses.replace(copy, trunk=run.trunk)
+    return dataclasses.replace(study, runs=[*study.runs, copy])
+
+
+def _config(**schedule):
+    config = quickstart.get_config()
+    config.chinchilla_tokens = CLOCK.chinchilla_tokens
+    config.stop = "8x"
+    config.schedule = ConfigDict({**schedule, "warmup": "192 steps", "warmup_init": 0.1})
+    return config
 
 
 def loss(run, multiple, label, seed=0):
-    """A bowl in the logarithm of the peak, whose bottom moves with the budget."""
+    """A parabola in the logarithm of the peak, whose minimum moves with the budget."""
     schedule = run.settings["schedule"]
     kind, peak = schedule["kind"], schedule["peak"]
-    base = 1.7 + 0.9 * multiple**-0.35
     best = -4.5 - 0.12 * math.log2(multiple)
-    bowl = 0.02 * (math.log(peak) - best) ** 2
-    live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.02)
+    total = 1.7 + 0.9 * multiple**-0.35 + 0.02 * (math.log(peak) - best) ** 2
     if kind == "inverse_sqrt":
-        bowl += 0.004 * math.log2(schedule["alpha"] / 960.0) ** 2
+        total += 0.004 * math.log2(schedule["alpha"] / 960.0) ** 2
+    live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.02)
     if label != "last":
         live = 0.1 * live + 0.003 * abs(math.log2(FACTORS[label] / 25.0))
     if schedule.get("floor") == 0.0:
         live -= 0.006
-    early = 0.0
-    if kind == "cosine":
-        horizon = float(schedule["horizon"].rstrip("x"))
-        early = 0.05 * (1 - multiple / horizon)
-    jitter = 0.002 * math.sin(7 * multiple + 13 * seed + len(kind) + math.log(peak))
-    return base + bowl + live + early + jitter
+    if kind == "cosine":  # on the way to its horizon
+        live += 0.05 * (1 - multiple / float(schedule["horizon"].rstrip("x")))
+    noise = 0.002 * math.sin(7 * multiple + 13 * seed + len(kind) + math.log(peak))
+    return total + live + noise
 
 
-def write_run(run, folder, until=None):
-    """The records of one run, with an evaluation at every doubling up to its stop."""
+def expected_loss(name, multiple, label, seed=0):
+    """The loss of the run called `name`."""
+    return loss(make_study().run(name), multiple, label, seed)
+
+
+def write_run(run, run_dir, until=None):
+    """Writes the records of a run, with an evaluation at every doubling up to its stop."""
     settings = run.settings
-    begin = 0
+    first = 0
     if settings["branch"]["from_run"]:
         stop = settings["branch"]["multiple"]
-        begin = CLOCK.branch_step(CLOCK.steps(f"{stop}x"))
+        first = CLOCK.branch_step(CLOCK.steps(f"{stop}x"))
     elif settings["stop"] == "horizon":
         stop = float(settings["schedule"]["horizon"].rstrip("x"))
     else:
         stop = float(settings["stop"].rstrip("x"))
-    stop = min(stop, until or stop)
-    folder.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
     identity = {"schedule.peak": settings["schedule"]["peak"], "seed": settings["seed"]}
     identity["data.fingerprint"] = "abc"
     about = {"name": run.name, "identity": identity, "config": settings}
-    if begin:
-        trunk = folder.absolute().parent / settings["branch"]["from_run"].rpartition("/")[2]
-        about["branch"] = {"from_run": str(trunk), "step": begin}
-    (folder / "run.json").write_text(json.dumps(about))
-    writer = RecordWriter(folder, begin, {"version": "0.1.0"})
+    if first:
+        trunk = run_dir.absolute().parent / settings["branch"]["from_run"].rpartition("/")[2]
+        about["branch"] = {"from_run": str(trunk), "step": first}
+    (run_dir / "run.json").write_text(json.dumps(about))
+    writer = RecordWriter(run_dir, first, {"version": "0.1.0"})
     multiple = 1.0
-    while multiple <= stop:
+    while multiple <= min(stop, until or stop):
         step = CLOCK.steps(f"{multiple}x")
-        if step > begin:
-            values = {f"eval/{k}/loss": loss(run, multiple, k, settings["seed"]) for k in FACTORS}
-            trained = {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}
-            writer.write(step, CLOCK.tokens(step), {**values, **trained})
+        if step > first:
+            row = {f"eval/{k}/loss": loss(run, multiple, k, settings["seed"]) for k in FACTORS}
+            row |= {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}
+            writer.write(step, CLOCK.tokens(step), row)
         multiple *= 2
     writer.close()
 
 
-def write_study(root, leave_out=(), planned=None):
-    """The study's directory with records of all runs but some; returns it as it is read back."""
-    if root.exists():
-        shutil.rmtree(root)
-    root.mkdir(parents=True)
-    planned = planned or study()
-    plan.write(planned, root)
-    for run in planned.runs:
+def write_study(root, leave_out=(), study=None):
+    """Writes the plan and the records of all runs but some; returns the study with these paths."""
+    study = study or make_study()
+    study_files.write_plan(study, root)
+    for run in study.runs:
         if run.name not in leave_out:
             write_run(run, root / run.name)
-    return plan.load(root)
+    with study_files.open_study(root) as written:
+        return written

@@ -24,7 +24,7 @@ from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.commands import sweep
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.study import local_executor, plan, tasks
+from anytime_jax.study import local_executor, study_files, tasks
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
@@ -107,7 +107,7 @@ def test_same_configuration_error_twice_ends_the_sweep(study, fake_training, cap
 def test_run_locked_by_another_process_is_started_last(study, fake_training):
     file, root = study("[]")
     fake_training()
-    config = tasks.make_tasks(plan.load(file))[0].config
+    config = tasks.make_tasks(study_files.load_file(file))[0].config
     run_dir = root / "constant-seed=0"
     run_dir.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
@@ -173,7 +173,7 @@ def test_runs_that_fit_share_a_fleet(study, fake_training, monkeypatch, size, si
     assert run(file, f"--fleet={size}") == 0
     assert [len(names) for names in fleets] == sizes
     names = [name for fleet in fleets for name in fleet]
-    assert sorted(names) == sorted(x.name for x in plan.load(file).runs)
+    assert sorted(names) == sorted(x.name for x in study_files.load_file(file).runs)
     assert len([x for x in read_order(root) if x[0] == "end"]) == 6
 
 

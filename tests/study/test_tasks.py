@@ -8,14 +8,16 @@ from small_study import study_fixture  # noqa: F401
 
 from anytime_jax.commands import train
 from anytime_jax.errors import InputError
-from anytime_jax.study import plan
+from anytime_jax.study import study_files
 from anytime_jax.study.tasks import make_tasks
 
 
 def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
     file, _ = study()
     params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
-    each = make_tasks(plan.load(file))[0].disk_bytes / (4 + 2)  # 9, 10, 18, 20 and 2 rolling
+    each = make_tasks(study_files.load_file(file))[0].disk_bytes / (
+        4 + 2
+    )  # 9, 10, 18, 20 and 2 rolling
     assert 0.98 * params < each < 1.1 * params + 2**18
 
 
@@ -52,16 +54,19 @@ def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
 def test_make_tasks_rejects_invalid_study(more, message, study):
     file, root = study(more)
     with pytest.raises(InputError, match=message) as caught:
-        make_tasks(plan.load(file))
+        make_tasks(study_files.load_file(file))
     assert "\n" not in str(caught.value)
     assert not root.exists()
 
 
 def write_run(file, index, identity=(), fingerprint="abc"):
     """Writes run.json of a run, with changes of its identity settings."""
-    run = plan.load(file).runs[index]
+    run = study_files.load_file(file).runs[index]
     run.run_dir.mkdir(parents=True)
-    saved = {**make_tasks(plan.load(file))[index].config.identity(fingerprint), **dict(identity)}
+    saved = {
+        **make_tasks(study_files.load_file(file))[index].config.identity(fingerprint),
+        **dict(identity),
+    }
     (run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
 
 
@@ -69,7 +74,7 @@ def test_directory_of_another_run_is_rejected(study):
     file, root = study()
     write_run(file, 0, {"schedule.peak": 0.5})
     with pytest.raises(InputError, match=r"constant-seed=0: .*schedule\.peak .*0\.5"):
-        make_tasks(plan.load(file))
+        make_tasks(study_files.load_file(file))
     assert sorted(x.name for x in root.iterdir()) == ["constant-seed=0"]
 
 
@@ -78,16 +83,16 @@ def test_directory_of_other_files_is_rejected(study):
     (root / "wsd-seed=1-horizon=2x").mkdir(parents=True)
     (root / "wsd-seed=1-horizon=2x" / "mine.txt").touch()
     with pytest.raises(InputError, match=r"wsd-seed=1-horizon=2x: config\.run_dir"):
-        make_tasks(plan.load(file))
+        make_tasks(study_files.load_file(file))
 
 
 def test_runs_on_two_data_sets_are_rejected(study):
     file, _ = study()
     write_run(file, 0, fingerprint="abc")
-    make_tasks(plan.load(file))
+    make_tasks(study_files.load_file(file))
     write_run(file, 1, fingerprint="abd")
     with pytest.raises(InputError, match="constant-seed=1: its data differ"):
-        make_tasks(plan.load(file))
+        make_tasks(study_files.load_file(file))
 
 
 def test_fleet_key_separates_runs_of_different_programs(study, capsys):
@@ -96,7 +101,7 @@ def test_fleet_key_separates_runs_of_different_programs(study, capsys):
         plan.values("model.layers", 1), plan.values("batch_growth", (("1x", 16),))),
         trunks[0].config.run_dir + "_other")"""
     file, _ = study(more=other)
-    keys = {task.run.name: task.fleet_key for task in make_tasks(plan.load(file))}
+    keys = {task.run.name: task.fleet_key for task in make_tasks(study_files.load_file(file))}
     trunk, *same, layers, growing = keys
     assert [keys[name] for name in same] == [keys[trunk]]
     assert keys[trunk] is not None

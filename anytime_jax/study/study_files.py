@@ -1,0 +1,148 @@
+"""Studies on disk: study files, the plan in a study's directory, packed records.
+
+A study is loaded from one of three places: a Python file with a `get_study()`, the directory in
+which it was trained (`study.json` and the run directories), or an archive of the plan and the
+records (`records.tar.xz`), from which a report can be made anywhere, without checkpoints.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import lzma
+import runpy
+import tarfile
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.atomic import atomic_write
+from anytime_jax.checkpoints import records, run_directory
+from anytime_jax.errors import InputError
+from anytime_jax.study.plan import Study, StudyRun
+
+PLAN = "study.json"
+ARCHIVE = "records.tar.xz"
+FORMAT_VERSION = 2
+
+
+def load_file(path: str | Path) -> Study:
+    """Executes a study file and returns its study.
+
+    Raises:
+      InputError: if the file is missing or raises, or lacks `get_study()` or `get_config(name)`.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"--study={path} is a directory: training needs the study's Python file")
+    if not path.is_file():
+        raise InputError(f"--study={path} does not exist: studies are in configs/studies/")
+    try:
+        content = runpy.run_path(str(path))
+        study = content.get("get_study", dict)()
+    except InputError as error:
+        raise InputError(f"--study={path}: {error}") from error
+    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
+        frames = [x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(path)]
+        line = f"line {frames[-1].lineno}: " if frames else ""
+        problem = f"{line}{type(error).__name__}: {error}"
+        raise InputError(f"--study={path} cannot be executed: {problem}") from error
+    if not isinstance(study, Study):
+        raise InputError(f"--study={path} has no get_study() that returns a study.plan.Study")
+    if not callable(content.get("get_config")):
+        raise InputError(
+            f"--study={path} has no get_config(name), which training uses: add one that returns "
+            "get_study().run(name).config"
+        )
+    return study
+
+
+@contextlib.contextmanager
+def open_study(path: str | Path) -> Iterator[Study]:
+    """Yields the study of a Python file, a directory or an archive; an archive is unpacked.
+
+    Raises:
+      InputError: if `path` is none of these, or is damaged.
+    """
+    path = Path(path)
+    archive = path / ARCHIVE if path.is_dir() else path
+    if path.is_dir() and (path / PLAN).is_file():
+        yield _read_plan(path)
+    elif archive.is_file() and archive.name.endswith(".tar.xz"):
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                with tarfile.open(archive, "r:xz") as tar:
+                    tar.extractall(directory, filter="data")
+            except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+                raise InputError(f"{archive} is damaged ({error!r}): pack it again") from error
+            yield dataclasses.replace(_read_plan(Path(directory)), root=str(archive.parent))
+    elif path.is_dir():
+        raise InputError(
+            f"--study={path} is not a study (no {PLAN} or {ARCHIVE} in it): give a file of "
+            "configs/studies/, or the directory of a study that was trained"
+        )
+    else:
+        yield load_file(path)
+
+
+def write_plan(study: Study, root: str | Path) -> None:
+    """Writes `study.json`, from which a report can be made without the study file."""
+    root = Path(root)
+    root.mkdir(parents=True, exist_ok=True)
+    with atomic_write(root / PLAN) as part:
+        part.write_text(_plan_json(study), encoding="utf-8")
+
+
+def pack(study: Study, path: Path) -> Path:
+    """Writes the plan and the records of all runs into one archive.
+
+    The same records give the same bytes; paths of this machine are left out.
+    """
+    with atomic_write(path) as part, tarfile.open(part, "w:xz", preset=9) as tar:
+        _add(tar, PLAN, _plan_json(study).encode("utf-8"))
+        for run in study.runs:
+            segments = sorted((run.run_dir / records.DIRECTORY).glob("[0-9]*.jsonl"))
+            about = run_directory.read_run_file(run.run_dir)
+            if not segments or about is None:
+                continue
+            if "branch" in about:
+                about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
+            _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))
+            for segment in segments:
+                name = f"{run.name}/{records.DIRECTORY}/{segment.name}"
+                _add(tar, name, segment.read_bytes())
+    return path
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _plan_json(study: Study) -> str:
+    about = {name: getattr(study, name) for name in ("name", "title", "published")}
+    head = json.dumps({"format_version": FORMAT_VERSION, **about})
+    runs = [
+        {"name": run.name, "trunk": run.trunk, "config": {**run.settings, "run_dir": run.name}}
+        for run in study.runs
+    ]
+    lines = ",\n".join(json.dumps(run) for run in runs)
+    return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
+
+
+def _read_plan(root: Path) -> Study:
+    file = root / PLAN
+    try:
+        plan: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if plan["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format version {plan['format_version']}, not {FORMAT_VERSION}")
+        runs = [
+            StudyRun(x["name"], {**x["config"], "run_dir": str(root / x["name"])}, x["trunk"])
+            for x in plan["runs"]
+        ]
+        return Study(plan["name"], str(root), runs, plan["title"], plan["published"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{file} is damaged ({error!r}): run the sweep again") from error

@@ -1,0 +1,101 @@
+"""Results: loss curves, other decays, and studies whose runs cannot be compared."""
+
+import dataclasses
+
+import pytest
+import synthetic_study
+from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
+
+from anytime_jax.errors import InputError
+from anytime_jax.study.results import Results
+
+
+def test_branches_of_a_trunk_are_one_curve(results):
+    curve = next(x for x in results.curves("wsd") if x.settings["peak"] == 0.01)
+    expected = {m: expected_loss(f"wsd-peak=0.01-horizon={m:g}x", m, "last") for m in MULTIPLES}
+    assert curve.of("last") == expected
+
+
+def test_other_decays_differ_in_the_decay_alone(results):
+    curve = next(x for x in results.curves("cosine") if x.settings["peak"] == 0.01)
+    (other,) = results.other_decays(curve)
+    assert other.settings["floor"] == 0.0
+    for m, loss in other.of("last").items():
+        assert loss - curve.of("last")[m] == pytest.approx(-0.006, abs=1e-12)
+
+
+def test_branch_on_other_data_is_a_curve_of_its_own(tmp_path):
+    study = with_copy("wsd-peak=0.01-horizon=4x", {"branch.data": "elsewhere"})
+    results = Results(write_study(tmp_path, study=study))
+    data = [x.settings["data"] for x in results.all_curves if "data" in x.settings]
+    assert data == ["elsewhere"]
+    assert len(results.curves("wsd")) == 3
+
+
+def test_unknown_average_is_rejected(results):
+    with pytest.raises(InputError, match="--average=f7"):
+        Results(results.study, "f7")
+
+
+def test_study_without_evaluations_is_rejected(tmp_path):
+    study = write_study(tmp_path, leave_out=[run.name for run in make_study().runs])
+    with pytest.raises(InputError, match="evaluated yet"):
+        Results(study)
+
+
+def test_directory_of_another_run_is_rejected(tmp_path):
+    study = write_study(tmp_path)
+    file = study.run("constant-peak=0.03").run_dir / "run.json"
+    file.write_text((study.run("constant-peak=0.01").run_dir / "run.json").read_text())
+    with pytest.raises(InputError, match=r"constant-peak=0\.03 .schedule\.peak"):
+        Results(study)
+    file.write_text("{")
+    with pytest.raises(InputError, match=r"run\.json"):
+        Results(study)
+
+
+def test_runs_on_different_data_are_rejected(tmp_path):
+    study = write_study(tmp_path)
+    file = study.runs[3].run_dir / "run.json"
+    file.write_text(file.read_text().replace('fingerprint": "abc"', 'fingerprint": "x"'))
+    with pytest.raises(InputError, match=r"data\.fingerprint"):
+        Results(study)
+
+
+@pytest.mark.parametrize(
+    ("change", "setting"),
+    [
+        ({"eval.tokens": 1024}, r"eval\.tokens"),
+        ({"batch_size": 64}, "batch_size"),
+        ({"stop": "never"}, r"copy-stop=never: config\.stop"),
+    ],
+)
+def test_incomparable_runs_are_rejected(change, setting, tmp_path):
+    study = with_copy("constant-peak=0.01", change)
+    written = write_study(tmp_path, leave_out=[study.runs[-1].name], study=study)
+    with pytest.raises(InputError, match=setting):
+        Results(written)
+
+
+def test_two_runs_of_equal_settings_are_rejected(tmp_path):
+    study = write_study(tmp_path, study=with_copy("cosine-peak=0.01-horizon=4x", {}))
+    with pytest.raises(InputError, match=r"cosine-peak=0\.01-horizon=4x and copy"):
+        Results(study)
+
+
+def test_run_without_settings_is_rejected(results):
+    study = results.study
+    broken = dataclasses.replace(study.runs[1], config={"run_dir": "x"})
+    with pytest.raises(InputError, match=study.runs[1].name):
+        Results(dataclasses.replace(study, runs=[study.runs[0], broken]))
+
+
+def test_torn_records_and_other_versions_are_warnings(tmp_path):
+    study = synthetic_study.write_study(tmp_path)
+    torn, other = (run.run_dir / "records" / "0000.jsonl" for run in study.runs[:2])
+    torn.write_text(torn.read_text() + '{"step": 48')
+    other.write_text(other.read_text().replace('"version": "0.1.0"', '"version": "9.0"'))
+    warnings = []
+    results = Results(study, warn=warnings.append)
+    assert [str(file) in line for file, line in zip((torn, other), warnings, strict=True)]
+    assert all(run.is_finished for run in results.runs)
