@@ -15,7 +15,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import run_figure, study_files
 from anytime_jax.study.tasks import Task, log_file, make_tasks
-from anytime_jax.training import preflight, startup, trainer
+from anytime_jax.training import startup, trainer
 from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
 
@@ -42,8 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             displays.append(Display(settings.clock, logged))
         mesh = startup.make_mesh(configs[0], jax.devices()[:1])
         said = Display(configs[0].clock, console)
-        dataset = startup.prepare(configs[0], mesh, said) or startup.load(configs[0])
-        preflight.check_data(configs[0], dataset)
+        dataset = startup.open_dataset(configs[0], mesh, said)
         began = time.monotonic()
         with startup.interruptible() as interrupted:
             ended = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)

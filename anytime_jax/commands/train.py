@@ -28,7 +28,7 @@ from anytime_jax.distributed import processes, runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import loss_table
-from anytime_jax.training import preflight, startup, trainer
+from anytime_jax.training import startup, trainer
 from anytime_jax.training.progress import Display
 
 EXAMPLES = (
@@ -86,10 +86,7 @@ def _train(arguments: argparse.Namespace) -> int:
         with processes.fail_together():
             startup.check_paths(settings)
             mesh = startup.make_mesh(settings)
-            prepared = startup.prepare(settings, mesh, display) if processes.is_primary() else None
-        with processes.fail_together():
-            dataset = prepared or startup.load(settings)
-            preflight.check_data(settings, dataset)
+        dataset = startup.open_dataset(settings, mesh, display)
         began = time.monotonic()
         with startup.interruptible() as interrupted:
             outcome = trainer.train(

@@ -137,7 +137,7 @@ def _make_evaluator(
 def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
     """Raises an InputError if the device has no room for all runs."""
     available = sharding.device_memory(mesh)
-    each = preflight.measure_on(configs[0], mesh)
+    each = preflight.measure_memory(configs[0], mesh)
     if available is not None and len(configs) * each.least > available:
         raise InputError(
             f"{len(configs)} runs of {format_bytes(each.least)} each take more than the device's "
@@ -165,7 +165,7 @@ def share_program(config: Config, mesh: Mesh) -> Callable[[Config, Mesh], Progra
         program = dataclasses.replace(
             shared, init=functools.partial(init, jax.random.key(config.seed))
         )
-        preflight.check_machine(config, mesh, program)
+        preflight.check_capacity(config, mesh, program)
         return program
 
     return make_program

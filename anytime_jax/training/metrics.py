@@ -47,8 +47,8 @@ class Measurement(NamedTuple):
 class Meter:
     """Brings the metrics of updates to the host without holding the device up.
 
-    The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates later,
-    when that costs no wait.
+    The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates
+    later, when that costs no wait.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is checked, decided and said before a run makes its first update."""
+"""Checks before the first update of a run, and the summary that it prints."""
 
 from pathlib import Path
 
@@ -13,59 +13,59 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
-from anytime_jax.training import memory
 from anytime_jax.training.branching import Trunk
+from anytime_jax.training.memory import Memory, measure
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
 
 
-def checked_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run, once the machine is known to have room for it.
+def make_checked_program(config: Config, mesh: Mesh) -> Program:
+    """Returns the functions of a run, not compiled yet.
 
     Raises:
-      InputError: if the mesh does not divide the parameters, or as `check_machine`.
+      InputError: if the mesh does not divide the parameters, or as `check_capacity`.
     """
     try:
         program = make_program(config, mesh)
     except ValueError as error:
         raise InputError(f"config.mesh: {error}") from error
-    check_machine(config, mesh, program)
+    check_capacity(config, mesh, program)
     return program
 
 
-def check_machine(config: Config, mesh: Mesh, program: Program) -> None:
+def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
     """Checks that the state and a gradient fit the devices, and a checkpoint the disk.
 
-    What activations take is estimated, and an estimate forbids nothing: `announce` warns of it.
+    Memory for activations is an estimate, no reason to refuse a run: `print_summary` warns of it.
 
     Raises:
-      InputError: if it does not.
+      InputError: if they do not fit.
     """
-    there, takes = sharding.device_memory(mesh), measure_on(config, mesh)
-    if there is not None and takes.least > there:
+    available, memory = sharding.device_memory(mesh), measure_memory(config, mesh)
+    if available is not None and memory.least > available:
+        parameters = format_bytes(memory.parameters)
         raise InputError(
-            f"config.model: {format_bytes(takes.parameters)} parameters + {format_bytes(takes.moments)} moments + "
-            f"{format_bytes(takes.averages)} averages ({len(config.averages)}) + {format_bytes(takes.parameters)} "
-            f"gradients take {format_bytes(takes.least)} on each device, which has {format_bytes(there)}, and "
-            "activations come on top: choose a larger mesh.fsdp, fewer averages, average_memory = "
-            "'host' or a smaller model"
+            f"config.model: {parameters} parameters + {format_bytes(memory.moments)} moments + "
+            f"{format_bytes(memory.averages)} averages ({len(config.averaging_rules)}) + "
+            f"{parameters} gradients take {format_bytes(memory.least)} on each device, which has "
+            f"{format_bytes(available)}, and activations come on top: choose a larger mesh.fsdp, "
+            "fewer averages, average_memory = 'host' or a smaller model"
         )
-    free = free_bytes(Path(config.run_dir))
-    if (each := checkpoint_bytes(state_bytes(program))) > free:
+    free, needed = free_bytes(Path(config.run_dir)), checkpoint_bytes(_state_bytes(program))
+    if needed > free:
         raise InputError(
-            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(each)} and the disk "
-            f"has {format_bytes(free)} free: make room, choose a directory on another disk, or a smaller "
-            "config.model"
+            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(needed)} and "
+            f"the disk has {format_bytes(free)} free: free some, choose a directory on another "
+            "disk, or a smaller config.model"
         )
 
 
-def measure_on(config: Config, mesh: Mesh) -> memory.Memory:
-    """Returns what a run takes of each device of a mesh."""
-    return memory.measure(config, dict(mesh.shape), mesh.devices.flat[0].platform)
+def measure_memory(config: Config, mesh: Mesh) -> Memory:
+    """Returns the memory of each device of a mesh that a run takes."""
+    return measure(config, dict(mesh.shape), mesh.devices.flat[0].platform)
 
 
-def state_bytes(program: Program) -> int:
-    """Returns the size of a run's state in bytes."""
+def _state_bytes(program: Program) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
 
 
@@ -75,131 +75,123 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
     Raises:
       InputError: if it does not; the message says what to change.
     """
-    where = f"the dataset at {dataset.path}"
-    if dataset.length != config.model.length:
+    model, windows = config.model, dataset.splits["validation"].windows
+    if dataset.length != model.length:
         raise InputError(
-            f"config.model.length = {config.model.length}, but {where} has windows of "
-            f"{dataset.length}: set that length, or prepare the text with the other"
+            f"config.model.length = {model.length}, but the dataset at {dataset.path} has windows "
+            f"of {dataset.length}: set that length, or prepare the text with the other"
         )
-    if dataset.vocab_size != config.model.vocab_size:
+    if dataset.vocab_size != model.vocab_size:
+        advice = "set that size, or prepare the text with the other"
+        if config.initial_weights:
+            advice = f"prepare the text with that of {config.initial_weights}"
         raise InputError(
-            f"config.model.vocab_size = {config.model.vocab_size}, but {where} was made with a "
-            f"vocabulary of {dataset.vocab_size}: "
-            + (
-                f"prepare the text with that of {config.initial_weights}"
-                if config.initial_weights
-                else "set that size, or prepare the text with the other"
-            )
+            f"config.model.vocab_size = {model.vocab_size}, but the dataset at {dataset.path} was "
+            f"made with a vocabulary of {dataset.vocab_size}: {advice}"
         )
-    held = dataset.splits["validation"].windows
-    if config.eval_windows > held:
+    if config.eval_windows > windows:
         raise InputError(
-            f"config.eval.tokens = {config.eval.tokens:,}, but the validation split of {where} has "
-            f"{held * dataset.length:,}: set at most that"
+            f"config.eval.tokens = {config.eval.tokens:,}, but the validation split of the dataset "
+            f"at {dataset.path} has {windows * dataset.length:,}: set at most that"
         )
 
 
-def find_goal(
-    config: Config, dataset: DatasetInfo, start: int, samples: int
+def find_stop(
+    config: Config, dataset: DatasetInfo, step: int, samples: int
 ) -> tuple[int | None, str]:
-    """Returns the update to stop at, None for never, and what ends the run there.
+    """Returns the update to stop at, None for never, and the reason: "stop" or "data".
 
     Args:
       config: the run.
-      dataset: prepared token windows.
-      start: updates done.
-      samples: of the data that were consumed.
+      dataset: its data.
+      step: updates done.
+      samples: windows of the dataset consumed.
 
     Raises:
-      InputError: if the data end before it.
+      InputError: if the data end before the stop.
     """
-    goal = config.stop_rule.after(start, config.clock)
-    horizon = config.learning_rate.horizon_steps
-    if goal is not None and horizon is not None and goal > horizon:
-        goal = horizon
+    clock, horizon = config.clock, config.learning_rate.horizon_steps
+    stop = config.stop_rule.after(step, clock)
+    if stop is not None and horizon is not None:
+        stop = min(stop, horizon)
     if config.data.repeat:
-        return goal, "stop"
+        return stop, "stop"
     windows = dataset.splits["train"].windows
-    seen = config.clock.samples(start)
-    last = config.clock.steps_within(seen + windows - samples)
-    if goal is None:
+    last = clock.steps_within(clock.samples(step) + windows - samples)
+    if stop is None:
         return last, "data"
-    if goal > last:
-        needed = samples + config.clock.samples(goal) - seen
+    if stop > last:
+        needed = samples + clock.samples(stop) - clock.samples(step)
         raise InputError(
-            f"config.stop = {config.stop!r} needs {needed:,} windows; "
-            f"the dataset at {dataset.path} has {windows:,}, enough for "
-            f"{config.clock.describe(last)}: prepare more text, stop earlier, or set "
-            "config.data.repeat=True"
+            f"config.stop = {config.stop!r} needs {needed:,} windows; the dataset at "
+            f"{dataset.path} has {windows:,}, enough for {clock.describe(last)}: prepare more "
+            "text, stop earlier, or set config.data.repeat=True"
         )
-    return goal, "stop"
+    return stop, "stop"
 
 
-def announce(
+def print_summary(
     config: Config,
     mesh: Mesh,
     dataset: DatasetInfo,
     display: Display,
     program: Program,
-    start: int,
-    goal: int | None,
+    step: int,
+    stop_step: int | None,
     trunk: Trunk | None,
 ) -> None:
-    """Says what is about to be run, on what, and what it will leave on disk."""
+    """Prints what is about to run, on what devices, and what it needs of memory and disk."""
     counts, device = count_params(config.model), mesh.devices.flat[0]
-    shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     peak = flops.peak_flops(device)
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    policy, free = retention_policy(config), free_bytes(Path(config.run_dir))
-    each = checkpoint_bytes(state_bytes(program))
-    disk = f"{format_bytes(each)} a checkpoint"
-    if goal is not None:
-        kept = policy.count_kept(start, goal)
-        # One more is being written while the last of the rolling ones is still there.
-        total = (kept + policy.rolling + 1) * each
-        disk += f", {kept} to keep + {policy.rolling} rolling + 1 under way: {format_bytes(total)} at most"
-        disk += f"; {format_bytes(free)} free" + (", which is TOO LITTLE" if total > free else "")
+    memory = describe_memory(measure_memory(config, mesh), sharding.device_memory(mesh))
     display.say(f"run      {config.name} in {config.run_dir}")
     if trunk is not None:
-        leaves = config.clock.describe(trunk.step)
-        display.say(f"branch   of {config.branch.from_run}, which it leaves at {leaves}")
-    if config.initial_weights and start == 0:
-        display.say(f"begins   with the weights in {config.initial_weights}")
+        point = config.clock.describe(trunk.step)
+        display.say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
+    if config.initial_weights and step == 0:
+        display.say(f"weights  pretrained, from {config.initial_weights}")
     display.say(
         f"model    {config.model.architecture}, {format_count(counts['blocks'])} in blocks, "
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
     display.say(f"data     {dataset.path}: {format_count(dataset.splits['train'].tokens)} tokens")
-    display.say(f"device   {mesh.size} x {device.device_kind} ({shape}), {speed}")
-    display.say(
-        f"memory   {describe_memory(measure_on(config, mesh), sharding.device_memory(mesh))}"
-    )
-    display.say(f"disk     {disk}")
+    display.say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
+    display.say(f"memory   {memory}")
+    display.say(f"disk     {_describe_disk(config, program, step, stop_step)}")
 
 
-def describe_memory(takes: memory.Memory, there: int | None) -> str:
-    """Returns what is taken of each device, in words.
+def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
+    policy, free = retention_policy(config), free_bytes(Path(config.run_dir))
+    each = checkpoint_bytes(_state_bytes(program))
+    text = f"{format_bytes(each)} a checkpoint"
+    if stop_step is None:
+        return text
+    kept = policy.count_kept(step, stop_step)
+    # A new one is written before the oldest of the rolling ones is deleted.
+    total = (kept + policy.rolling + 1) * each
+    text += f", {kept} to keep + {policy.rolling} rolling + 1 being written: "
+    text += f"{format_bytes(total)} at most; {format_bytes(free)} free"
+    return text + (", which is TOO LITTLE" if total > free else "")
 
-    Args:
-      takes: the bytes.
-      there: what each device has; None if it is not known.
-    """
+
+def describe_memory(memory: Memory, available: int | None) -> str:
+    """Returns a line on the memory of each device; `available` is None if it is not known."""
     parts = [
-        f"{format_bytes(getattr(takes, name))} {name}"
+        f"{format_bytes(getattr(memory, name))} {name}"
         for name in ("parameters", "moments", "averages", "gradients")
-        if getattr(takes, name)
+        if getattr(memory, name)
     ]
-    total = (
-        f"about {format_bytes(takes.activations)} activations = about {format_bytes(takes.total)}"
-    )
-    said = " + ".join([*parts, total])
-    if there is None:
-        return f"{said} on each device"
-    said += f" of {format_bytes(there)} on each device"
-    if takes.total <= there:
-        return said
+    text = " + ".join([*parts, f"about {format_bytes(memory.activations)} activations"])
+    text += f" = about {format_bytes(memory.total)}"
+    if available is None:
+        return f"{text} on each device"
+    text += f" of {format_bytes(available)} on each device"
+    if memory.total <= available:
+        return text
     return (
-        f"{said}, which is MORE THAN there is: if it does not fit, take more microbatches, another "
+        f"{text}, which is MORE THAN there is: if it does not fit, take more microbatches, another "
         "model.remat, a larger mesh.fsdp or fewer averages"
     )

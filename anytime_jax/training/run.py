@@ -123,7 +123,7 @@ class TrainingRun:
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
-        preflight.announce(
+        preflight.print_summary(
             config,
             self._mesh,
             self._dataset,
@@ -144,7 +144,7 @@ class TrainingRun:
         return self._sample_offset + self.config.clock.samples(step)
 
     def _find_stop(self) -> None:
-        self.stop_step, self._stop_reason = preflight.find_goal(
+        self.stop_step, self._stop_reason = preflight.find_stop(
             self.config, self._dataset, self.step, self._samples(self.step)
         )
 

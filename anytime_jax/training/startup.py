@@ -1,4 +1,4 @@
-"""What every door that trains does first: the devices, the paths, the data, the signals."""
+"""Setup shared by the training commands: mesh, paths, data set and signals."""
 
 import contextlib
 import errno
@@ -26,31 +26,27 @@ from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
 
-def make_mesh(settings: schema.Config, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the device mesh, which fits the configuration.
-
-    Args:
-      settings: the run.
-      devices: the devices to use; all of them if None.
+def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Mesh:
+    """Returns the device mesh of a run, over all devices by default.
 
     Raises:
-      InputError: if they do not fit.
+      InputError: if the configuration and the devices do not fit each other.
     """
-    with _named("config.mesh"):
-        mesh = sharding.make_mesh(settings.mesh, devices)
+    with _naming("config.mesh"):
+        mesh = sharding.make_mesh(config.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
-    there = sharding.has_host_memory(mesh)
-    schema.check_layout(settings, mesh.size, shards, tensor, platform, there)
-    with _named("config.mesh"):
-        sharding.local_rows(mesh, settings.batch_size)
+    host_memory = sharding.has_host_memory(mesh)
+    schema.check_layout(config, mesh.size, shards, tensor, platform, host_memory)
+    with _naming("config.mesh"):
+        sharding.local_rows(mesh, config.batch_size)
     return mesh
 
 
-def check_paths(settings: schema.Config) -> None:
-    """Checks that nothing else is where directories are wanted."""
-    for name, path in (("run_dir", settings.run_dir), ("data.path", settings.data.path)):
-        with _named(f"config.{name}"):
+def check_paths(config: schema.Config) -> None:
+    """Raises an InputError if the run's or the data's directory is something else."""
+    for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
+        with _naming(f"config.{name}"):
             require_local_path(path)
         try:
             if not stat.S_ISDIR(os.stat(path).st_mode):
@@ -59,94 +55,98 @@ def check_paths(settings: schema.Config) -> None:
             continue
         except OSError as error:
             raise InputError(
-                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): choose "
-                "another"
+                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
+                "choose another"
             ) from error
 
 
-def prepare(settings: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo | None:
-    """Prepares the built-in corpus where the configuration says so and it is not there yet."""
-    data, model = settings.data, settings.model
+def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:
+    """Returns the run's data set; prepares the built-in corpus first, where that is configured.
+
+    Raises:
+      InputError: if there is none, or it does not fit the configuration.
+    """
+    with processes.fail_together():
+        if processes.is_primary():
+            _prepare_builtin(config, mesh, display)
+    with processes.fail_together():
+        dataset = _load(config)
+        preflight.check_data(config, dataset)
+    return dataset
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Yields whether a SIGINT or SIGTERM asks to save and end; a second SIGINT interrupts at once."""
+    if not processes.is_single():
+        yield processes.PreemptionSignal()
+        return
+    received: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        del frame
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> None:
+    """Prepares the built-in corpus if it is configured and not there yet."""
+    data, model, run_dir = config.data, config.model, Path(config.run_dir)
     if not data.builtin_megabytes or (Path(data.path) / METADATA_NAME).exists():
-        return None
-    _check_without_data(settings, mesh)
+        return
+    # Preparing takes a minute: all that needs no data is checked before.
+    if not (run_dir / run_directory.RUN_FILE).exists():
+        run_directory.check_identity(run_dir, {})
+    preflight.make_checked_program(config, mesh)
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
-    began = time.monotonic()
-    with _named("config.data"):
+    start = time.monotonic()
+    with _naming("config.data"):
         dataset = prepare_builtin(
             data.path,
             length=model.length,
             vocab_size=model.vocab_size,
             megabytes=data.builtin_megabytes,
         )
-    seconds = format_duration(time.monotonic() - began)
+    seconds = format_duration(time.monotonic() - start)
     tokens = format_count(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")
-    return dataset
 
 
-def load(settings: schema.Config) -> DatasetInfo:
-    """The prepared dataset."""
-    data = settings.data
+def _load(config: schema.Config) -> DatasetInfo:
+    data = config.data
     hint = (
         "prepare it: python -m anytime_jax prepare --source=json "
         "--input='c4/en/c4-train.*.json.gz' "
         "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
-        f"--length={settings.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
+        f"--length={config.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
     if data.builtin_megabytes and not processes.is_primary():
         processes.wait_until_visible((Path(data.path) / METADATA_NAME).exists)
-    with _named("config.branch.data" if settings.branch.data else "config.data.path"):
-        return _of_that_size(load_dataset(data.path, hint), data.builtin_megabytes)
+    with _naming("config.branch.data" if config.branch.data else "config.data.path"):
+        dataset = load_dataset(data.path, hint)
+    prepared = dataset.settings.get("megabytes")
+    if data.builtin_megabytes and prepared not in (None, data.builtin_megabytes):
+        raise InputError(
+            f"config.data.builtin_megabytes = {data.builtin_megabytes:g}, but {dataset.path} has "
+            f"{prepared:g}: set that, or give another config.data.path"
+        )
+    return dataset
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turns the first SIGINT or SIGTERM into a request to save and end; a second SIGINT kills."""
-    if not processes.is_single():
-        yield processes.PreemptionSignal()
-        return
-    asked: list[int] = []
-
-    def ask(number: int, frame: object) -> None:
-        del frame
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _check_without_data(settings: schema.Config, mesh: Mesh) -> None:
-    """Checks what needs no data, before a minute goes into preparing them."""
-    run_dir = Path(settings.run_dir)
-    if not (run_dir / run_directory.RUN_FILE).exists():
-        run_directory.check_identity(run_dir, {})
-    preflight.checked_program(settings, mesh)
-
-
-@contextlib.contextmanager
-def _named(setting: str) -> Iterator[None]:
+def _naming(setting: str) -> Iterator[None]:
     """Turns a ValueError raised inside into an InputError that names a setting."""
     try:
         yield
     except ValueError as error:
-        named = str(error).startswith("config.")
-        raise InputError(str(error) if named else f"{setting}: {error}") from error
-
-
-def _of_that_size(dataset: DatasetInfo, megabytes: float) -> DatasetInfo:
-    """Refuses a built-in corpus that was prepared in another size than the one asked for."""
-    held = dataset.settings.get("megabytes")
-    if megabytes and held is not None and held != megabytes:
-        raise InputError(
-            f"config.data.builtin_megabytes = {megabytes:g}, but {dataset.path} holds {held:g}: "
-            "ask for that, or give another config.data.path"
-        )
-    return dataset
+        is_named = str(error).startswith("config.")
+        raise InputError(str(error) if is_named else f"{setting}: {error}") from error

@@ -78,7 +78,7 @@ def train_fleet(
     Raises:
       InputError: if the device has no room for all of them.
     """
-    make_program, read_batches = preflight.checked_program, batches.read_ahead(dataset)
+    make_program, read_batches = preflight.make_checked_program, batches.read_ahead(dataset)
     if len(configs) > 1:
         fleet.check_memory(configs, mesh)
         make_program = fleet.share_program(configs[0], mesh)

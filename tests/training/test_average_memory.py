@@ -337,9 +337,9 @@ def test_averages_in_host_memory_need_none_of_a_device(tmp_path, monkeypatch):
     program = {m: small_run.program(given[m], small_run.mesh()) for m in given}
     weights = 4 * sum(x.size for x in jax.tree.leaves(program["host"].abstract_state.params))
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 4.5 * weights)
-    preflight.check_machine(given["host"], gpu, program["host"])
+    preflight.check_capacity(given["host"], gpu, program["host"])
     with pytest.raises(InputError, match=r"averages \(2\) .* average_memory = 'host' or a"):
-        preflight.check_machine(given["device"], gpu, program["device"])
+        preflight.check_capacity(given["device"], gpu, program["device"])
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 3.5 * weights)
     with pytest.raises(InputError, match="0 bytes averages"):
-        preflight.check_machine(given["host"], gpu, program["host"])
+        preflight.check_capacity(given["host"], gpu, program["host"])

@@ -56,7 +56,7 @@ def run_fixture(given, dataset, tmp_path_factory):
     run = tmp_path_factory.mktemp("initial") / "run"
     outcome, said = start(run, dataset, initial_weights=str(given), log__every="1 steps")
     assert outcome == Outcome(10, "stop")
-    assert f"begins   with the weights in {given}\n" in said
+    assert f"weights  pretrained, from {given}\n" in said
     return run
 
 
@@ -165,7 +165,7 @@ def test_it_goes_on_when_the_directory_is_gone(run, given, dataset, tmp_path):
     shutil.rmtree(copied)
     outcome, said = start(tmp_path / "run", dataset, **changes)
     assert outcome == Outcome(10, "stop")
-    assert "begins" not in said
+    assert "pretrained" not in said
     assert bits(tmp_path / "run", 10) == bits(run, 10)
 
 
