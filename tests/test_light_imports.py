@@ -80,7 +80,7 @@ def test_the_lowest_rooms_load_nothing_heavy(modules):
 def test_a_start_of_training_loads_nothing_that_its_first_update_can_do_without():
     """Half a second each, of the few that a start may take; they come where they are used."""
     packages, ours = loaded_by("anytime_jax.commands.train")
-    assert {"anytime_jax.training.trainer", "anytime_jax.data.shard_reader"} <= ours
+    assert {"anytime_jax.training.trainer", "anytime_jax.data.token_files"} <= ours
     assert not packages & LATER
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
-from anytime_jax.data.preparation import Remainder, prepare, prepare_share
+from anytime_jax.data.preparation import RemainingWork, prepare, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.tfds_source import TfdsSource
@@ -112,26 +112,19 @@ def _prepare(arguments: argparse.Namespace) -> str:
             workers=arguments.workers,
             progress=progress,
         )
-    if isinstance(info, Remainder):
-        return _say_left(share, info)
+    if isinstance(info, RemainingWork):
+        return _describe_remaining(share, info)
     ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
     return f"{_summary(info)}\n{ready}: {info.path}"
 
 
-def _say_left(share: Share | None, left: Remainder) -> str:
-    """What a share has done, and what is left to whom."""
-    end = "the same command without --share"
-    if left.parts_left:
-        return (
-            f"share {share}: its parts are tokenised, {left.parts_left:,} of {left.parts:,} are "
-            f"left to others; {end} does what they leave"
-        )
-    if left.shards_left:
-        return (
-            f"share {share}: its files of windows are written, {left.shards_left:,} of "
-            f"{left.shards:,} are left to others; {end} does what they leave"
-        )
-    return f"share {share}: all {left.shards:,} files of windows are written; {end} ends the work"
+def _describe_remaining(share: Share | None, work: RemainingWork) -> str:
+    done = f"share {share}: its parts are tokenised"
+    command = "the same command without --share"
+    if work.parts_left:
+        left = f"{work.parts_left:,} of {work.parts:,} are left to others"
+        return f"{done}, {left}; {command} does what they leave"
+    return f"{done}, and so are all others; {command} completes the dataset"
 
 
 def _verify(arguments: argparse.Namespace) -> str:

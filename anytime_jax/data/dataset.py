@@ -1,4 +1,4 @@
-"""What a prepared dataset says about itself."""
+"""Dataset of tokens: its metadata file and the checks of its other files."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from anytime_jax.data.json_files import write_json
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
 
-# 2: the record has a digest of itself, and hashes of the files beside the shards.
-FORMAT_VERSION = 2
-# Part of every fingerprint, so that the same windows have the same one in any format of the record.
-_WINDOWS_VERSION = 1
-_DIGEST = "sha256"
+FORMAT_VERSION = 3
 # Written last: a directory that has it is complete.
 METADATA_NAME = "anytime_jax.json"
 VOCABULARY_NAME = "vocabulary.model"
-# Everything unfinished lives in this folder, and goes with it.
+# Directory in a dataset's directory for everything unfinished.
 WORK_NAME = ".preparing"
+# Each block of a token file has a checksum. Of 16 KiB, a window is in one or two of them.
+BLOCK_BYTES = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """One split of a dataset.
+    """Counts of one split.
 
     Attributes:
       documents: number of documents.
-      tokens: number of tokens, the EOS of every document included.
+      tokens: number of tokens, with the EOS of every document.
       windows: number of windows of `length + 1` tokens, at stride `length`.
     """
 
@@ -41,38 +42,35 @@ class SplitInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardInfo:
-    """One file of a split's windows.
+class TokenFileInfo:
+    """One file of tokens.
 
     Attributes:
-      name: the file's, in the dataset's directory.
-      bytes: its size.
-      windows: how many it holds.
-      sha256: of its tokens: every window's first `length`, and the last one's last.
+      name: file name in the dataset's directory.
+      tokens: number of tokens in it.
+      checksum: CRC-32C of the checksums of its blocks.
     """
 
     name: str
-    bytes: int
-    windows: int
-    sha256: str
+    tokens: int
+    checksum: int
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """A complete dataset of token windows.
+    """Metadata of a complete dataset.
 
     Attributes:
-      path: its directory, which TFDS reads too.
-      length: L, the tokens a model sees of a window; windows hold L + 1.
-      vocab_size: number of pieces of the vocabulary.
-      eos_id: the id that ends every document.
+      path: the dataset's directory.
+      length: L, the model's context; windows hold L + 1 tokens.
+      vocab_size: number of tokens of the vocabulary.
+      eos_id: id of the token that ends every document.
       token_dtype: "uint16" or "int32", as stored.
-      vocabulary_sha256: of the vocabulary's file.
-      splits: by name: "train" and "validation".
-      settings: what it was prepared from and how.
-      fingerprint: the same for the same windows of the same vocabulary, wherever they lie and
-        however they were made.
-      shards: by split, the files of its windows in order.
+      vocabulary_sha256: hash of the vocabulary's file.
+      splits: "train" and "validation".
+      settings: source and settings of the preparation.
+      fingerprint: digest of windows and vocabulary, independent of place and preparation.
+      files: token files of each split, in order.
     """
 
     path: Path
@@ -84,128 +82,130 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     settings: Mapping[str, Any]
     fingerprint: str
-    shards: Mapping[str, tuple[ShardInfo, ...]] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, tuple[TokenFileInfo, ...]]
 
     @property
     def vocabulary_path(self) -> Path:
-        """The vocabulary's file, beside the windows: whatever `load_vocabulary` reads."""
+        """The vocabulary's file, for `load_vocabulary`."""
         return self.path / VOCABULARY_NAME
 
 
 def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> DatasetInfo:
-    """Reads the description of a prepared dataset, and sees that its files are what they were.
+    """Loads the metadata of a prepared dataset, and compares its files with it.
 
-    The shards are compared by size alone; `verify_dataset` reads them.
+    The sizes of token files are compared; `verify_dataset` reads their content too.
 
     Args:
-      path: the directory that `prepare` wrote.
-      prepare_hint: how to prepare it, put at the end of the message when it is not.
-
-    Returns:
-      The dataset's description.
+      path: the dataset's directory.
+      prepare_hint: how to prepare it, for the message if it is not.
 
     Raises:
-      InputError: the dataset was never prepared, not to the end, or has been damaged since.
+      InputError: the dataset is not prepared, half prepared, or damaged.
     """
     require_local_path(path)
     path = Path(path)
-    record_path = path / METADATA_NAME
-    hint = f"; {prepare_hint}" if prepare_hint else ""
-    if not record_path.is_file():
+    metadata_path = path / METADATA_NAME
+    if not metadata_path.is_file():
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
+        hint = f"; {prepare_hint}" if prepare_hint else ""
         raise InputError(f"{path} is {state} (it has no {METADATA_NAME}){hint}")
     try:
-        info, files = _parse(path, json.loads(record_path.read_text("utf-8")))
+        info = _parse(path, json.loads(metadata_path.read_text("utf-8")))
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{record_path} cannot be read ({error.strerror})") from error
-    # Whatever JSON and types can say about a record that was not written here.
+        raise InputError(f"{metadata_path} cannot be read ({error.strerror})") from error
+    # Anything that parsing JSON of unknown types can raise.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(
-            f"{record_path} is damaged ({reason}); copy it again, or delete the dataset and "
+            f"{metadata_path} is damaged ({reason}); copy it again, or delete the dataset and "
             "prepare it again"
         ) from error
-    for shards in info.shards.values():
-        for shard in shards:
-            _check_file(path, shard.name, shard.bytes)
-    for name, written in files.items():
-        _check_file(path, name, **written)
+    _check_files(info)
     return info
 
 
-def seal(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record with the digest by which `load_dataset` sees that it is undamaged."""
-    return {**record, _DIGEST: digest_of(record)}
+def save_metadata(info: DatasetInfo, scratch: Path) -> None:
+    """Writes the metadata file of a dataset whose other files are complete."""
+    metadata = {**dataclasses.asdict(info), "format_version": FORMAT_VERSION}
+    del metadata["path"]
+    write_json(info.path / METADATA_NAME, add_digest(metadata), scratch)
 
 
-def fingerprint_of(info: Mapping[str, Any], shards: Iterable[ShardInfo]) -> str:
-    """Returns the hash of what a dataset is: its windows and its vocabulary.
-
-    Args:
-      info: a record, or as much of one as says how the windows are made.
-      shards: those of all splits, in order.
-    """
-    names = ("length", "token_dtype", "vocab_size", "vocabulary_sha256", "eos_id")
-    content = {"format_version": _WINDOWS_VERSION, **{name: info[name] for name in names}}
-    return digest_of([content, [[shard.name, shard.sha256] for shard in shards]])
+def add_digest(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds the digest by which `load_dataset` detects damage."""
+    return {**metadata, "sha256": compute_digest(metadata)}
 
 
-def digest_of(plain: Any) -> str:
-    """Returns the SHA-256 of plain data, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode("utf-8")).hexdigest()
+def compute_digest(content: Any) -> str:
+    """Computes the SHA-256 of JSON values, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def _parse(path: Path, record: dict[str, Any]) -> tuple[DatasetInfo, dict[str, dict[str, Any]]]:
-    """The description in a record, and the size and hash of each file beside the shards."""
-    version = record["format_version"]
+def token_file_size(tokens: int, dtype: str | np.dtype) -> int:
+    """Computes the bytes of a token file: tokens, then four bytes of checksum per block."""
+    size = tokens * np.dtype(dtype).itemsize
+    return size + 4 * -(-size // BLOCK_BYTES)
+
+
+def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
+    version = metadata["format_version"]
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path / METADATA_NAME} has format version {version}, this program reads version "
             f"{FORMAT_VERSION}; delete the dataset and prepare it again: the same text and "
-            "settings give the same fingerprint, and runs go on with it"
+            "settings give the same fingerprint, and runs resume with it"
         )
-    if record.pop(_DIGEST) != digest_of(record):
+    if metadata.pop("sha256") != compute_digest(metadata):
         raise ValueError("its content does not match its digest")
-    splits = {name: SplitInfo(**split) for name, split in record["splits"].items()}
-    shards = {
-        split: tuple(ShardInfo(**shard) for shard in listed)
-        for split, listed in record["shards"].items()
+    del metadata["format_version"]
+    splits = {split: SplitInfo(**counts) for split, counts in metadata.pop("splits").items()}
+    files = {
+        split: tuple(TokenFileInfo(**file) for file in listed)
+        for split, listed in metadata.pop("files").items()
     }
-    fields = [field.name for field in dataclasses.fields(DatasetInfo)]
-    kept = {name: record[name] for name in fields if name not in ("path", "splits", "shards")}
-    info, files = DatasetInfo(path=path, splits=splits, shards=shards, **kept), record["files"]
-    _check(info)
-    for name in [*files, *(shard.name for listed in shards.values() for shard in listed)]:
-        if Path(name).name != name:
-            raise ValueError(f"it names {name!r}, which is not a file of its own directory")
-    return info, files
+    info = DatasetInfo(path=path, splits=splits, files=files, **metadata)
+    _check_values(info)
+    return info
 
 
-def _check(info: DatasetInfo) -> None:
-    """Refuses what no preparation writes."""
+def _check_values(info: DatasetInfo) -> None:
+    """Raises ValueError for values that no preparation writes."""
     counts = [info.length, info.vocab_size, info.eos_id]
-    counts += [n for split in info.splits.values() for n in dataclasses.astuple(split)]
-    for shard in (shard for listed in info.shards.values() for shard in listed):
-        counts += [shard.bytes, shard.windows]
+    counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
+    counts += [file.tokens for files in info.files.values() for file in files]
     for count in counts:
         if type(count) is not int or count < 0:
-            raise ValueError(f"{count!r} where a count belongs")
-    for name, listed in info.shards.items():
-        if sum(shard.windows for shard in listed) != info.splits[name].windows:
-            raise ValueError(f'the shards of split "{name}" do not add up')
+            raise ValueError(f"{count!r} is not a count")
+    if info.length == 0:
+        raise ValueError("windows of no token")
     if info.token_dtype not in ("uint16", "int32"):
         raise ValueError(f"tokens of type {info.token_dtype!r}")
+    for split, files in info.files.items():
+        counts, tokens = info.splits[split], sum(file.tokens for file in files)
+        if counts.tokens != tokens or counts.windows != (tokens - 1) // info.length:
+            raise ValueError(f'the files of split "{split}" do not add up')
+        for file in files:
+            if Path(file.name).name != file.name:
+                raise ValueError(f"it names {file.name!r}, which is not in its own directory")
 
 
-def _check_file(path: Path, name: str, size: int, sha256: str | None = None) -> None:
-    """Refuses a file that is not what was written: by its size, and by its hash if given."""
-    file = path / name
-    found = file.stat().st_size if file.is_file() else None
+def _check_files(info: DatasetInfo) -> None:
+    """Compares the size of every token file, and the hash of the vocabulary."""
     remedy = "copy the dataset again, or delete it and prepare it again"
-    if found != size:
-        state = "missing" if found is None else f"{found} bytes"
-        raise InputError(f"{file} is {state} where {size} bytes were written; {remedy}")
-    if sha256 is not None and hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-        raise InputError(f"{file} is not what was written (its hash differs); {remedy}")
+    sizes = {
+        info.path / file.name: token_file_size(file.tokens, info.token_dtype)
+        for files in info.files.values()
+        for file in files
+    }
+    for path, size in sizes.items():
+        actual = path.stat().st_size if path.is_file() else None
+        if actual != size:
+            state = "missing" if actual is None else f"{actual} bytes"
+            raise InputError(f"{path} is {state} where {size} bytes were written; {remedy}")
+    path = info.vocabulary_path
+    if not path.is_file():
+        raise InputError(f"{path} is missing; {remedy}")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != info.vocabulary_sha256:
+        raise InputError(f"{path} is damaged (its hash differs); {remedy}")

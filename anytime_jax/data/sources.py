@@ -51,7 +51,7 @@ class Source(Protocol):
         ...
 
 
-def split_of(text: str, validation_fraction: float) -> str:
+def assign_split(text: str, validation_fraction: float) -> str:
     """Decides by its content which split a document belongs to, so that equal ones share one.
 
     Args:

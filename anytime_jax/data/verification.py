@@ -1,21 +1,24 @@
-"""Reads a prepared dataset whole, to see whether it is what was written."""
+"""Reading of a whole dataset: its fingerprint, and its verification."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import os
-from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.dataset import DatasetInfo, ShardInfo, fingerprint_of, load_dataset
-from anytime_jax.data.preparation_jobs import token_bytes
-from anytime_jax.data.shard_reader import ShardReader
-from anytime_jax.data.worker_pool import ProgressCallback, run_jobs
+from anytime_jax.data.dataset import DatasetInfo, compute_digest, load_dataset
+from anytime_jax.data.token_files import TokenReader
+from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import RunError
 
-_WINDOWS_AT_ONCE = 1024
+# Windows are hashed in groups of so many bytes. The names of the groups and the version are those
+# of a former format, so that the fingerprints of the same windows stay the same.
+_GROUP_BYTES = 256_000_000
+_GROUP_NAME = "token_windows-{}.array_record-{:05d}-of-{:05d}"
+_WINDOWS_VERSION = 1
+_READ_TOKENS = 1_000_000
 
 
 def verify_dataset(
@@ -23,73 +26,91 @@ def verify_dataset(
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> DatasetInfo:
-    """Reads every window and compares the hash of every shard's tokens, and the fingerprint.
+    """Reads every token of a prepared dataset, and compares checksums and fingerprint.
 
     Args:
       path: the dataset's directory.
-      workers: number of processes; by default as many as pay off.
-      progress: called in this process whenever a shard is read.
+      workers: number of processes; by default one per core if there is work for them.
+      progress: called in this process after every 256 MB of tokens.
 
     Returns:
-      The dataset's description, if it is what was written.
+      The dataset's metadata.
 
     Raises:
-      InputError: it is not a prepared dataset, or a look at its files shows that it is damaged.
-      RunError: some shards are not what was written; the message names them.
+      InputError: it is not a prepared dataset, or `load_dataset` finds it damaged.
+      RunError: token files are damaged; the message names them.
     """
     info = load_dataset(path)
-    shards = [shard for listed in info.shards.values() for shard in listed]
-    jobs = [_VerifyJob(info, shard) for shard in shards]
-    found = run_jobs(
-        jobs,
-        workers,
-        "verifying",
-        lambda record: record["windows"] * info.length,
-        progress or (lambda _: None),
-    )
-    if damaged := [record for record in found if record["damage"]]:
-        names = ", ".join(record["name"] for record in damaged)
-        raise RunError(
-            f"{info.path}: {len(damaged)} of {len(shards)} shards are not what was written: "
-            f"{names} ({damaged[0]['damage']}); copy those files again, or delete the dataset and "
-            "prepare it again"
-        )
-    if fingerprint_of(dataclasses.asdict(info), shards) != info.fingerprint:
-        raise RunError(f"{info.path}: its fingerprint is not that of its shards; prepare it again")
+    remedy = "copy those files again, or delete the dataset and prepare it again"
+    fingerprint = compute_fingerprint(info, workers, "verifying", progress, remedy)
+    if fingerprint != info.fingerprint:
+        raise RunError(f"{info.path}: its fingerprint is not that of its files; prepare it again")
     return info
 
 
+def compute_fingerprint(
+    info: DatasetInfo,
+    workers: int | None,
+    stage: str,
+    progress: ProgressCallback | None,
+    remedy: str = "delete those files, then run the same command again",
+) -> str:
+    """Computes the digest of the windows and the vocabulary of a dataset.
+
+    Args:
+      info: the dataset; its fingerprint is ignored.
+      workers: number of processes; by default one per core if there is work for them.
+      stage: name for the progress reports.
+      progress: called in this process after every 256 MB of tokens.
+      remedy: what to do about damage, for the message.
+
+    Raises:
+      RunError: token files are damaged; the message names them.
+    """
+    names = ("length", "token_dtype", "vocab_size", "vocabulary_sha256", "eos_id")
+    content = {"format_version": _WINDOWS_VERSION, **{name: getattr(info, name) for name in names}}
+    per_group = _GROUP_BYTES // ((info.length + 1) * np.dtype(info.token_dtype).itemsize) or 1
+    tasks = []
+    for split, counts in info.splits.items():
+        starts = range(0, counts.windows, per_group)
+        for index, start in enumerate(starts):
+            name = _GROUP_NAME.format(split, index, len(starts))
+            stop = min(start + per_group, counts.windows)
+            tasks.append(_HashWindows(info, split, name, start, stop))
+    results = run_tasks(tasks, workers, stage, lambda result: result.tokens, progress)
+    if damage := [result.damage for result in results if result.damage]:
+        raise RunError(f"{info.path} is damaged: {'; '.join(damage)}; {remedy}")
+    return compute_digest([content, [[result.name, result.sha256] for result in results]])
+
+
 @dataclasses.dataclass(frozen=True)
-class _VerifyJob:
-    """Read one shard; the record says what is wrong with it."""
+class _Hashed:
+    name: str
+    tokens: int
+    sha256: str = ""
+    damage: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _HashWindows:
+    """Task: hashes the tokens of windows `start` to `stop`."""
 
     info: DatasetInfo
-    shard: ShardInfo
+    split: str
+    name: str
+    start: int
+    stop: int
 
-    def finished(self) -> dict[str, Any] | None:
-        """Nothing is remembered: what was whole yesterday may not be today."""
-        return None
+    def load_result(self) -> None:
+        """Returns None: files may have been damaged since the last time."""
 
-    def __call__(self) -> dict[str, Any]:
-        """Reads the shard; returns {"name", "windows", "damage"}."""
+    def run(self) -> _Hashed:
+        reader, digest = TokenReader(self.info, self.split), hashlib.sha256()
+        start, stop = self.start * self.info.length, self.stop * self.info.length + 1
         try:
-            damage = "" if self._hash() == self.shard.sha256 else "its tokens are others"
+            for first in range(start, stop, _READ_TOKENS):
+                tokens = reader.read(first, min(first + _READ_TOKENS, stop))
+                digest.update(tokens.tobytes())
         except RunError as error:
-            damage = str(error)
-        return {"name": self.shard.name, "windows": self.shard.windows, "damage": damage}
-
-    def _hash(self) -> str:
-        """The hash of all tokens; none where a window does not go on where the last one ended."""
-        shards, dtype = ShardReader(self.info, [self.shard]), np.dtype(self.info.token_dtype)
-        digest, last = hashlib.sha256(), None
-        for start in range(0, self.shard.windows, _WINDOWS_AT_ONCE):
-            end = min(start + _WINDOWS_AT_ONCE, self.shard.windows)
-            tokens_BxW = shards.read(range(start, end))
-            first_B, last_B = tokens_BxW[:, 0], tokens_BxW[:, -1]
-            goes_on = last is None or first_B[0] == last
-            if not goes_on or not np.array_equal(first_B[1:], last_B[:-1]):
-                return ""
-            last = last_B[-1]
-            digest.update(token_bytes(tokens_BxW[:, :-1].astype(dtype)))
-        digest.update(token_bytes(np.array([last], dtype)))
-        return digest.hexdigest()
+            return _Hashed(self.name, stop - start, damage=str(error))
+        return _Hashed(self.name, stop - start, digest.hexdigest())

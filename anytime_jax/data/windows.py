@@ -1,9 +1,9 @@
 """Batches of token windows as a pure function of (dataset, seed, sample number).
 
-There is no iterator state to save: whoever knows the number of samples consumed so far can go on
-from there, with other hosts, another batch size, or in a branch, and sees the right samples.
+There is no iterator state to save: the number of samples consumed so far is all that a resumed run,
+a branch, another number of processes or another batch size needs to see the right samples.
 
-Shape suffixes: B samples of a batch (or of a host's rows of it), W = L + 1 tokens of a window.
+Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 tokens of a window.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import grain
 import numpy as np
 
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.shard_reader import ShardReader
+from anytime_jax.data.token_files import TokenReader
 from anytime_jax.errors import InputError, RunError
 
 # More threads only contend for the interpreter; more batches ahead only cost memory.
 _PREFETCH = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
-# Batches in a stream that has no end of its own.
 _ENDLESS = 2**62
 
 
 class DataExhausted(RunError):
-    """The samples have run out, and repeating them was not asked for.
+    """The samples have run out and do not repeat.
 
     Attributes:
-      sample: number of the first sample of the batch that could not be had.
+      sample: number of the first sample of the batch that was asked for.
       available: number of samples there are.
     """
 
@@ -42,9 +41,10 @@ class DataExhausted(RunError):
 class Windows:
     """One split of a dataset in the order of a seed: sample number → window.
 
-    Each pass over the split sees every window once. Shuffled passes are each a permutation of
-    their own, computed index by index (Grain's `shuffle(seed).repeat()`), never materialised; pass
-    p of seed s is pass 0 of seed s + p, so seeds of runs to compare want some distance.
+    Window k is `tokens[k * L : k * L + L + 1]` of the split. Each pass sees every window once.
+    Shuffled passes are different permutations, computed index by index (Grain's
+    `shuffle(seed).repeat()`); pass p of seed s is pass 0 of seed s + p, so runs to be compared need
+    seeds some distance apart.
     """
 
     def __init__(
@@ -63,33 +63,35 @@ class Windows:
           info: the dataset, from `load_dataset`.
           split: "train" or "validation".
           length: L, in tokens; it must be the dataset's.
-          seed: of the order, from 0 to 2³² − 1.
-          repeat: begin another pass when one ends, instead of raising `DataExhausted`.
-          shuffle: False for the stored order in every pass, as evaluation wants it.
+          seed: seed of the order, from 0 to 2³² − 1.
+          repeat: whether another pass follows the last window; else `DataExhausted` is raised.
+          shuffle: False for the stored order in every pass, as in evaluation.
 
         Raises:
-          InputError: no such split, another length than the stored one, or a seed out of range.
+          InputError: there is no such split, the length is not the dataset's, or the seed is out of
+            range.
         """
-        if not (split in info.splits and info.shards.get(split)):
+        if not (split in info.splits and info.files.get(split)):
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
             raise InputError(
-                f"length {length} asked of {info.path}, whose windows are cut for length "
-                f"{info.length}; ask for that, or prepare the text again with the other length"
+                f"length {length} asked of {info.path}, which is prepared for length "
+                f"{info.length}; use that, or prepare the text again with the other length"
             )
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
         self._path = info.path
         self._name = f'split "{split}" of {info.path}'
+        self._length = length
         self._windows = info.splits[split].windows
         self._repeat = repeat
-        self._shards = ShardReader(info, info.shards[split])
+        self._reader = TokenReader(info, split)
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
     @property
     def samples_available(self) -> int | None:
-        """Number of samples there are, or None when they repeat without end."""
+        """Number of samples, or None if they repeat without end."""
         return None if self._repeat else self._windows
 
     def batch(self, n: int, size: int, rows: slice | None = None) -> np.ndarray:
@@ -97,8 +99,8 @@ class Windows:
 
         Args:
           n: number of samples before this batch.
-          size: number of samples of the batch, over all hosts.
-          rows: the rows wanted, such as those of this host; all by default. Others are not read.
+          size: number of samples of the batch, over all processes.
+          rows: the rows of this process; all by default. Others are not read.
 
         Returns:
           tokens_BxW: int32; row i is sample n + i.
@@ -112,20 +114,23 @@ class Windows:
         if not self._repeat and n + size > self._windows:
             raise DataExhausted(
                 f"samples {n} to {n + size - 1} asked, {self._name} has {self._windows}; "
-                "prepare more text, or set repeat to go over it again",
+                "prepare more text, or set repeat for another pass over it",
                 sample=n,
                 available=self._windows,
             )
         samples = range(n, n + size)[slice(None) if rows is None else rows]
-        indices = [cast(int, self._order[sample]) for sample in samples]
+        tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
         try:
-            return self._shards.read(indices)
+            for row, sample in zip(tokens_BxW, samples, strict=True):
+                start = cast(int, self._order[sample]) * self._length
+                row[:] = self._reader.read(start, start + self._length + 1)
         except RunError as error:
             raise RunError(
                 f"samples {n} to {n + size - 1} of {self._name}: {error}; copy that file again, or "
                 f"delete the dataset and prepare it again (python -m anytime_jax prepare --verify "
                 f"--output={self._path} reads all of it)"
             ) from error
+        return tokens_BxW
 
 
 def prefetch_batches(
@@ -136,12 +141,12 @@ def prefetch_batches(
     Args:
       windows: the samples.
       start: number of samples before the first batch.
-      batch_size: number of samples of a batch, over all hosts.
+      batch_size: number of samples of a batch, over all processes.
       rows: as in `Windows.batch`.
 
     Returns:
-      An iterator whose item k is `windows.batch(start + k * batch_size, batch_size, rows)`; where
-      that raises, so does the iterator, after all batches before it.
+      An iterator whose item k is `windows.batch(start + k * batch_size, batch_size, rows)`; if that
+      raises, so does the iterator, after all batches before it.
     """
 
     def read(k: int) -> np.ndarray:

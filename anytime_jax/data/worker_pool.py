@@ -1,4 +1,4 @@
-"""Worker processes that do jobs in any order, and leave with the process that started them."""
+"""Worker processes that run tasks in any order and end with their parent."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from anytime_jax.errors import RunError
 
-# Starting a process costs about as much as a few jobs: fewer are done right here.
-_JOBS_PER_WORKER = 4
+# Starting a process costs as much as a few tasks: fewer are run in this process.
+_TASKS_PER_WORKER = 4
+
+_Result = TypeVar("_Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
 
 
-class Job(Protocol):
-    """Work whose result is a file and a record of it."""
+class Task(Protocol[_Result_co]):
+    """A picklable unit of work, whose result may be on disk already."""
 
-    def finished(self) -> dict[str, Any] | None:
-        """The record, if the job was done before."""
+    def load_result(self) -> _Result_co | None:
+        """Returns the result of an earlier start, if it is complete."""
         ...
 
-    def __call__(self) -> dict[str, Any]:
-        """Does the job and returns its record."""
+    def run(self) -> _Result_co:
+        """Does the work."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a preparation is.
+    """Progress of one stage of a preparation.
 
     Attributes:
-      stage: "tokenising" (done and total count parts) or "writing" (they count shards).
-      done: finished, those of earlier runs included.
-      total: of all.
-      tokens: tokens in the finished ones.
+      stage: "tokenising" (tasks are parts), "writing" or "verifying" (tasks are shards).
+      done: finished tasks, those of earlier starts included.
+      total: all tasks.
+      tokens: tokens in the finished tasks.
     """
 
     stage: str
@@ -50,81 +53,87 @@ class Progress:
 ProgressCallback = Callable[[Progress], None]
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_tasks(
+    tasks: Sequence[Task[_Result]],
     workers: int | None,
     stage: str,
-    tokens_of: Callable[[dict[str, Any]], int],
-    report: ProgressCallback,
-) -> list[dict[str, Any]]:
-    """Does what an earlier run has left of the jobs.
+    tokens_of: Callable[[_Result], int],
+    progress: ProgressCallback | None,
+) -> list[_Result]:
+    """Runs the tasks that have no result yet, and returns the results of all in order.
 
     Args:
-      jobs: picklable, in any number.
-      workers: number of processes; None for as many as pay off.
-      stage: what to call the work in the progress reports.
-      tokens_of: number of tokens a record stands for.
-      report: called in this process whenever a job is done.
-
-    Returns:
-      The records of all jobs, in their order.
+      tasks: any number.
+      workers: number of processes; by default one per core if there are tasks enough.
+      stage: name for the progress reports.
+      tokens_of: number of tokens that a result stands for.
+      progress: called in this process whenever a task is finished.
 
     Raises:
       RunError: a worker process died.
     """
-    records = {index: record for index, job in enumerate(jobs) if (record := job.finished())}
-    left = {index: job for index, job in enumerate(jobs) if index not in records}
-    tokens = sum(map(tokens_of, records.values()))
-    report(Progress(stage, len(records), len(jobs), tokens))
-    with contextlib.closing(_results(left, workers)) as results:
-        for index, record in results:
-            records[index] = record
-            tokens += tokens_of(record)
-            report(Progress(stage, len(records), len(jobs), tokens))
-    return [records[index] for index in range(len(jobs))]
+    results = {i: result for i, task in enumerate(tasks) if (result := task.load_result())}
+    tokens = sum(map(tokens_of, results.values()))
 
+    def report() -> None:
+        if progress:
+            progress(Progress(stage, len(results), len(tasks), tokens))
 
-def _results(jobs: dict[int, Job], workers: int | None) -> Generator[tuple[int, dict[str, Any]]]:
-    """Yields (index, record) as jobs end, in any order."""
+    report()
+    remaining = {i: task for i, task in enumerate(tasks) if i not in results}
     if workers is None:
-        workers = min(os.cpu_count() or 1, len(jobs) // _JOBS_PER_WORKER)
-    if min(workers, len(jobs)) <= 1:
-        for index, job in jobs.items():
-            yield index, job()
-        return
+        workers = min(os.cpu_count() or 1, len(remaining) // _TASKS_PER_WORKER)
+    workers = min(workers, len(remaining))
+    finished = _run_in_pool(remaining, workers) if workers > 1 else _run_here(remaining)
+    with contextlib.closing(finished):
+        for i, result in finished:
+            results[i] = result
+            tokens += tokens_of(result)
+            report()
+    return [results[i] for i in range(len(tasks))]
+
+
+def _run_here(tasks: Mapping[int, Task[_Result]]) -> Generator[tuple[int, _Result]]:
+    for i, task in tasks.items():
+        yield i, task.run()
+
+
+def _run_in_pool(
+    tasks: Mapping[int, Task[_Result]], workers: int
+) -> Generator[tuple[int, _Result]]:
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(workers, len(jobs)),
-        # Forking a process that has threads, as any that has imported jax, may hang the child.
+        workers,
+        # A process forked from one with threads, as any that imported jax has, may hang.
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
+        initializer=_initialize_worker,
     )
     try:
-        # Workers start with Ctrl-C held back, until `_start_worker` says what it does to them.
+        # Workers start with Ctrl-C blocked, until `_initialize_worker` sets its handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            futures = {pool.submit(job): index for index, job in jobs.items()}
+            futures = {pool.submit(task.run): i for i, task in tasks.items()}
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], future.result()
     except concurrent.futures.BrokenExecutor as error:
         raise RunError(
-            "a worker process died, perhaps for lack of memory; if it happens again, ask for "
-            "fewer workers"
+            "a worker process died, perhaps for lack of memory; if it happens again, use fewer "
+            "workers"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _start_worker() -> None:
-    """Makes a worker end when Ctrl-C is pressed or its parent is gone, without a word."""
+def _initialize_worker() -> None:
+    """Makes this worker exit silently at Ctrl-C or when its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def follow() -> None:
+    def follow_parent() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=follow_parent, daemon=True).start()

@@ -1,0 +1,25 @@
+"""JSON files of a preparation: written atomically; absent if damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.atomic import atomic_write
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Reads a JSON object; None if the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: Path, content: dict[str, Any], scratch: Path) -> None:
+    """Writes a JSON object with sorted keys; the temporary file is in `scratch`."""
+    with atomic_write(path, scratch) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + os.linesep, "utf-8")

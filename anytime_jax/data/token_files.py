@@ -1,0 +1,130 @@
+"""Token files: the tokens of a part of a split, with a checksum for each block.
+
+    train-00003-of-00018.tokens = tokens (little-endian) | CRC-32C of each 16 KiB of them (uint32)
+
+`np.memmap(path, "<u2", shape=(tokens,))` reads the tokens, without the checksums.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import os
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from anytime_jax.atomic import atomic_write
+from anytime_jax.data.dataset import BLOCK_BYTES, DatasetInfo, TokenFileInfo, token_file_size
+from anytime_jax.errors import RunError
+
+# Files that one reader holds open: fewer than a process may.
+_OPEN_FILES = 128
+
+
+def stored_dtype(dtype: str | np.dtype) -> np.dtype:
+    """Returns the little-endian type of a token file."""
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def write_token_file(
+    path: Path, tokens: memoryview, dtype: np.dtype, scratch: Path
+) -> TokenFileInfo:
+    """Writes a token file atomically.
+
+    Args:
+      path: the file.
+      tokens: bytes of the tokens, as stored.
+      dtype: their type.
+      scratch: directory for the temporary file.
+    """
+    blocks = range(0, len(tokens), BLOCK_BYTES)
+    checksums = [google_crc32c.value(bytes(tokens[i : i + BLOCK_BYTES])) for i in blocks]
+    trailer = np.array(checksums, "<u4").tobytes()
+    with atomic_write(path, scratch) as temporary, open(temporary, "wb") as file:
+        file.write(tokens)
+        file.write(trailer)
+    return TokenFileInfo(path.name, len(tokens) // dtype.itemsize, google_crc32c.value(trailer))
+
+
+class _OpenFile:
+    """A token file and the checksums of its blocks; closed when it is no longer referenced."""
+
+    def __init__(self, path: Path, file: TokenFileInfo, dtype: np.dtype):
+        self._size = file.tokens * dtype.itemsize
+        self._descriptor = os.open(path, os.O_RDONLY)
+        trailer = os.pread(self._descriptor, token_file_size(file.tokens, dtype), self._size)
+        if google_crc32c.value(trailer) != file.checksum:
+            raise ValueError("its checksums are not those of this dataset")
+        self._checksums = np.frombuffer(trailer, "<u4")
+
+    def __del__(self):
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read_blocks(self, first: int, last: int) -> bytes:
+        """Reads blocks `first` to `last`, the last excluded, and compares their checksums."""
+        offset, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self._size)
+        content = os.pread(self._descriptor, end - offset, offset)
+        for place, expected in enumerate(self._checksums[first:last]):
+            block = content[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
+            if google_crc32c.value(block) != expected:
+                raise ValueError("a checksum does not match")
+        return content
+
+
+class TokenReader:
+    """Reader of the tokens of one split, numbered from 0, safe to use from several threads.
+
+    Every block that it reads is compared with its checksum.
+    """
+
+    def __init__(self, info: DatasetInfo, split: str):
+        """Files are opened when they are first read."""
+        self._info = info
+        self._dtype = stored_dtype(info.token_dtype)
+        self._files = info.files[split]
+        self._starts = [0, *itertools.accumulate(file.tokens for file in self._files)]
+        self._open = functools.lru_cache(_OPEN_FILES)(self._open_file)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Reads tokens `start` to `stop`, which must be in the split.
+
+        Returns:
+          little-endian, of the type that is stored.
+
+        Raises:
+          RunError: they cannot be read, or are damaged; the message names the file.
+        """
+        pieces = []
+        number = bisect.bisect_right(self._starts, start) - 1
+        while start < stop:
+            first, end = self._starts[number], min(stop, self._starts[number + 1])
+            pieces.append(self._read_file(number, start - first, end - first))
+            start, number = end, number + 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _read_file(self, number: int, start: int, stop: int) -> np.ndarray:
+        try:
+            size = self._dtype.itemsize
+            first, last = start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES)
+            blocks = np.frombuffer(self._open(number).read_blocks(first, last), self._dtype)
+            before = first * BLOCK_BYTES // size
+            tokens = blocks[start - before : stop - before]
+            # As unsigned, negative ids are too large as well.
+            largest = int(tokens.view(f"u{size}").max())
+            if largest >= self._info.vocab_size:
+                raise ValueError(
+                    f"token {largest} where the vocabulary has {self._info.vocab_size} pieces"
+                )
+            return tokens
+        except (OSError, ValueError) as error:
+            path = self._info.path / self._files[number].name
+            reason = getattr(error, "strerror", None) or error
+            raise RunError(f"{path} tokens {start} to {stop} cannot be read ({reason})") from error
+
+    def _open_file(self, number: int) -> _OpenFile:
+        file = self._files[number]
+        return _OpenFile(self._info.path / file.name, file, self._dtype)

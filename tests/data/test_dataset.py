@@ -1,0 +1,230 @@
+"""Datasets: damage to any of their files is named, and nothing in them is trusted unchecked."""
+
+import itertools
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from anytime_jax.data.dataset import add_digest, load_dataset
+from anytime_jax.data.verification import verify_dataset
+from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.errors import InputError, RunError
+
+TRAIN = "train-00000-of-00002.tokens"
+VALIDATION = "validation-00001-of-00002.tokens"
+FILES = ["anytime_jax.json", "vocabulary.model", TRAIN, VALIDATION]
+DAMAGES = {
+    "missing": lambda file: file.unlink(),
+    "empty": lambda file: os.truncate(file, 0),
+    "half": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
+    "zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    "directory": lambda file: (file.unlink(), file.mkdir()),
+    "link": lambda file: (file.unlink(), file.symlink_to("/nowhere")),
+}
+
+
+@pytest.fixture
+def copy(corpus, tmp_path):
+    shutil.copytree(corpus.folder / "data", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def open_windows(info, split="train"):
+    return Windows(info, split, length=info.length, seed=0, shuffle=False)
+
+
+def read_all(path):
+    info = load_dataset(path)
+    return [open_windows(info, s).batch(0, info.splits[s].windows) for s in sorted(info.splits)]
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def edit(path, change, new_digest=True):
+    metadata = json.loads(path.read_text())
+    if new_digest:
+        del metadata["sha256"]
+    change(metadata)
+    path.write_text(json.dumps(add_digest(metadata) if new_digest else metadata))
+
+
+def test_load_refuses_what_is_not_prepared(copy, tmp_path):
+    with pytest.raises(InputError, match=r"not a prepared dataset.*; run this$"):
+        load_dataset(tmp_path / "nowhere", "run this")
+    (tmp_path / "half" / ".preparing").mkdir(parents=True)
+    with pytest.raises(InputError, match="half prepared"):
+        load_dataset(tmp_path / "half")
+    (copy / "anytime_jax.json").write_text('{"format_version": 2}')
+    with pytest.raises(InputError, match=r"version 2.*prepare it again.*same fingerprint"):
+        load_dataset(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file_is_named(copy, name, damage):
+    DAMAGES[damage](copy / name)
+    with pytest.raises((InputError, RunError)) as error:
+        read_all(copy)
+    message = str(error.value)
+    assert name in message
+    assert "\n" not in message
+    assert "again" in message or "not a prepared dataset" in message
+    assert isinstance(error.value, InputError) or (".tokens" in name and damage == "zeros")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_flipped_bit_is_named(copy, name):
+    file, chosen = copy / name, random.Random(0)
+    content = file.read_bytes()
+    for _ in range(60):
+        flip(file, chosen.randrange(8 * len(content)))
+        with pytest.raises((InputError, RunError), match=name):
+            read_all(copy)
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata: metadata["splits"]["train"].update(windows=7),
+        lambda metadata: metadata.update(vocab_size=600),
+        lambda metadata: metadata.update(token_dtype="int32"),
+        lambda metadata: metadata.update(fingerprint="0" * 64),
+        lambda metadata: metadata.pop("sha256"),
+        lambda metadata: metadata["splits"].pop("validation"),
+    ],
+)
+def test_changed_metadata_does_not_match_its_digest(copy, change):
+    edit(copy / "anytime_jax.json", change, new_digest=False)
+    with pytest.raises(InputError, match=r"anytime_jax\.json is damaged .*prepare it again"):
+        load_dataset(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["files"]["train"][0].update(name="../x"), r"'\.\./x'"),
+        (lambda m: m["files"]["train"][0].update(name="/etc/hostname"), "/etc/hostname"),
+        (lambda m: m["files"]["train"][0].update(tokens=3), "do not add up"),
+        (lambda m: m["splits"]["train"].update(windows=3), "do not add up"),
+        (lambda m: m.update(token_dtype="object"), "tokens of type 'object'"),
+        (lambda m: m.update(vocab_size="many"), "'many' is not a count"),
+        (lambda m: m.update(length=-1), "-1 is not a count"),
+        (lambda m: m.update(length=0), "damaged"),
+        (lambda m: m.update(files=[1]), "damaged"),
+        (lambda m: m.pop("eos_id"), "damaged"),
+    ],
+)
+def test_metadata_with_a_digest_is_not_trusted(copy, change, message):
+    edit(copy / "anytime_jax.json", change)
+    with pytest.raises(InputError, match=message) as error:
+        load_dataset(copy)
+    assert "anytime_jax.json" in str(error.value)
+
+
+def test_damage_reaches_the_consumer_of_batches(copy):
+    info = load_dataset(copy)
+    windows = open_windows(info)
+    flip(copy / TRAIN, 8 * (2 * info.length * 30 + 4))  # of window 30
+    with pytest.raises(RunError) as error:
+        list(itertools.islice(prefetch_batches(windows, 0, 8), 20))
+    assert type(error.value) is RunError
+    message = str(error.value)
+    assert 'of split "train"' in message
+    assert f"{TRAIN} tokens" in message
+    assert f"python -m anytime_jax prepare --verify --output={copy}" in message
+    assert "\n" not in message
+
+
+def test_damage_leaves_other_blocks_readable(corpus, tmp_path):
+    lines = [json.dumps({"text": f"document {i} " * 50}) for i in range(400)]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    info = corpus.prepare(tmp_path / "data", tmp_path / "text.jsonl")
+    windows = open_windows(info)
+    last = info.splits["train"].windows - 8
+    whole = windows.batch(last, 8)
+    flip(tmp_path / "data" / TRAIN, 0)
+    np.testing.assert_array_equal(open_windows(info).batch(last, 8), whole)
+    with pytest.raises(RunError, match="samples 0 to 7"):
+        open_windows(info).batch(0, 8)
+
+
+def test_token_beyond_the_vocabulary_is_refused(copy):
+    edit(copy / "anytime_jax.json", lambda metadata: metadata.update(vocab_size=40))
+    with pytest.raises(RunError, match=rf"{TRAIN} .*token \d+ where the vocabulary has 40 pieces"):
+        open_windows(load_dataset(copy)).batch(0, 64)
+
+
+def test_file_that_goes_while_training_is_named(copy):
+    info = load_dataset(copy)
+    windows, validation = open_windows(info), open_windows(info, "validation")
+    (copy / TRAIN).unlink()
+    with pytest.raises(RunError, match=rf"samples 0 to 3 .*{TRAIN} .*No such file"):
+        windows.batch(0, 4)
+    validation.batch(0, 1)
+    os.truncate(copy / VALIDATION, 100)
+    with pytest.raises(RunError, match=VALIDATION):
+        validation.batch(0, 4)
+
+
+def test_verify_prints_windows_and_fingerprint(run_prepare, copy):
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    status, line = run_prepare("--verify", output=copy)
+    info = load_dataset(copy)
+    windows = sum(split.windows for split in info.splits.values())
+    assert status == 0
+    assert f"{windows:,} windows" in line
+    assert info.fingerprint in line
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_verify_names_the_damaged_file(run_prepare, copy):
+    flip(copy / TRAIN, 8_000)
+    load_dataset(copy)  # compares sizes only
+    status, line = run_prepare("--verify", output=copy)
+    assert status == 1
+    assert TRAIN in line
+    assert VALIDATION not in line
+
+
+def test_file_of_another_dataset_is_named(corpus, copy, tmp_path):
+    """Its own checksums match, and it is as large."""
+    (tmp_path / "other.jsonl").write_bytes(corpus.content.replace(b"of words", b"fo words"))
+    other = corpus.prepare(tmp_path / "other", tmp_path / "other.jsonl")
+    file = other.files["train"][0]
+
+    def accept(metadata):
+        metadata["files"]["train"][0].update(tokens=file.tokens)
+        metadata["splits"]["train"].update(tokens=file.tokens)
+        metadata["splits"]["train"].update(windows=other.splits["train"].windows)
+
+    shutil.copy(other.path / TRAIN, copy / TRAIN)
+    edit(copy / "anytime_jax.json", accept)
+    with pytest.raises(RunError, match=TRAIN):
+        verify_dataset(copy)
+    with pytest.raises(RunError, match=TRAIN):
+        read_all(copy)
+    edit(
+        copy / "anytime_jax.json",
+        lambda metadata: metadata["files"]["train"][0].update(checksum=file.checksum),
+    )
+    with pytest.raises(RunError, match="fingerprint"):
+        verify_dataset(copy)
+
+
+def test_verify_refuses_other_options_and_what_is_not_prepared(run_prepare, copy, tmp_path):
+    status, line = run_prepare("--verify", "--source=builtin", output=copy)
+    assert status == 2
+    assert "--source" in line
+    status, line = run_prepare("--verify", output=tmp_path / "nowhere")
+    assert status == 2
+    assert "is not a prepared dataset" in line

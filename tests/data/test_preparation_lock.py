@@ -1,0 +1,256 @@
+"""Shares of a preparation: several processes at once, killed, refused, and their dataset."""
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anytime_jax.commands import prepare
+from anytime_jax.data.preparation import RemainingWork, prepare_share
+from anytime_jax.data.preparation_lock import Share, lock_preparation
+from anytime_jax.data.sources import FileSource
+from anytime_jax.errors import InputError
+
+REPOSITORY = Path(__file__).parents[2]
+PARTS, LENGTH, PIECES = 8, 32, 300
+
+# Runs the command with a part per file. Started with "hang", it stops in the middle of a part,
+# between two writes of its temporary file.
+PROCESS = """
+import os, sys, time
+from anytime_jax.commands import prepare
+from anytime_jax.data import sources
+sources.PART_BYTES = 1
+fsync = os.fsync
+def hang(descriptor):
+    if os.readlink(f"/proc/self/fd/{descriptor}").count(".tokens"):
+        print("hangs", flush=True)
+        time.sleep(100)
+    fsync(descriptor)
+if sys.argv[1] == "hang":
+    os.fsync = hang
+sys.exit(prepare.main(sys.argv[2:]))
+"""
+
+pytestmark = pytest.mark.usefixtures("part_per_file")
+
+
+@pytest.fixture
+def text(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for part in range(PARTS):
+        lines = [json.dumps({"text": f"{part}.{i} " + "words " * (i % 13)}) for i in range(400)]
+        (folder / f"{part}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def options(text, output, *more):
+    return [
+        *("--source=json", f"--input={text}/*.jsonl", "--validation-fraction=0.1"),
+        *(f"--train-vocabulary={PIECES}", f"--length={LENGTH}", "--workers=1"),
+        *(f"--output={output}", *more),
+    ]
+
+
+@pytest.fixture
+def start(text, tmp_path):
+    """Starts a share in a process; none outlives the test."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+
+        def start(share, mode="run"):
+            arguments = options(text, tmp_path / "output", f"--share={share}")
+            command = [sys.executable, "-c", PROCESS, mode, *arguments]
+            process = stack.enter_context(subprocess.Popen(command, cwd=REPOSITORY, **pipes))
+            stack.callback(process.kill)  # does nothing to a process that has ended
+            return process
+
+        yield start
+
+
+def end(process):
+    printed, message = process.communicate(timeout=60)
+    assert process.returncode == 0, message
+    (line,) = printed.splitlines()
+    return line
+
+
+def prepare_part(text, output, share, **more):
+    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
+    settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
+    return prepare_share(source, output, share=share, **settings)
+
+
+def files_of(output):
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def finished_parts(output):
+    return list(output.glob(".preparing/parts/*.json"))
+
+
+def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
+    output = tmp_path / "output"
+    hung = start("1/3", "hang")
+    assert hung.stdout is not None
+    assert hung.stdout.readline() == "hangs\n"
+    others = [start(share) for share in ("0/3", "2/3")]
+    assert prepare.main(options(text, output, "--share=1/3")) == 2
+    assert prepare.main(options(text, output)) == 2
+    for line in capfd.readouterr().err.splitlines():
+        assert "is being prepared by another process; wait for it or stop it" in line
+    lines = [end(other) for other in others]
+    assert any("its parts are tokenised, 3 of 8 are left to others" in line for line in lines)
+    assert len(finished_parts(output)) == PARTS - 3
+    written = list((output / ".preparing" / "share-1-of-3").glob("*.tmp"))
+    assert written  # others leave the temporary files of a live share alone
+    hung.kill()
+    hung.communicate()
+
+    line = end(start("1/3"))
+    assert "and so are all others" in line
+    assert not any(path.exists() for path in written)
+    assert len(finished_parts(output)) == PARTS
+    assert not (output / "anytime_jax.json").exists()
+
+    assert prepare.main(options(text, output)) == 0
+    assert prepare.main(options(text, output, "--share=0/3")) == 0
+    assert "already prepared" in capfd.readouterr().out
+    assert prepare.main(options(text, tmp_path / "whole")) == 0
+    assert files_of(output) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_kills_of_shares_cost_nothing(text, tmp_path, start):
+    """Twelve rounds of three shares, one of them killed later and later, at any moment."""
+    killed = 0
+    for round_ in range(12):
+        shares = [start(f"{index}/3") for index in range(3)]
+        victim = shares[round_ % 3]
+        time.sleep(0.8 + 0.15 * round_)
+        victim.kill()
+        victim.communicate()
+        killed += victim.returncode == -signal.SIGKILL
+        for share in shares:
+            if share is not victim:
+                end(share)
+        for file in finished_parts(tmp_path / "output")[round_ % 3 :: 3]:
+            file.unlink()  # leaves work to the next round
+    assert killed > 3
+    for output in ("output", "whole"):
+        assert prepare.main(options(text, tmp_path / output)) == 0
+    assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
+
+
+def test_shares_divide_the_parts(text, tmp_path):
+    output = tmp_path / "output"
+    assert prepare_part(text, output, Share(0, 3)) == RemainingWork(8, 5)
+    assert prepare_part(text, output, Share(1, 3)) == RemainingWork(8, 2)
+    once = [*finished_parts(output), output / "vocabulary.model"]
+    written = [path.stat().st_mtime_ns for path in once]
+    assert prepare_part(text, output, Share(2, 3)) == RemainingWork(8, 0)
+    assert prepare_part(text, output, Share(0, 3)) == RemainingWork(8, 0)
+    assert [path.stat().st_mtime_ns for path in once] == written
+
+
+def test_shares_of_other_counts_agree(text, tmp_path):
+    for share in [Share(0, 2), Share(1, 3), Share(2, 3), Share(0, 3)]:
+        left = prepare_part(text, tmp_path / "output", share)
+    assert left == RemainingWork(8, 0)
+    for output in ("output", "whole"):
+        assert prepare.main(options(text, tmp_path / output)) == 0
+    assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
+
+
+def test_other_settings_are_refused(text, tmp_path):
+    output = tmp_path / "output"
+    prepare_part(text, output, Share(0, 2))
+    before = files_of_all(output)
+    with pytest.raises(InputError, match=r"length 32 \(asked: 16\)"):
+        prepare_part(text, output, Share(1, 2), length=16)
+    with pytest.raises(InputError, match="vocabulary"):
+        prepare_part(text, output, Share(1, 2), vocabulary=PIECES + 1)
+    assert before <= files_of_all(output)
+
+
+def files_of_all(output):
+    return {path for path in output.rglob("*") if path.is_file()}
+
+
+def test_parts_of_other_input_are_done_again(text, tmp_path):
+    """A host that sees other files costs time, but does not change the dataset."""
+    output, whole = tmp_path / "output", tmp_path / "whole"
+    original = (text / "3.jsonl").read_bytes()
+    (text / "3.jsonl").write_bytes(original + b'\n{"text": "more"}')
+    assert prepare_part(text, output, Share(1, 2)) == RemainingWork(8, 4)
+    (text / "3.jsonl").write_bytes(original)
+    left = prepare_part(text, output, Share(0, 2))
+    assert 1 <= left.parts_left <= 4  # the vocabulary trained on this input may differ
+    (text / "9.jsonl").write_text('{"text": "one more"}')
+    assert prepare_part(text, output, Share(0, 9)) == RemainingWork(9, 8)
+    (text / "9.jsonl").unlink()
+    for directory in (output, whole):
+        assert prepare.main(options(text, directory)) == 0
+    assert files_of(output).keys() == files_of(whole).keys()
+    assert files_of(output) == files_of(whole)
+
+
+def test_bad_text_leaves_the_work_of_others(text, tmp_path):
+    output = tmp_path / "output"
+    bad = text / "1.jsonl"
+    good = bad.read_text()
+    bad.write_text("no record")
+    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
+    settings = {"length": LENGTH, "vocabulary": f"trained, {PIECES} pieces", **source.settings()}
+    with lock_preparation(output, settings, Share(0, 2)):  # at work, with nothing done yet
+        with pytest.raises(InputError, match=r"1\.jsonl line 1"):
+            prepare_part(text, output, Share(1, 2))
+        assert (output / ".preparing" / "settings.json").exists()
+    with pytest.raises(InputError, match=r"1\.jsonl line 1"):
+        prepare_part(text, output, Share(1, 2))
+    assert not output.exists() or not any(output.iterdir())
+    bad.write_text(good)
+    prepare_part(text, output, Share(1, 2))
+
+
+def test_two_preparations_at_once_are_refused(text, tmp_path):
+    output, refusals = tmp_path / "output", []
+    settings = {"length": LENGTH}
+    with lock_preparation(output, settings):
+        for share in (None, Share(0, 2)):
+            with pytest.raises(InputError, match="by another process") as error:
+                lock_preparation(output, settings, share).__enter__()
+            refusals.append(error)
+    assert len(refusals) == 2
+
+
+def test_other_files_are_left_alone(text, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    for output in (folder, folder / "thesis.tex"):
+        with pytest.raises(InputError, match=str(output)):
+            prepare_part(text, output, Share(0, 1))
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("share", ["3/2", "2/2", "a/b", "-1/4", "0/0", "", "1", "1/2/3", "1 /2"])
+def test_bad_share_is_one_line_and_status_2(text, tmp_path, capsys, share):
+    assert prepare.main(options(text, tmp_path / "output", f"--share={share}")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"share {share!r}" in line
+    assert not (tmp_path / "output").exists()
+
+
+def test_every_task_is_in_one_share():
+    for count, tasks in itertools.product(range(1, 6), range(12)):
+        shares = [Share(index, count).select(range(tasks)) for index in range(count)]
+        assert sorted(itertools.chain(*shares)) == list(range(tasks))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -1,0 +1,230 @@
+"""Text from TFDS datasets: every document, or one line that names the shard and the record."""
+
+import json
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow_datasets as tfds
+from tensorboardX.record_writer import RecordWriter
+from tfds_files import write_tfds_shard
+
+from anytime_jax.data.sources import assign_split
+from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.errors import InputError
+
+TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
+HELD_OUT = [f"held out {i}" for i in range(5)]
+FORMATS = ["array_record", "tfrecord"]
+
+
+def read(source):
+    documents = {"train": [], "validation": []}
+    for part in source.parts():
+        for text in part.documents():
+            documents[assign_split(text, part.validation_fraction)].append(text)
+    return documents
+
+
+@pytest.fixture(scope="module")
+def written_by_tfds(tmp_path_factory):
+    """The same documents in both formats, the first in several shards."""
+    root = tmp_path_factory.mktemp("tfds")
+    features = tfds.features.FeaturesDict(
+        {"text": tfds.features.Text(), "url": tfds.features.Text()}
+    )
+
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        """Documents with the features of C4."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate(TEXTS), "validation": self._generate(HELD_OUT)}
+
+        def _generate(self, texts):
+            for key, text in enumerate(texts):
+                yield key, {"text": text, "url": "u"}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    builder = Tiny(data_dir=str(root), file_format="array_record")
+    config = tfds.download.DownloadConfig(num_shards=3)
+    builder.download_and_prepare(download_config=config)
+
+    # TFDS itself cannot write this format without TensorFlow; tensorboardX can.
+    tfrecord = root / "tfrecord"
+    tfrecord.mkdir()
+    split_infos = []
+    for split, texts in {"train": TEXTS, "validation": HELD_OUT}.items():
+        writer = RecordWriter(str(tfrecord / f"tiny-{split}.tfrecord-00000-of-00001"))
+        for text in texts:
+            writer.write(features.serialize_example({"text": text, "url": "u"}))
+        writer.close()
+        template = tfds.core.ShardedFileTemplate(
+            data_dir=tfrecord, dataset_name="tiny", split=split, filetype_suffix="tfrecord"
+        )
+        split_infos.append(
+            tfds.core.SplitInfo(
+                name=split, shard_lengths=[len(texts)], num_bytes=1, filename_template=template
+            )
+        )
+    tfds.folder_dataset.write_metadata(
+        data_dir=tfrecord, features=features, split_infos=split_infos, check_data=False
+    )
+    return {"array_record": builder.data_dir, "tfrecord": tfrecord}
+
+
+@pytest.mark.parametrize("stored_as", FORMATS)
+def test_documents_are_those_that_tfds_reads(written_by_tfds, stored_as):
+    directory = written_by_tfds[stored_as]
+    documents = read(TfdsSource(str(directory)))
+    assert sorted(documents["train"]) == sorted(TEXTS)
+    assert sorted(documents["validation"]) == HELD_OUT
+    if stored_as == "array_record":  # TFDS shuffles when it writes: its reader is the oracle
+        stored = tfds.builder_from_directory(directory).as_data_source("train")
+        assert documents["train"] == [example["text"].decode() for example in stored]
+    slices = TfdsSource(str(directory), split="train[7:31]", validation_split="train[31:]")
+    assert read(slices) == {
+        "train": documents["train"][7:31],
+        "validation": documents["train"][31:],
+    }
+    fraction = TfdsSource(str(directory), validation_split=None, validation_fraction=0.3)
+    documents = read(fraction)
+    assert sorted(documents["train"] + documents["validation"]) == sorted(TEXTS)
+    assert documents["validation"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "no split 'test'.*train.*validation"),
+        ({"validation_split": None, "validation_fraction": 1.5}, "fraction 1.5"),
+        ({"input": "/nowhere"}, "not a prepared TFDS dataset"),
+    ],
+)
+def test_bad_settings_are_refused(written_by_tfds, options, message):
+    with pytest.raises(InputError, match=message):
+        TfdsSource(**{"input": str(written_by_tfds["tfrecord"]), **options}).parts()
+
+
+@pytest.mark.parametrize("feature", ["body", "n"])
+def test_feature_without_text_is_named(corpus, feature):
+    source = TfdsSource(str(corpus.folder / "tfrecord"), text_field=feature)
+    with pytest.raises(InputError, match=rf"record 0 .*'{feature}' \(it has \['n', 'text'\]\)"):
+        read(source)
+
+
+def train_shard(folder):
+    return next(folder.glob("tiny-train*"))
+
+
+def truncate(count):
+    return lambda folder: os.truncate(
+        train_shard(folder), train_shard(folder).stat().st_size - count
+    )
+
+
+def write_latin_1(folder):
+    write_tfds_shard(
+        train_shard(folder), [b"caf\xe9" if i == 7 else t for i, t in enumerate(TEXTS)]
+    )
+
+
+def change_info(**changes):
+    def change(folder):
+        path = folder / "dataset_info.json"
+        info = json.loads(path.read_text())
+        top = {key: changes[key] for key in changes if key in ("name", "fileFormat", "splits")}
+        info.update(top)
+        for split in info["splits"]:
+            if isinstance(split, dict):
+                split.update({key: changes[key] for key in changes if key not in top})
+        path.write_text(json.dumps(info))
+
+    return change
+
+
+def write_info(text):
+    return lambda folder: (folder / "dataset_info.json").write_text(text)
+
+
+FAULTS = {
+    "no directory": (shutil.rmtree, "is not a prepared TFDS dataset (dataset_info.json: No such"),
+    "info empty": (write_info(""), "dataset_info.json is damaged"),
+    "info cut": (write_info('{"name": "ti'), "dataset_info.json is damaged"),
+    "info a list": (write_info("[1]"), "dataset_info.json is damaged"),
+    "format": (change_info(fileFormat="riegeli"), "is stored as 'riegeli'; prepare it as one of"),
+    "no splits": (change_info(splits=[]), "dataset_info.json has no split 'train'"),
+    "bad split": (change_info(splits=[1]), "dataset_info.json is damaged"),
+    "fewer": (change_info(shardLengths=["7"]), "records where dataset_info.json says 7"),
+    "none": (change_info(shardLengths=["0"]), "records where dataset_info.json says 0"),
+    "more": (change_info(shardLengths=["100"]), "60 records where dataset_info.json says 100"),
+    "negative": (change_info(shardLengths=["-1"]), "dataset_info.json is damaged"),
+    "template out": (change_info(filepathTemplate="../x-{SHARD_X_OF_Y}"), "outside the dataset's"),
+    "template root": (change_info(filepathTemplate="/etc/passwd"), "outside the dataset's"),
+    "template width": (change_info(filepathTemplate="{SPLIT:>99999999999}"), "the template"),
+    "template inside": (change_info(filepathTemplate="{SPLIT.__class__}"), "the template"),
+    "name out": (change_info(name="../tiny"), "outside the dataset's"),
+    "shard missing": (lambda folder: train_shard(folder).unlink(), "SHARD is missing"),
+    "shard empty": (lambda folder: os.truncate(train_shard(folder), 0), "SHARD "),
+    "shard cut": (truncate(5), "SHARD record"),
+    "zeros": (lambda folder: train_shard(folder).write_bytes(bytes(99_999)), "SHARD record"),
+    "text": (lambda folder: train_shard(folder).write_bytes(b'{"a": 1}\n' * 999), "SHARD record"),
+    "latin-1": (write_latin_1, "SHARD record 7 is not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("stored_as", FORMATS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damage_is_named(corpus, tmp_path, stored_as, fault):
+    folder = tmp_path / "tfds"
+    shutil.copytree(corpus.folder / stored_as, folder)
+    name = train_shard(folder).name
+    act, message = FAULTS[fault]
+    act(folder)
+    with pytest.raises(InputError) as error:
+        read(TfdsSource(str(folder)))
+    assert message.replace("SHARD", name) in str(error.value)
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("stored_as", FORMATS)
+def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path, stored_as):
+    folder = tmp_path / "tfds"
+    shutil.copytree(corpus.folder / stored_as, folder)
+    source, shard = TfdsSource(str(folder)), train_shard(folder)
+    whole, content = read(source), shard.read_bytes()
+    filled = [place for place, byte in enumerate(content) if byte]
+    chosen, refused = random.Random(0), 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[chosen.choice(filled)] ^= 1 << chosen.randrange(8)
+        shard.write_bytes(damaged)
+        message = ""
+        try:
+            assert read(source) == whole
+        except InputError as error:
+            message = str(error)
+        assert not message or f"{shard} record" in message
+        refused += bool(message)
+    assert refused == 150 if stored_as == "tfrecord" else refused > 100
+
+
+def test_no_code_is_imported(corpus, tmp_path, monkeypatch):
+    """TFDS imports any class that features.json names."""
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(corpus.folder / "tfrecord", tmp_path / "tfds")
+    evil = json.dumps({"pythonClassName": "evil_module.Evil", "jsonFeature": {"json": "{}"}})
+    Path(tmp_path, "tfds", "features.json").write_text(evil)
+    assert read(TfdsSource(str(tmp_path / "tfds")))["train"]
+    assert "evil_module" not in sys.modules
