@@ -53,7 +53,7 @@ def compute_fingerprint(
     workers: int | None,
     stage: str,
     progress: ProgressCallback | None,
-    remedy: str = "delete those files, then run the same command again",
+    remedy: str = "delete those files and prepare again",
 ) -> str:
     """Computes the digest of the windows and the vocabulary of a dataset.
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from run_command import run_command
 from tfds_files import write_tfds
 
 from anytime_jax.commands import prepare
@@ -75,7 +76,7 @@ def run_prepare(corpus, tmp_path, capsys):
         given = {option.split("=")[0] for option in options}
         kept = [option for option in defaults if option.split("=")[0] not in given]
         output = f"--output={output or tmp_path / 'output'}"
-        status = prepare.main([*options, *kept, "--workers=1", output])
+        status = run_command(prepare, [*options, *kept, "--workers=1", output])
         printed = capsys.readouterr()
         lines = [line for line in printed.err.splitlines() if not line.startswith(PROGRESS)]
         if status == 0:

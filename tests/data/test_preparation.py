@@ -242,7 +242,7 @@ def test_flipped_bit_in_a_half_prepared_dataset_is_named(inputs, tmp_path):
     content = bytearray(file.read_bytes())
     content[40] ^= 1
     file.write_bytes(content)
-    with pytest.raises(RunError, match=r"train-00000-of-00004\.tokens.*run the same command"):
+    with pytest.raises(RunError, match=r"train-00000-of-00004\.tokens.*delete those files"):
         prepare_inputs(inputs, output)
     file.unlink()
     prepare_inputs(inputs, output)

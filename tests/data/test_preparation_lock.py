@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from run_command import run_command
 
 from anytime_jax.commands import prepare
 from anytime_jax.data.preparation import RemainingWork, prepare_share
@@ -24,7 +25,7 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 # between two writes of its temporary file.
 PROCESS = """
 import os, sys, time
-from anytime_jax.commands import prepare
+from anytime_jax.commands import dispatch
 from anytime_jax.data import sources
 sources.PART_BYTES = 1
 fsync = os.fsync
@@ -35,7 +36,7 @@ def hang(descriptor):
     fsync(descriptor)
 if sys.argv[1] == "hang":
     os.fsync = hang
-sys.exit(prepare.main(sys.argv[2:]))
+sys.exit(dispatch.run("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
 pytestmark = pytest.mark.usefixtures("part_per_file")
@@ -102,8 +103,8 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert hung.stdout is not None
     assert hung.stdout.readline() == "hangs\n"
     others = [start(share) for share in ("0/3", "2/3")]
-    assert prepare.main(options(text, output, "--share=1/3")) == 2
-    assert prepare.main(options(text, output)) == 2
+    assert run_command(prepare, options(text, output, "--share=1/3")) == 2
+    assert run_command(prepare, options(text, output)) == 2
     for line in capfd.readouterr().err.splitlines():
         assert "is being prepared by another process; wait for it or stop it" in line
     lines = [end(other) for other in others]
@@ -120,10 +121,10 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert len(finished_parts(output)) == PARTS
     assert not (output / "anytime_jax.json").exists()
 
-    assert prepare.main(options(text, output)) == 0
-    assert prepare.main(options(text, output, "--share=0/3")) == 0
+    assert run_command(prepare, options(text, output)) == 0
+    assert run_command(prepare, options(text, output, "--share=0/3")) == 0
     assert "already prepared" in capfd.readouterr().out
-    assert prepare.main(options(text, tmp_path / "whole")) == 0
+    assert run_command(prepare, options(text, tmp_path / "whole")) == 0
     assert files_of(output) == files_of(tmp_path / "whole")
 
 
@@ -145,7 +146,7 @@ def test_kills_of_shares_cost_nothing(text, tmp_path, start):
             file.unlink()  # leaves work to the next round
     assert killed > 3
     for output in ("output", "whole"):
-        assert prepare.main(options(text, tmp_path / output)) == 0
+        assert run_command(prepare, options(text, tmp_path / output)) == 0
     assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
 
 
@@ -165,7 +166,7 @@ def test_shares_of_other_counts_agree(text, tmp_path):
         left = prepare_part(text, tmp_path / "output", share)
     assert left == RemainingWork(8, 0)
     for output in ("output", "whole"):
-        assert prepare.main(options(text, tmp_path / output)) == 0
+        assert run_command(prepare, options(text, tmp_path / output)) == 0
     assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
 
 
@@ -197,7 +198,7 @@ def test_parts_of_other_input_are_done_again(text, tmp_path):
     assert prepare_part(text, output, Share(0, 9)) == RemainingWork(9, 8)
     (text / "9.jsonl").unlink()
     for directory in (output, whole):
-        assert prepare.main(options(text, directory)) == 0
+        assert run_command(prepare, options(text, directory)) == 0
     assert files_of(output).keys() == files_of(whole).keys()
     assert files_of(output) == files_of(whole)
 
@@ -243,7 +244,7 @@ def test_other_files_are_left_alone(text, tmp_path):
 
 @pytest.mark.parametrize("share", ["3/2", "2/2", "a/b", "-1/4", "0/0", "", "1", "1/2/3", "1 /2"])
 def test_bad_share_is_one_line_and_status_2(text, tmp_path, capsys, share):
-    assert prepare.main(options(text, tmp_path / "output", f"--share={share}")) == 2
+    assert run_command(prepare, options(text, tmp_path / "output", f"--share={share}")) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"share {share!r}" in line
     assert not (tmp_path / "output").exists()
