@@ -102,8 +102,19 @@ def _setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
             except RequiredValueError as error:
                 raise InputError(f"config.{name} has no value: give it one in the file") from error
         if not isinstance(value, ConfigDict):
+            _check_printable(name, value)
             yield name
         elif prefix.count(".") > 9:
             raise InputError(f"config.{name} is nested too deep: a group may hold itself")
         else:
             yield from _setting_names(value, f"{name}.")
+
+
+def _check_printable(name: str, value: Any) -> None:
+    """Refuses what absl, which formats every value, fails on: an int of over 4300 digits."""
+    try:
+        repr(value)
+    except Exception as error:  # any __repr__
+        raise InputError(
+            f"config.{name} = {format_value(value)} is not allowed: it cannot be printed"
+        ) from error

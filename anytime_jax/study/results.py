@@ -15,7 +15,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
 from anytime_jax.config import schema
-from anytime_jax.config.clock import BRANCH
+from anytime_jax.config.clock import BRANCH_FRACTION
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
@@ -227,7 +227,7 @@ def _read_run(
         settings["data"] = config.branch.data
     if config.branch.step and horizon is not None:
         fraction = 1 - clock.multiple(config.branch.step) / horizon
-        if abs(fraction - (1 - float(BRANCH))) > 1e-3:  # not the usual last 10%
+        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:  # not the usual last 10%
             settings["decay"] = round(fraction, 4)
     stop = config.stop_rule.step
     if stop is None:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anytime_jax.checks import format_value
-from anytime_jax.config.clock import Clock, read_clock, read_stop
+from anytime_jax.config.clock import Clock, read_stop
 from anytime_jax.formatting import format_count
 
 PAPER = 3_276_800_000
@@ -243,10 +243,3 @@ def test_batches_follow_the_growth(begin):
 def test_a_growth_that_is_none_is_refused(growth):
     with pytest.raises(ValueError, match=r"batch_growth = .* is not allowed: it must"):
         Clock(32, 128, 10**6, growth)
-
-
-def test_a_clock_is_read_from_what_a_run_wrote_down():
-    given = {"batch_size": 8, "model": {"length": 8}, "chinchilla_tokens": 640}
-    assert read_clock(given) == Clock(8, 8, 640)
-    grown = {**given, "batch_growth": [["2x", 16]]}  # as JSON has it
-    assert read_clock(grown) == Clock(8, 8, 640, (("2x", 16),))
