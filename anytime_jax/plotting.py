@@ -3,6 +3,7 @@
 Matplotlib takes half a second to import: import this module where a figure is drawn.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from anytime_jax.atomic import atomic_write
 
@@ -44,6 +46,19 @@ def schedule_name(kind: str, math: bool = True) -> str:
 def shades(number: int, lightest: float = 0.85) -> np.ndarray:
     """Returns RGBA colours from dark to light, `float64[number, 4]`."""
     return matplotlib.colormaps["viridis"](np.linspace(0, lightest, number))
+
+
+def plain_log_ticks(axes: Axes) -> None:
+    """Puts a few plain numbers on a logarithmic y axis and no minor ticks, which draw slowly."""
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    subs: tuple[float, ...] = (1, 1.1, 1.2, 1.4, 2, 3, 4, 5, 6, 7, 8, 9)
+    for least, fewer in ((0.3, (1, 1.5, 2, 3, 5, 7)), (1.3, (1, 3)), (3, (1,))):
+        subs = fewer if decades > least else subs
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:

@@ -136,9 +136,9 @@ PARTS = {
     ),
     "theory": Part(
         seconds=20,
-        module="anytime_jax.theory",
-        full="--config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
-        smoke="--config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
+        module="anytime_jax",
+        full="theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
+        smoke="theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
     "fleet": Part(  # last, as it is the one that may do with all that is left

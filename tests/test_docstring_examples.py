@@ -1,8 +1,9 @@
-"""The examples in the docstrings of the library: each public name has one, and it runs."""
+"""The examples in the docstrings of the library: each public name has one, and all of them run."""
 
 import doctest
 import importlib
 import inspect
+import pkgutil
 
 import jax
 import jax.numpy as jnp
@@ -12,38 +13,36 @@ import pytest
 
 from anytime_jax import averaging, schedules, theory
 
-NAMES = {
-    "jax": jax,
-    "jnp": jnp,
-    "np": np,
-    "optax": optax,
-    "averaging": averaging,
-    "schedules": schedules,
-    "theory": theory,
-}
-MODULES = ["schedules", "averaging"]
+# What the examples expect to be imported.
+NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
+NAMES |= {"averaging": averaging, "schedules": schedules, "theory": theory}
+MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_jax.theory"]
+MODULES += ["anytime_jax.weights.post_hoc"]
+MODULES += [f"anytime_jax.theory.{module.name}" for module in pkgutil.iter_modules(theory.__path__)]
 
 
-def public_names(module):
+def public_members(module):
     """The functions and classes that a module defines and does not hide."""
     for name, value in vars(module).items():
-        ours = getattr(value, "__module__", None) == module.__name__
-        if (
-            ours
-            and not name.startswith("_")
-            and (inspect.isfunction(value) or isinstance(value, type))
-        ):
-            yield name, value
+        is_ours = getattr(value, "__module__", None) == module.__name__
+        is_member = inspect.isfunction(value) or inspect.isclass(value)
+        if is_ours and is_member and not name.startswith("_"):
+            yield value
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_public_name_has_an_example(name):
-    module = importlib.import_module(f"anytime_jax.{name}")
-    without = [name for name, value in public_names(module) if ">>> " not in (value.__doc__ or "")]
-    assert without == []
+@pytest.mark.parametrize(
+    "members",
+    [
+        list(public_members(schedules)),
+        list(public_members(averaging)),
+        [getattr(theory, name) for name in theory.__all__],
+    ],
+    ids=["schedules", "averaging", "theory"],
+)
+def test_every_public_name_has_an_example(members):
+    assert [x.__qualname__ for x in members if ">>> " not in (x.__doc__ or "")] == []
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name):
-    module = importlib.import_module(f"anytime_jax.{name}")
-    assert doctest.testmod(module, extraglobs=NAMES).failed == 0
+    assert doctest.testmod(importlib.import_module(name), extraglobs=NAMES).failed == 0

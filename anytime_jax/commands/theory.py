@@ -5,19 +5,28 @@ With --config: the synthetic figures of the paper. Otherwise one of the commands
 """
 
 import argparse
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-from anytime_jax.commands import config_file, theory_commands
+from anytime_jax.commands import config_file
+from anytime_jax.commands.command_line import HelpFormatter
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.theory import comparison_report, synthetic_figures
+from anytime_jax.theory import comparison_report, rate_reports, synthetic_figures
+from anytime_jax.theory.comparison import Comparison, compare
+from anytime_jax.theory.output import prepare_directory
+from anytime_jax.theory.problem import Problem
+from anytime_jax.theory.risk import require_noise
+from anytime_jax.theory.synthetic_runs import FigureConfig
 
 EXAMPLES = (
     "--config=configs/theory_figure.py",
@@ -31,43 +40,146 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command, and its own commands."""
     config_file.add_option(parser)
-    theory_commands.add_commands(parser)
+    parser.set_defaults(work=_figures)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+
+    def command(name: str, work: Callable[..., None], summary: str) -> Callable[..., object]:
+        subparser = commands.add_parser(
+            name, help=summary, allow_abbrev=False, formatter_class=HelpFormatter
+        )
+        subparser.set_defaults(work=work)
+        return subparser.add_argument
+
+    for name, work, summary in (
+        ("compare", _compare, "cosine tuned at every length against single anytime runs"),
+        ("advise", _advise, "gamma, alpha, f and when to tune, with the evidence"),
+    ):
+        add = command(name, work, summary)
+        _add_problem(add, several_noises=name == "compare")
+        add("--batch-size", type=_count, default=1, help="samples in an update")
+        add("--steps", type=_count, default=150_000, help="updates of the longest run")
+        add("--doublings", type=_count, default=5, help="from the shortest run to the longest")
+        add("--output", type=Path, help="directory for the picture and numbers")
+    add = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
+    _add_problem(add)
+    add("--steps", type=_count, default=1_000_000, help="iterates in the longest mean")
+    add("--gamma", type=float, help="decay of the step sizes (default: 1 - a/b, within 0 .. 1/2)")
+    add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    add = command("rates", _rates, "exponents fitted to exact risks, beside the proven ones")
+    add("--steps", type=_count, default=1_000_000, help="updates of every run")
+    add("--noise", type=float, default=0.1, help="sigma^2")
+    add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+
+
+def _add_problem(add: Callable[..., object], several_noises: bool = False) -> None:
+    add("--a", type=float, required=True, help="capacity: eigenvalues are i^-a")
+    add("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
+    if several_noises:
+        add("--noise", type=_numbers, default="0.1", help="sigma^2, or several: 1,0.1,0")
+    else:
+        add("--noise", type=float, default=0.1, help="sigma^2")
+    add("--dimension", type=_dimension, default=math.inf, help="coordinates")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    console = open_console(width=200)
     runtime.configure()
     try:
-        if arguments.work is None:
-            return _figure(arguments, console)
-        if arguments.config:
+        if arguments.config and arguments.work is not _figures:
             raise InputError("--config is for the figures: leave it out, or the command")
-        return arguments.work(arguments, console, _progress)
+        arguments.work(arguments, open_console(width=200))
     except ValueError as error:
         raise InputError(str(error)) from error
-
-
-def _figure(arguments: argparse.Namespace, console: Console) -> int:
-    """Computes and draws the figures of a configuration file."""
-    config = read(synthetic_figures.FigureConfig, config_file.load(arguments))
-    began = time.monotonic()
-    with _progress(console, f"{len(config.problems)} panels") as report:
-        files, told = synthetic_figures.make(config, report)
-    console.print(comparison_report.selected(config, told))
-    console.print(f"done in {time.monotonic() - began:.0f} s:")
-    for file in files:
-        console.print(f"  {file}")
     return 0
 
 
+def _figures(arguments: argparse.Namespace, console: Console) -> None:
+    config = read(FigureConfig, config_file.load(arguments))
+    start = time.monotonic()
+    with _progress(console, f"{len(config.problems)} panels") as progress:
+        files, table = synthetic_figures.make_figures(config, progress)
+    _print(console, [table, f"done in {time.monotonic() - start:.0f} s:"])
+    _print(console, [f"  {file}" for file in files])
+
+
+def _compare(arguments: argparse.Namespace, console: Console) -> None:
+    comparison = _comparison(arguments, arguments.noise, console)
+    levels = [comparison.at_noise(noise) for noise in arguments.noise]
+    for level in levels:
+        _print(console, comparison_report.length_table(comparison, level))
+    if len(levels) > 1:
+        console.print(comparison_report.noise_table(comparison, levels))
+    if arguments.output is not None:
+        files = comparison_report.write(comparison, levels[0], arguments.output)
+        _print(console, [f"  {file}" for file in files])
+
+
+def _advise(arguments: argparse.Namespace, console: Console) -> None:
+    comparison = _comparison(arguments, [arguments.noise], console)
+    level = comparison.at_noise(arguments.noise)
+    _print(console, comparison_report.advice(comparison, level))
+    if arguments.output is not None:
+        files = comparison_report.write(comparison, level, arguments.output)
+        _print(console, [f"  {file}" for file in files])
+
+
+def _comparison(
+    arguments: argparse.Namespace, noises: Sequence[float], console: Console
+) -> Comparison:
+    for noise in noises:
+        require_noise(noise)
+    problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
+    if arguments.output is not None:
+        prepare_directory("--output", arguments.output)
+    with _progress(console, "tuned baselines and anytime runs") as progress:
+        return compare(problem, arguments.steps, arguments.doublings, progress)
+
+
+def _bound(arguments: argparse.Namespace, console: Console) -> None:
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    settings = arguments.gamma, arguments.multiplier, arguments.steps, arguments.noise
+    with _progress(console, "exact risks") as progress:
+        report = rate_reports.bound_report(problem, *settings, progress)
+    _print(console, report)
+
+
+def _rates(arguments: argparse.Namespace, console: Console) -> None:
+    settings = arguments.multiplier, arguments.steps, arguments.noise
+    with _progress(console, f"{len(rate_reports.SPECTRA)} spectra") as progress:
+        report = rate_reports.exponent_report(*settings, progress)
+    _print(console, report)
+
+
+def _print(console: Console, report: Sequence[Table | str]) -> None:
+    for part in report:
+        console.print(part)
+
+
 @contextmanager
-def _progress(console: Console, what: str) -> Iterator[Callable[[float], None]]:
-    """Shows how far a computation is; on a terminal only."""
+def _progress(console: Console, description: str) -> Iterator[Callable[[float], None]]:
+    """Yields a function that shows the fraction of a computation that is done, on a terminal."""
     if not console.is_terminal:
-        yield lambda done: None
+        yield lambda fraction: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(what, total=1.0)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task(description, total=1.0)
+        yield lambda fraction: progress.update(task, completed=fraction)
+
+
+# Types of options: where they raise, the parser names the option and the value.
+
+
+def _count(text: str) -> int:
+    value = float(text)  # 1e6 too
+    if value != int(value):
+        raise ValueError
+    return int(value)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _dimension(text: str) -> float:
+    return math.inf if text.strip().lower() in ("inf", "infinity") else _count(text)

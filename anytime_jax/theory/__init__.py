@@ -1,18 +1,22 @@
-"""The theory bench: the exact risk of SGD on linear regression, for any schedule and average.
+"""Exact excess risk of SGD on linear regression, for any schedule and any average.
 
-from anytime_jax import schedules, theory
+Begin with `problem.py` and `risk.py`; `direct_recursion.py` is the brute-force oracle. `rates.py`
+has what the paper proves, `comparison.py` anytime runs against schedules tuned at every length, and
+`synthetic_figures.py` the paper's figures. The command is `python -m anytime_jax theory`.
 
-problem = theory.Problem(a=1.5, b=3.0)
-given = [schedules.Power(0.5 / problem.trace, gamma=0.5)]
-risks = theory.excess_risk(problem, given, [25.0], checkpoints=[1_000, 100_000])
-risks.excess(noise=0.1, label="f25")  # float64[schedules, checkpoints]
+    >>> problem = theory.Problem(a=1.5, b=3.0)
+    >>> runs = [schedules.Power(0.5 / problem.trace, gamma=0.5)]
+    >>> risks = theory.excess_risk(problem, runs, [25.0], checkpoints=[1_000, 100_000])
+    >>> risks.excess(noise=0.1, label="f25").shape  # schedules, checkpoints
+    (1, 2)
 """
 
 from anytime_jax.theory.direct_recursion import direct_risk
+from anytime_jax.theory.problem import Problem
+from anytime_jax.theory.quadrature import Quadrature
 from anytime_jax.theory.rates import gamma_star, theorem_1
 from anytime_jax.theory.risk import Risks, excess_risk
-from anytime_jax.theory.spectrum import Problem, Quadrature
-from anytime_jax.theory.tail_averages import Tail
+from anytime_jax.theory.tracked_averages import Tail
 from anytime_jax.weights.post_hoc import LastFraction
 
 __all__ = [

@@ -1,11 +1,11 @@
-"""The question behind the paper, in the linear model: one anytime run against a cosine per length.
+"""Anytime runs against schedules tuned at every length, in the linear model.
 
-For lengths h, 2h, 4h, ... up to N the decaying rivals are tuned at every length: cosine and WSD,
-down to a tenth of their peak as in the paper, and down to 0. The lowest risks of the paper's cosine
-are the envelope. An anytime run is one trajectory for all lengths. Its gap at a length is its risk
-over the envelope's there, minus 1.
+For lengths h, 2h, 4h, ... up to N the baselines are tuned at every length: cosine and WSD, down to
+a tenth of their peak as in the paper, and down to 0. The lowest risks of the paper's cosine are the
+envelope. An anytime run is one trajectory for all lengths. Its gap at a length is its risk relative
+to the envelope there, minus 1.
 
-Source: Section 4 (the rivals, their floors, the two ways to select an anytime run).
+Source: Section 4 (the baselines, their floors, the two ways to select an anytime run).
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ from anytime_jax import schedules
 from anytime_jax.averaging import LIVE, Uniform
 from anytime_jax.checks import require_count
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.parallel import Report, in_parallel
+from anytime_jax.theory.parallel import Progress, run_in_parallel
+from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.rates import gamma_star
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error
-from anytime_jax.theory.spectrum import Problem
-from anytime_jax.theory.tail_averages import Average
+from anytime_jax.theory.tracked_averages import Average
 
-# Step sizes to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant one diverges
+# Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
-GRID = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
-WINDOWS = (6.25, 12.5, 25.0, 50.0, 100.0)
-AVERAGES: tuple[Average, ...] = (Uniform(), *WINDOWS)
-_BRANCH = 0.9  # WSD decays over the last tenth
-ENVELOPE = "cosine"  # the rival that gaps are relative to
+MULTIPLIERS = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
+AVERAGES: tuple[Average, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
+TOLERANCE = 0.02  # of `NoiseLevel.advise`
+_WSD_START = 0.9  # WSD decays over the last tenth
+ENVELOPE = "cosine"  # the baseline that gaps are relative to
 
 # Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
-RIVALS: Mapping[str, Callable[[float, int], Schedule]] = {
+BASELINES: Mapping[str, Callable[[float, int], Schedule]] = {
     ENVELOPE: lambda peak, length: schedules.FixedHorizon(peak, length, floor=0.1),
     "cosine to 0": lambda peak, length: schedules.FixedHorizon(peak, length, floor=0.0),
     "WSD": lambda peak, length: _wsd(peak, length, floor=0.1),
@@ -41,19 +41,18 @@ RIVALS: Mapping[str, Callable[[float, int], Schedule]] = {
 }
 
 
+def _wsd(peak: float, length: int, floor: float) -> Schedule:
+    trunk = schedules.Power(peak, gamma=0.0)
+    return schedules.Decay(trunk, math.ceil(_WSD_START * length), length, floor=floor)
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Anytime step sizes `peak * (alpha / (t + alpha))^gamma`, up to their peak.
-
-    Attributes:
-      name: what to call it.
-      gamma: exponent of the decay.
-      alpha: updates over which the step size stays near its peak; 1 for 1/t^gamma.
-    """
+    """Anytime step sizes `peak * (alpha / (t + alpha))^gamma`, up to their peak."""
 
     name: str
     gamma: float
-    alpha: float = 1.0
+    alpha: float = 1.0  # 1 for 1/t^gamma
 
     def schedule(self, peak: float) -> Schedule:
         """Returns the schedule with a peak."""
@@ -61,32 +60,25 @@ class Family:
 
 
 def families(problem: Problem, shortest: int) -> list[Family]:
-    """Returns what is compared: constant, 1/sqrt(t) and its shifts, and the same at gamma*."""
+    """Returns the families to compare: constant, 1/sqrt(t) with and without a shift, and gamma*."""
     shifts = [float(max(1, round(shortest * factor))) for factor in (0.05, 0.25, 1, 4)]
-    found = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
-    found += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
+    chosen = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
+    chosen += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
     best = gamma_star(problem.a, problem.b)
     if best not in (0.0, 0.5):
-        found += [Family(f"1/t^{best:.3g}", best)]
-        found += [Family(f"gamma {best:.3g}, alpha {x:g}", best, x) for x in shifts]
-    return found
+        chosen += [Family(f"1/t^{best:.3g}", best)]
+        chosen += [Family(f"gamma {best:.3g}, alpha {x:g}", best, x) for x in shifts]
+    return chosen
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One anytime trajectory and one of its averages.
-
-    Attributes:
-      family: its step sizes.
-      multiplier: their peak in units of `Problem.step_unit`.
-      average: label of the average.
-      gaps: float64[lengths], relative to the envelope of the cosine.
-    """
+    """One anytime run, read out through one average."""
 
     family: Family
-    multiplier: float
+    multiplier: float  # peak in units of `Problem.step_unit`
     average: str
-    gaps: np.ndarray
+    gaps: np.ndarray  # float64[lengths], relative to the envelope
 
     @property
     def worst(self) -> float:
@@ -104,178 +96,156 @@ def mean_gap(gaps: np.ndarray) -> float:
     return float(np.expm1(np.log1p(gaps).mean()))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
-    """Every run of a comparison, at every noise level.
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """A run to choose, and when to tune its peak.
 
-    Attributes:
-      problem: the regression problem.
-      lengths: the numbers of updates that are compared, each half the next, rounded down.
-      families: the anytime step sizes.
-      anytime: the risks of all anytime runs, family by family over `GRID`.
-      rivals: by name, for each length the risks of schedules to there, over `GRID`.
+    `tune_at` is the first length at which tuning finds a run whose worst gap from there on is
+    within `TOLERANCE` of the best that the family can do there.
     """
 
-    problem: Problem
+    run: Trajectory  # with the smallest mean gap
+    tune_at: int
+    tuned: Trajectory  # the best at `tune_at`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoiseLevel:
+    """A comparison at one noise level; arrays are float64[lengths]."""
+
+    noise: float
     lengths: tuple[int, ...]
+    envelope: np.ndarray  # risks of the cosine tuned at each length
+    baseline_gaps: Mapping[str, np.ndarray]  # by name, tuned at each length
+    baseline_multipliers: Mapping[str, np.ndarray]  # the best peaks
+    trajectories: Sequence[Trajectory]  # every anytime run and average that stays finite
+
+    def select(self, family: Family | None, average: str | None) -> list[Trajectory]:
+        """Returns the trajectories of a family and an average; None for all."""
+        return [
+            run
+            for run in self.trajectories
+            if family in (None, run.family) and average in (None, run.average)
+        ]
+
+    def best(self, family: Family | None = None, average: str | None = None) -> Trajectory:
+        """Returns the trajectory with the smallest mean gap over all lengths, as the paper does."""
+        return min(self.select(family, average), key=lambda run: run.mean)
+
+    def advise(self) -> Advice:
+        """Returns the gamma, alpha and f that did best, and when the peak can be tuned."""
+        run = self.best()
+        rivals = self.select(run.family, run.average)
+        for at, length in enumerate(self.lengths):
+            tuned = min(rivals, key=lambda other: other.gaps[at])
+            reachable = min(other.gaps[at:].max() for other in rivals)
+            if tuned.gaps[at:].max() <= reachable + TOLERANCE:
+                return Advice(run, length, tuned)
+        raise AssertionError("at the last length the tuned run is the best run")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """The risks of every run of a comparison."""
+
+    problem: Problem
+    lengths: tuple[int, ...]  # numbers of updates, each half the next, rounded down
     families: tuple[Family, ...]
-    anytime: Risks
-    rivals: Mapping[str, Sequence[Risks]]
-    _runs: dict[float, list[Trajectory]] = dataclasses.field(default_factory=dict, repr=False)
+    anytime: Risks  # family by family over `MULTIPLIERS`
+    baselines: Mapping[str, Sequence[Risks]]  # for each length over `MULTIPLIERS`, by name
 
     @property
     def error(self) -> float:
         """The largest relative error of any part."""
-        rivals = [risks for rival in self.rivals.values() for risks in rival]
-        return largest_error([self.anytime, *rivals])
+        parts = [risks for baseline in self.baselines.values() for risks in baseline]
+        return largest_error([self.anytime, *parts])
 
-    def tuned(self, rival: str, noise: float) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the lowest risk at each length and the multiplier that has it."""
-        ends = np.stack([risks.excess(noise, LIVE)[:, -1] for risks in self.rivals[rival]])
-        return ends.min(axis=1), np.array(GRID)[ends.argmin(axis=1)]
-
-    def rival_gaps(self, rival: str, noise: float) -> np.ndarray:
-        """Returns the gap of a rival tuned at each length: float64[lengths]."""
-        return self.tuned(rival, noise)[0] / self._envelope(noise) - 1
-
-    def _envelope(self, noise: float) -> np.ndarray:
-        envelope, _ = self.tuned(ENVELOPE, noise)
+    def at_noise(self, noise: float) -> NoiseLevel:
+        """Returns the gaps at a noise level sigma^2."""
+        ends = {
+            name: np.stack([risks.excess(noise, LIVE)[:, -1] for risks in baseline])
+            for name, baseline in self.baselines.items()
+        }
+        envelope = ends[ENVELOPE].min(axis=1)
         if not (np.isfinite(envelope) & (envelope > 0)).all():
             raise ValueError(
                 f"the tuned cosine's excess risks are {envelope.tolist()}: gaps relative to them "
                 "mean nothing; choose more coordinates, more noise or fewer steps"
             )
-        return envelope
+        return NoiseLevel(
+            noise,
+            self.lengths,
+            envelope,
+            {name: risks.min(axis=1) / envelope - 1 for name, risks in ends.items()},
+            {name: np.array(MULTIPLIERS)[x.argmin(axis=1)] for name, x in ends.items()},
+            self._trajectories(noise, envelope),
+        )
 
-    def runs(self, noise: float) -> list[Trajectory]:
-        """Returns every trajectory with every average that stays finite."""
-        if noise not in self._runs:
-            self._runs[noise] = self._all_runs(noise)
-        return self._runs[noise]
-
-    def _all_runs(self, noise: float) -> list[Trajectory]:
-        envelope = self._envelope(noise)
-        found = []
-        for row, label in enumerate(self.anytime.labels):
-            with np.errstate(over="ignore"):  # of a run that is about to diverge
-                gaps = self.anytime.excess(noise)[row] / envelope - 1
-            for k, family in enumerate(self.families):
-                for j, multiplier in enumerate(GRID):
-                    gap = gaps[k * len(GRID) + j]
-                    if np.isfinite(gap).all():
-                        found.append(Trajectory(family, multiplier, label, gap))
-        return found
-
-    def best(
-        self, noise: float, family: Family | None = None, average: str | None = None
-    ) -> Trajectory:
-        """Returns the run with the smallest mean gap over all lengths, as the paper selects.
-
-        Args:
-          noise: sigma^2.
-          family: only these step sizes, if given.
-          average: only this average, if given.
-        """
-        return min(self.of(noise, family, average), key=lambda run: run.mean)
-
-    def tuned_at(self, noise: float, like: Trajectory, length: int) -> Trajectory:
-        """Returns the run of a family and average that is best at one length."""
-        at = self.lengths.index(length)
-        runs = self.of(noise, like.family, like.average)
-        return min(runs, key=lambda run: run.gaps[at])
-
-    def of(self, noise: float, family: Family | None, average: str | None) -> list[Trajectory]:
-        """Returns the runs of some step sizes and of an average; None for all."""
+    def _trajectories(self, noise: float, envelope: np.ndarray) -> list[Trajectory]:
+        with np.errstate(over="ignore"):  # of a run that is about to diverge
+            gaps = self.anytime.excess(noise) / envelope - 1
+        settings = [(family, c) for family in self.families for c in MULTIPLIERS]
         return [
-            run
-            for run in self.runs(noise)
-            if family in (None, run.family) and average in (None, run.average)
+            Trajectory(family, multiplier, label, gaps[row, k])
+            for row, label in enumerate(self.anytime.labels)
+            for k, (family, multiplier) in enumerate(settings)
+            if np.isfinite(gaps[row, k]).all()
         ]
 
 
-def compare(problem: Problem, steps: int, doublings: int, report: Report) -> Comparison:
-    """Runs every rival and every anytime trajectory.
+def compare(
+    problem: Problem, steps: int, doublings: int, progress: Progress = lambda fraction: None
+) -> Comparison:
+    """Computes the risks of every baseline and every anytime run.
 
     Args:
       problem: the regression problem.
       steps: the longest run, N.
       doublings: how often the shortest length is doubled on the way to N.
-      report: told the part that is done.
+      progress: called with the fraction that is done.
 
     Raises:
       ValueError: if the shortest length would be less than 100 updates.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=2.5, dimension=20)
+      >>> comparison = theory.comparison.compare(problem, steps=200, doublings=1)
+      >>> comparison.at_noise(0.1).best().worst < 0.5
+      True
     """
     require_count("steps", steps, least=1)
     require_count("doublings", doublings, least=1)
     if steps >> min(doublings, 32) < 100:
         raise ValueError(
             f"steps = {steps} with doublings = {doublings} starts at {steps >> min(doublings, 32)} "
-            "updates: the shortest length must have 100 or more; ask for more steps or fewer "
+            "updates: the shortest length must have 100 or more; choose more steps or fewer "
             "doublings"
         )
     lengths = tuple(steps >> k for k in range(doublings, -1, -1))
     chosen = tuple(families(problem, lengths[0]))
-    peaks = [multiplier * problem.step_unit for multiplier in GRID]
+    peaks = [multiplier * problem.step_unit for multiplier in MULTIPLIERS]
 
-    def anytime(part: Sequence[Family]) -> Callable[[Report], Risks]:
-        given = [family.schedule(peak) for family in part for peak in peaks]
-        return lambda report: excess_risk(problem, given, AVERAGES, lengths, report=report)
+    def anytime(part: Sequence[Family]) -> Callable[[Progress], Risks]:
+        runs = [family.schedule(peak) for family in part for peak in peaks]
+        return lambda progress: excess_risk(problem, runs, AVERAGES, lengths, progress=progress)
 
-    def rival(make: Callable[[float, int], Schedule], length: int) -> Callable[[Report], Risks]:
-        given = [make(peak, length) for peak in peaks]
-        return lambda report: excess_risk(problem, given, [], [length], report=report)
+    def baseline(
+        make: Callable[[float, int], Schedule], length: int
+    ) -> Callable[[Progress], Risks]:
+        runs = [make(peak, length) for peak in peaks]
+        return lambda progress: excess_risk(problem, runs, [], [length], progress=progress)
 
     halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]
     tasks = [anytime(part) for part in halves]
-    tasks += [rival(make, length) for make in RIVALS.values() for length in lengths]
-    sizes = [8.0 * steps * len(part) for part in halves] + [1.0 * x for x in lengths] * len(RIVALS)
-    first, second, *rest = in_parallel(tasks, sizes, report)
-    together = dataclasses.replace(
+    tasks += [baseline(make, length) for make in BASELINES.values() for length in lengths]
+    sizes = [8.0 * steps * len(part) for part in halves]
+    sizes += [1.0 * length for length in lengths] * len(BASELINES)
+    first, second, *rest = run_in_parallel(tasks, sizes, progress)
+    joined = dataclasses.replace(
         first,
         bias=np.concatenate([first.bias, second.bias], axis=1),
         variance=np.concatenate([first.variance, second.variance], axis=1),
         error=largest_error([first, second]),
     )
-    per_rival = [rest[k : k + len(lengths)] for k in range(0, len(rest), len(lengths))]
-    return Comparison(problem, lengths, chosen, together, dict(zip(RIVALS, per_rival, strict=True)))
-
-
-def _wsd(peak: float, length: int, floor: float) -> Schedule:
-    trunk = schedules.Power(peak, gamma=0.0)
-    return schedules.Decay(trunk, math.ceil(_BRANCH * length), length, floor=floor)
-
-
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """What to run, by a comparison.
-
-    Attributes:
-      run: the trajectory and average with the smallest mean gap.
-      tune_at: the first length at which tuning the peak finds a run whose worst gap from there on
-        is within `TOLERANCE` of the best that the family can do there.
-      tuned: the run found there.
-    """
-
-    run: Trajectory
-    tune_at: int
-    tuned: Trajectory
-
-
-TOLERANCE = 0.02
-
-
-def advise(comparison: Comparison, noise: float) -> Advice:
-    """Returns which gamma, alpha and f did best, and when the peak can be tuned.
-
-    Args:
-      comparison: computed risks.
-      noise: sigma^2.
-    """
-    run = comparison.best(noise)
-    rivals = comparison.of(noise, run.family, run.average)
-    for at, length in enumerate(comparison.lengths):
-        tuned = comparison.tuned_at(noise, run, length)
-        reachable = min(other.gaps[at:].max() for other in rivals)
-        if tuned.gaps[at:].max() <= reachable + TOLERANCE:
-            return Advice(run, length, tuned)
-    raise AssertionError("at the last length the best run is the best run")
+    by_name = {name: rest[k * len(lengths) :][: len(lengths)] for k, name in enumerate(BASELINES)}
+    return Comparison(problem, lengths, chosen, joined, by_name)

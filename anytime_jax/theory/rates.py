@@ -1,4 +1,4 @@
-"""What the paper proves: rates of decay, the best gamma, and the bound of Theorem 1 term by term.
+"""Results of the paper: exponents of decay, the best gamma, the bound of Theorem 1 term by term.
 
 Source: Theorem 1, Corollary 1, Table 1.
 """
@@ -10,20 +10,24 @@ from collections.abc import Callable
 import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count, require_positive
+from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
-from anytime_jax.theory.spectrum import Problem
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A row of the table of rates: where it holds, the minimax exponent is reached.
+    """A row of Table 1: step sizes that reach the minimax exponent where `holds(a, b)`.
 
     Attributes:
-      schedule: what the step sizes are.
+      schedule: the step sizes, in words.
       averaged: whether the rate is that of an average of iterates.
       horizon_free: whether the step sizes are independent of the length of the run.
       regime: where the rate holds, in words.
       holds: whether it holds at (a, b).
+
+    Examples:
+      >>> [rate.schedule for rate in theory.rates.RATES if rate.horizon_free and rate.holds(1.5, 3)]
+      ['1/t^gamma*, gamma* = 1 - a/b']
     """
 
     schedule: str
@@ -32,50 +36,50 @@ class Rate:
     regime: str
     holds: Callable[[float, float], bool]
 
-    def exponent(self, a: float, b: float) -> float:
-        """Returns the p of risk ~ N^-p, up to constants and logarithms, at an (a, b) it holds."""
-        return minimax_exponent(a, b)
-
-
-def _smooth(a: float, b: float) -> bool:
-    return a < b <= 2 * a
-
 
 # Source: Table 1.
 RATES = (
     Rate("constant", True, True, "1 < b <= a", lambda a, b: b <= a),
-    Rate("constant, peak ~ N^(a/b-1)", True, False, "a < b <= 2a", _smooth),
+    Rate("constant, peak ~ N^(a/b-1)", True, False, "a < b <= 2a", lambda a, b: a < b <= 2 * a),
     Rate("horizon-optimal", False, False, "b <= 2a", lambda a, b: b <= 2 * a),
-    Rate("1/t^gamma*, gamma* = 1 - a/b", True, True, "1 < a < b <= 2a", _smooth),
+    Rate(
+        "1/t^gamma*, gamma* = 1 - a/b", True, True, "1 < a < b <= 2a", lambda a, b: a < b <= 2 * a
+    ),
 )
 
 
 def gamma_star(a: float, b: float) -> float:
-    """Returns the rate-optimal decay `gamma* = 1 - a/b`, held to where it is proven: 0 to 1/2.
+    """Returns the rate-optimal decay of step sizes, clipped to where it is proven, 0 to 1/2.
 
-    Up to b = a a constant rate is optimal: 0. Beyond b = 2a the theorem, which wants gamma of at
-    most 1/2, proves no exponent to be the best: 1/2.
+        gamma* = 1 - a/b
+
+    Up to b = a a constant rate is optimal: 0. Beyond b = 2a no exponent is proven to be the best,
+    because Theorem 1 holds for gamma of at most 1/2: 1/2.
+
+    Examples:
+      >>> theory.gamma_star(a=1.5, b=2.0)
+      0.25
 
     Source: Corollary 1; Section 3, "Constant learning rate".
     """
-    Problem(a, b)  # checks both
+    Problem(a, b)  # raises for bad exponents
     return min(max(1 - a / b, 0.0), 0.5)
 
 
 def power_law_exponent(a: float, b: float, gamma: float) -> float:
-    """Returns the exponent that Theorem 1 gives for `eta_t = eta / t^gamma`, logarithms aside.
+    """Returns the exponent of Theorem 1 for `eta_t = eta / t^gamma`, logarithms aside.
 
     With k* ~ N^((1-gamma)/a) the terms of the bound fall as
 
         bias       N^-min(1, (1-gamma)(b-1)/a)
         variance   N^-(1-(1-gamma)/a)
 
-    and the slower one decides. At gamma* they meet at 1 - 1/b.
+    and the slower one decides. At gamma* both are 1 - 1/b. Any gamma from 0 to below 1 is accepted;
+    the theorem holds up to 1/2.
 
-    Args:
-      a: capacity exponent.
-      b: source exponent.
-      gamma: decay of the step sizes, from 0 to below 1; the theorem speaks of up to 1/2.
+    Examples:
+      >>> theory.rates.power_law_exponent(a=1.5, b=2.0, gamma=0.25)
+      0.5
 
     Source: Theorem 1 with lambda_k = k^-a, lambda_k (w*_k)^2 = k^-b.
     """
@@ -88,7 +92,11 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
 def minimax_exponent(a: float, b: float) -> float:
     """Returns the exponent that no method can beat, `(b - 1) / max(a, b)`, proven for b <= 2a.
 
-    Source: Table 1 and Section 3, "Nonparametric Least Squares".
+    Examples:
+      >>> theory.rates.minimax_exponent(a=1.5, b=2.0)
+      0.5
+
+    Source: Table 1; Section 2, "Nonparametric Least Squares".
     """
     Problem(a, b)
     return (b - 1) / max(a, b)
@@ -123,18 +131,24 @@ class Bound:
 def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: float) -> Bound:
     """Returns the bound on the excess risk of w_{s:s+N} with s = Theta(N), term by term.
 
-    The theorem also wants the noise to be of the order of ||w*||_H^2 or more, and the step size
-    small enough; neither constant is known, so neither is checked.
+    The theorem also assumes ||w*||_H^2 <~ sigma^2 and a small enough step size; the constants of
+    both are unknown, so neither is checked.
 
     Args:
       problem: the regression problem, with batches of one sample.
       eta: the step sizes are eta / t^gamma; of the order of 1/tr(H) or less.
-      gamma: from 0 to 1/2 (the theorem leaves out 0, where it is the known result).
+      gamma: from 0 to 1/2 (the theorem excludes 0, for which the bound is known from elsewhere).
       steps: N, the number of iterates in the mean, 2 or more.
       noise: sigma^2.
 
     Raises:
-      ValueError: for what the theorem does not cover.
+      ValueError: outside the assumptions of the theorem that can be checked.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=2.0)
+      >>> bound = theory.theorem_1(problem, 0.5 / problem.trace, 0.25, steps=1_000, noise=1.0)
+      >>> bound.k_star, round(bound.total, 2)
+      (2, 0.53)
 
     Source: Theorem 1.
     """
@@ -142,7 +156,7 @@ def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: flo
     require(is_number(gamma) and 0 <= gamma <= 0.5, "gamma", gamma, "a number from 0 to 1/2")
     require_count("steps", steps, least=2)
     require_noise(noise)
-    require(problem.batch_size == 1, "batch_size", problem.batch_size, "1: the theorem's own")
+    require(problem.batch_size == 1, "batch_size", problem.batch_size, "1, as in the theorem")
     threshold = math.log(steps) / (eta * steps ** (1 - gamma))
     k_star = math.floor(threshold ** (-1 / problem.a) + 1e-12) if threshold <= 1 else 0
     k_star = int(min(k_star, problem.dimension))
@@ -159,12 +173,18 @@ def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: flo
 
 
 def fitted_exponent(steps: np.ndarray, risks: np.ndarray) -> float:
-    """Returns the p of the best fit `risk = c N^-p`, by least squares of the logarithms.
+    """Returns the p of the least-squares fit `log risk = log c - p log N`.
+
+    NaN for fewer than two lengths, or if a risk is not positive and finite.
 
     Args:
-      steps: int[T], lengths of runs, two or more.
-      risks: float64[T], their risks; one that is not positive and finite gives NaN, as does a
-        single length.
+      steps: int[T], lengths of runs.
+      risks: float64[T], their risks.
+
+    Examples:
+      >>> steps = np.array([10, 100, 1_000])
+      >>> round(theory.rates.fitted_exponent(steps, 3.0 * steps**-0.7), 6)
+      0.7
     """
     if len(steps) < 2 or not (np.isfinite(risks) & (risks > 0)).all():
         return math.nan

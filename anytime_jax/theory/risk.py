@@ -1,4 +1,4 @@
-r"""The exact excess risk of SGD, for any schedule and any average, at any checkpoints.
+r"""Exact excess risk of SGD, for any schedule and any average, at any checkpoints.
 
     0.5 * E ||w - w*||_H^2,        w_t = w_{t-1} - eta_t * x_t (<x_t, w_{t-1}> - y_t),  w_0 = 0
 
@@ -7,8 +7,8 @@ In the eigenbasis of H the second moments m_t of the error (the diagonal of its 
     m_t = ((1 - eta_t lambda)^2 + eta_t^2 lambda^2 / B) m_{t-1}
           + eta_t^2 lambda (<lambda, m_{t-1}> + sigma^2) / B,                      m_0 = (w*)^2
 
-for batches of B samples: coordinates meet in the one number <lambda, m>. An average with newest
-weights rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with the iterate,
+for batches of B samples: coordinates interact only through the number <lambda, m>. An average with
+newest weights rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with w_t,
 
     C_t = (1 - rho_t) (1 - eta_t lambda) C_{t-1} + rho_t m_t,
 
@@ -17,12 +17,12 @@ and of its own second moments A_t only <lambda, A> is needed:
     <lambda, A_t> = (1 - rho_t)^2 <lambda, A_{t-1}> + rho_t^2 <lambda, m_t>
                     + 2 rho_t (1 - rho_t) <lambda, (1 - eta_t lambda) C_{t-1}>.
 
-All of it is linear in (m_0, sigma^2): two channels, the bias (sigma^2 = 0) and the variance (m_0 =
-0, sigma^2 = 1), give every noise level at once. The nodes of `spectrum.py` stand for the
-coordinates, JAX runs all schedules side by side in float64 (for its own code only), and some runs
-are done again with a finer rule, which measures the error that the result reports.
+All of it is linear in (m_0, sigma^2), so two channels, the bias (sigma^2 = 0) and the variance
+(m_0 = 0, sigma^2 = 1), give every noise level at once. The nodes of `quadrature.py` stand for the
+coordinates. JAX runs all schedules side by side, in float64 inside this module alone. Some runs are
+repeated with a finer quadrature, to measure the error that the result reports.
 
-Legend: K nodes, S schedules, A averages kept, T checkpoints, 2 channels.
+Sizes: K nodes, S schedules, A running means, T checkpoints, 2 channels.
 
 Source: appendix "Proofs", Lemma 2 (the recursion of m) and the proof of Theorem 1 (cross moments).
 """
@@ -39,26 +39,33 @@ import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.spectrum import Nodes, Problem, Quadrature
-from anytime_jax.theory.tail_averages import Average, Plan, plan
+from anytime_jax.theory.problem import Problem
+from anytime_jax.theory.quadrature import Nodes, Quadrature
+from anytime_jax.theory.tracked_averages import Average, TrackedAverages, track
 
-CHECK = Quadrature(first=16, near=64, far=20)
-_CHUNK = 4096  # updates in a call: what an interruption waits for
-_STABLE = 2.0  # no run with larger step sizes ends well: lambda_1 = 1
+FINE = Quadrature(first=16, near=64, far=20)
+_CHUNK = 4096  # updates in a call; Ctrl-C waits for its end
+_STABLE = 2.0  # 2 / lambda_1: larger constant step sizes diverge
 
 
 @dataclasses.dataclass(frozen=True)
 class Risks:
-    """Exact excess risks.
+    """Exact excess risks of runs at checkpoints.
 
     Attributes:
       labels: names of the averages; "last" is the iterate itself.
       checkpoints: int[T], numbers of updates.
-      bias: float64[averages, schedules, T], the risk without noise; inf where a run diverged, NaN
-        where an average does not exist.
+      bias: float64[labels, S, T], the risk without noise; inf where a run diverged, NaN where an
+        average does not exist.
       variance: the same, the part of the risk that sigma^2 multiplies.
-      error: the largest relative difference to a finer rule, over the runs that were done twice;
-        NaN if none was, 0 if no rule was used.
+      error: the largest relative difference to a finer quadrature over the runs that were repeated
+        with it; NaN if none was, 0 if every coordinate is a node.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=3.0, dimension=1)
+      >>> risks = theory.excess_risk(problem, [schedules.Power(0.5, gamma=0.0)], [], [1, 2])
+      >>> risks.excess(noise=0.0, label="last")  # 1/2, times 3/4 at each update
+      array([[0.375  , 0.28125]])
     """
 
     labels: tuple[str, ...]
@@ -68,14 +75,9 @@ class Risks:
     error: float
 
     def excess(self, noise: float, label: str | None = None) -> np.ndarray:
-        """Returns the excess risk at a noise level.
+        """Returns the excess risk at a noise level sigma^2, float64[labels, S, T].
 
-        Args:
-          noise: sigma^2, 0 or more.
-          label: an average's name; None for all.
-
-        Returns:
-          float64[averages, schedules, T], without the first axis if a label is given.
+        With the `label` of one average, float64[S, T].
         """
         require_noise(noise)
         with np.errstate(invalid="ignore", over="ignore"):  # inf * 0: where the bias is inf as well
@@ -83,13 +85,13 @@ class Risks:
         return risk if label is None else risk[self.labels.index(label)]
 
 
-def largest_error(parts: Sequence[Risks]) -> float:
-    """Returns the largest relative error of any part; NaN if one is not known."""
-    return float(np.max([risks.error for risks in parts]))
+def largest_error(risks: Sequence[Risks]) -> float:
+    """Returns the largest relative error of several results; NaN if one is not known."""
+    return float(np.max([part.error for part in risks]))
 
 
 def require_noise(noise: float) -> None:
-    """Raises unless the noise is a variance."""
+    """Requires a variance sigma^2 from 0 to 1e100."""
     ok = is_number(noise) and 0 <= noise <= 1e100
     require(ok, "noise", noise, "sigma^2, a number of 0 or more, up to 1e100")
 
@@ -102,53 +104,61 @@ def excess_risk(
     *,
     quadrature: Quadrature | None = None,
     checked: int = 2,
-    report: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda fraction: None,
 ) -> Risks:
-    """Returns the exact excess risk of SGD under some schedules, for some averages.
+    """Returns the exact excess risk of SGD under several schedules, for several averages.
 
     Args:
       problem: the regression problem.
-      schedules: the step sizes; update t uses the schedule's rate at count t - 1, as in training.
-      averages: the averages besides the iterate itself; a number f is `GrowingWindow(f)`.
+      schedules: the step sizes; update t uses the schedule at count t - 1, as in training.
+      averages: the averages beside the iterate itself; a number f is `GrowingWindow(f)`.
       checkpoints: numbers of updates, from 1, in rising order.
       quadrature: how many nodes stand for the coordinates.
-      checked: number of runs to do again with a finer rule, to measure the error.
-      report: called with the part of the work that is done, from 0 to 1, some times a second; what
-        it raises ends the work.
+      checked: number of runs to repeat with a finer quadrature, to measure the error.
+      progress: called several times a second with the fraction that is done; what it raises ends
+        the computation.
 
     Raises:
       ValueError: for checkpoints out of order or past a schedule's horizon, or a bad average.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=3.0)
+      >>> runs = [schedules.Power(c / problem.trace, gamma=0.5) for c in (0.5, 1.0)]
+      >>> risks = theory.excess_risk(problem, runs, [25.0], checkpoints=[10, 1_000])
+      >>> risks.excess(noise=0.1, label="f25").shape
+      (2, 2)
+      >>> risks.error < 1e-9
+      True
     """
     checkpoints = require_checkpoints(checkpoints, schedules)
-    report = report or (lambda done: None)
-    kept = plan(averages, checkpoints)
+    tracked = track(averages, checkpoints)
     totals = [_total(schedule, checkpoints[-1]) for schedule in schedules]
     reach = max(totals)
     nodes = (quadrature or Quadrature()).nodes(problem, reach)
-    share = 1 - 0.25 * bool(checked)
-    half = _run(problem, nodes, schedules, kept, checkpoints, lambda done: report(share * done))
+    share = 1 - 0.25 * bool(checked)  # of the work, that of the first pass
+    risks = _run(problem, nodes, schedules, tracked, checkpoints, lambda x: progress(share * x))
     error = np.nan
     if len(nodes.index) == problem.dimension:
         error = 0.0
     elif checked:
-        again = _worth_checking(half, totals, checked)
+        repeated = _runs_to_check(risks, totals, checked)
         finer = _run(
             problem,
-            CHECK.nodes(problem, reach),
-            [schedules[k] for k in again],
-            kept,
+            FINE.nodes(problem, reach),
+            [schedules[k] for k in repeated],
+            tracked,
             checkpoints,
-            lambda done: report(share + (1 - share) * done),
+            lambda x: progress(share + (1 - share) * x),
         )
         with np.errstate(invalid="ignore", divide="ignore"):
-            difference = np.abs(half[:, :, again] / finer - 1)
+            difference = np.abs(risks[:, :, repeated] / finer - 1)
         finite = difference[np.isfinite(difference)]
         error = float(finite.max()) if finite.size else np.nan
-    return Risks(kept.labels, np.array(checkpoints), half[0], half[1], error)
+    return Risks(tracked.labels, np.array(checkpoints), risks[0], risks[1], error)
 
 
 def require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
-    """Returns checkpoints as whole numbers, if they rise and no schedule ends before them."""
+    """Returns the checkpoints as ints; requires that they rise and that no schedule ends before."""
     for checkpoint in checkpoints:
         require_count("a checkpoint", checkpoint, least=1)
     numbers = [int(checkpoint) for checkpoint in checkpoints]
@@ -160,7 +170,7 @@ def require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule
         if end is not None and numbers[-1] > end:
             raise ValueError(
                 f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "
-                f"schedule, which ends at update {end}: ask for checkpoints up to there, or for a "
+                f"schedule, which ends at update {end}: choose checkpoints up to there, or a "
                 "schedule with a later horizon or none"
             )
     return numbers
@@ -172,13 +182,13 @@ def _total(schedule: Schedule, steps: int) -> float:
     return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
 
 
-def _worth_checking(half: np.ndarray, totals: Sequence[float], number: int) -> list[int]:
-    """Runs to hold against a finer rule: the best at the end, and the largest step sizes."""
-    last = half[:, 0, :, -1].sum(axis=0)
+def _runs_to_check(risks: np.ndarray, totals: Sequence[float], number: int) -> list[int]:
+    """Indices of runs to repeat: the lowest risk at the end, the largest step sizes, and so on."""
+    last = risks[:, 0, :, -1].sum(axis=0)
     finite = [k for k in range(len(totals)) if np.isfinite(last[k])]
-    by_reach = sorted(finite, key=lambda k: totals[k])[::-1]
+    by_total = sorted(finite, key=lambda k: totals[k])[::-1]
     by_risk = sorted(finite, key=lambda k: last[k])
-    order = [k for pair in zip(by_risk, by_reach, strict=True) for k in pair]
+    order = [k for pair in zip(by_risk, by_total, strict=True) for k in pair]
     return list(dict.fromkeys(order))[:number]
 
 
@@ -188,7 +198,7 @@ class _State(NamedTuple):
     Attributes:
       m: float64[K, 2, S], second moments of the iterate's error.
       risk: float64[2, S], <lambda, m>.
-      cross: float64[K, A, 2, S], (1 - eta lambda) C with the step size of the update to come.
+      cross: float64[K, A, 2, S], (1 - eta lambda) C with the step size of the next update.
       averaged: float64[A, 2, S], <lambda, A>.
     """
 
@@ -202,67 +212,69 @@ def _run(
     problem: Problem,
     nodes: Nodes,
     schedules: Sequence[Schedule],
-    kept: Plan,
+    tracked: TrackedAverages,
     checkpoints: Sequence[int],
-    report: Callable[[float], None],
+    progress: Callable[[float], None],
 ) -> np.ndarray:
-    """Half of <lambda, A> at the checkpoints: float64[2, averages, S, T], the iterate first."""
-    columns = len(kept.columns)
-    out = np.full((2, len(kept.labels), len(schedules), len(checkpoints)), np.nan)
+    """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
+    out = np.full((2, len(tracked.labels), len(schedules), len(checkpoints)), np.nan)
     if not schedules:
         return out
-    nodes_count = len(nodes.index)
     lambdas = nodes.index**-problem.a
     weights = lambdas * nodes.weight
-    first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
-    m = np.zeros((nodes_count, 2, len(schedules)))
-    m[:, 0] = nodes.index[:, None] ** -(problem.b - problem.a)
-    cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
-    cross = np.broadcast_to(cross, (nodes_count, columns, 2, len(schedules)))
-    risk = np.einsum("k,kcs->cs", weights, m)
-    averaged = np.broadcast_to(risk, (columns, *risk.shape))
-    cpu = jax.local_devices(backend="cpu")[0]  # small steps in a row: no work for an accelerator
+    cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps: slow on accelerators
     with jax.enable_x64(True), jax.default_device(cpu):
-        state = _State(*jax.device_put((m, risk, cross, averaged)))
-        for begin, end, rates, newest in _chunks(schedules, kept, checkpoints):
+        state = _initial_state(problem, nodes, schedules, len(tracked.means))
+        for begin, end, rates, newest in _chunks(schedules, tracked, checkpoints):
             state = _advance(
                 state, lambdas, weights, rates, newest, end - begin, problem.batch_size
             )
             if end in checkpoints:
-                now = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
                 at = checkpoints.index(end)
-                where = np.concatenate([[0], kept.found[:, at] + 1])
-                found = np.where(kept.exists[:, at, None, None], now[where], np.nan)
-                out[..., at] = 0.5 * found.transpose(1, 0, 2)
+                risks = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
+                risks = risks[np.concatenate([[0], tracked.mean_of[:, at] + 1])]
+                risks = np.where(tracked.exists[:, at, None, None], risks, np.nan)
+                out[..., at] = 0.5 * risks.transpose(1, 0, 2)
             state.risk.block_until_ready()
-            report(end / checkpoints[-1])
-    return diverged_to_inf(out, kept)
+            progress(end / checkpoints[-1])
+    return diverged_to_inf(out, tracked)
 
 
-def diverged_to_inf(risks: np.ndarray, kept: Plan) -> np.ndarray:
-    """Returns risks of both channels, float64[2, averages, S, T], inf where either overflowed."""
-    lost = ~np.isfinite(risks).all(axis=0) & kept.exists[:, None]
-    return np.where(lost, np.inf, risks)
+def _initial_state(
+    problem: Problem, nodes: Nodes, schedules: Sequence[Schedule], means: int
+) -> _State:
+    lambdas = nodes.index**-problem.a
+    first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
+    m = np.zeros((len(nodes.index), 2, len(schedules)))
+    m[:, 0] = nodes.index[:, None] ** -(problem.b - problem.a)
+    cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
+    cross = np.broadcast_to(cross, (len(m), means, *m.shape[1:]))
+    risk = np.einsum("k,kcs->cs", lambdas * nodes.weight, m)
+    averaged = np.broadcast_to(risk, (means, *risk.shape))
+    return _State(*jax.device_put((m, risk, cross, averaged)))
+
+
+def diverged_to_inf(risks: np.ndarray, tracked: TrackedAverages) -> np.ndarray:
+    """Returns risks of both channels, float64[2, labels, S, T], inf where either overflowed."""
+    diverged = ~np.isfinite(risks).all(axis=0) & tracked.exists[:, None]
+    return np.where(diverged, np.inf, risks)
 
 
 def _chunks(
-    schedules: Sequence[Schedule], kept: Plan, checkpoints: Sequence[int]
+    schedules: Sequence[Schedule], tracked: TrackedAverages, checkpoints: Sequence[int]
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Yields runs of updates: from where, to where, step sizes and newest weights.
+    """Yields (begin, end, step sizes, newest weights) of updates up to the next stop.
 
-    The step sizes are float64[chunk + 1, S], one more than updates, and padded.
+    Step sizes are float64[chunk + 1, S], one more than updates, and padded, as newest weights are.
     """
     stops = sorted({*checkpoints, *range(_CHUNK, checkpoints[-1], _CHUNK)})
-    steps = checkpoints[-1]
-    begin = 0
-    for end in stops:
-        counts = np.arange(begin, min(end + 1, steps))  # the count before update t is t - 1
+    for begin, end in itertools.pairwise([0, *stops]):
+        counts = np.arange(begin, min(end + 1, stops[-1]))  # the count before update t is t - 1
         rates = np.zeros((_CHUNK + 1, len(schedules)))
         rates[: len(counts)] = np.stack([x.evaluate(counts) for x in schedules], axis=-1)
-        newest = np.ones((_CHUNK, len(kept.columns)))
-        newest[: end - begin] = kept.newest_weights(np.arange(begin + 1, end + 1))
+        newest = np.ones((_CHUNK, len(tracked.means)))
+        newest[: end - begin] = tracked.newest_weights(np.arange(begin + 1, end + 1))
         yield begin, end, rates, newest
-        begin = end
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
@@ -279,16 +291,18 @@ def _advance(
     noise = jnp.array([[0.0], [1.0]])
 
     def update(t: jax.Array, state: _State) -> _State:
-        eta, following, rho = rates[t], rates[t + 1], newest[t][:, None, None]
+        eta, next_eta, rho = rates[t], rates[t + 1], newest[t][:, None, None]
         step = lambdas[:, None] * eta
-        kept = (1 - step) ** 2 + step**2 / batch_size
+        contraction = (1 - step) ** 2 + step**2 / batch_size
         added = step * eta / batch_size
-        m = kept[:, None] * state.m + added[:, None] * (state.risk + noise)
+        m = contraction[:, None] * state.m + added[:, None] * (state.risk + noise)
         risk = jnp.einsum("k,kcs->cs", weights, m)
-        met = jnp.einsum("k,kacs->acs", weights, state.cross)
-        averaged = (1 - rho) ** 2 * state.averaged + 2 * rho * (1 - rho) * met + rho**2 * risk
-        decayed = (1 - lambdas[:, None] * following)[:, None, None]
-        cross = decayed * ((1 - rho) * state.cross + rho * m[:, None])
+        cross_risk = jnp.einsum("k,kacs->acs", weights, state.cross)
+        averaged = (
+            (1 - rho) ** 2 * state.averaged + 2 * rho * (1 - rho) * cross_risk + rho**2 * risk
+        )
+        decay = (1 - lambdas[:, None] * next_eta)[:, None, None]
+        cross = decay * ((1 - rho) * state.cross + rho * m[:, None])
         return _State(m, risk, cross, averaged)
 
     return jax.lax.fori_loop(0, updates, update, state)

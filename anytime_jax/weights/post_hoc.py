@@ -44,6 +44,10 @@ class LastFraction:
 
     Attributes:
       fraction: above 0 and up to 1.
+
+    Examples:
+      >>> LastFraction(0.5).kernel(4)
+      array([0. , 0. , 0. , 0.5, 0.5])
     """
 
     fraction: float
