@@ -1,4 +1,4 @@
-"""What the paper's runs share: two models, a large batch, four schedules.
+"""Settings of the paper: two models, a large batch, four schedules.
 
 Costs in the files' docstrings are at the authors' own rates on one H100: 300,000 tokens/s for the
 150M model and 160,000 for the 300M model. Results are the validation losses of the paper's Figure 2

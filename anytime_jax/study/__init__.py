@@ -1,1 +1,6 @@
-"""From the records of runs to figures and tables: reads files, never the trainer."""
+"""Studies: sets of runs written as code, trained together, and reported from their records.
+
+Start with `plan`, which study files use. `tasks`, `local_executor` and `slurm` train the runs.
+`results` reads their records, `selection` picks settings as the paper does, and `report_items` makes
+each figure and table (`report_figures`, `report_page`). `run_report` shows a single run.
+"""

@@ -1,6 +1,6 @@
-"""The losses that the paper published, to stand beside a study's own.
+"""Published losses of the paper, for comparison with those of a study.
 
-Source: the numbers of the paper's Figure 2 (Meterez et al., "Anytime Pretraining"): validation loss
+Source: the numbers of Figure 2 (Meterez et al., "Anytime Pretraining"): validation loss
 in nats per token on C4 of the cosine envelope, of the constant and the inverse-square-root run read
 out through the average f25, and of the last iterate of WSD branches.
 """
@@ -16,13 +16,13 @@ KINDS = ("cosine", "constant", "inverse_sqrt", "wsd")
 @functools.cache
 def losses() -> dict[str, dict[str, dict[float, float]]]:
     """Returns the published losses by model ("150M", "300M"), kind and multiple."""
-    found: dict[str, dict[str, dict[float, float]]] = {}
+    models: dict[str, dict[str, dict[float, float]]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            kinds = found.setdefault(row["model"], {kind: {} for kind in KINDS})
+            kinds = models.setdefault(row["model"], {kind: {} for kind in KINDS})
             for kind in KINDS:
                 kinds[kind][float(row["multiple"])] = float(row[kind])
-    return found
+    return models
 
 
 def differences(model: str) -> dict[str, dict[float, float]]:

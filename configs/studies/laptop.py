@@ -1,12 +1,12 @@
-"""The paper's experiment on a laptop: 98,304 block parameters, 1x to 8x, on text that is there.
+"""The paper's experiment on a laptop: 98,304 block parameters, 1x to 8x, on built-in text.
 
     python -m anytime_jax sweep --study=configs/studies/laptop.py --run --jobs=2
     python -m anytime_jax report --study=configs/studies/laptop.py
 
 The cosine tuned at each horizon, the constant and the inverse square root with averages, and WSD
-branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the best was on the
-edge; what a decay to 0 changes; and a second seed, of weights and data, for the chosen settings, so
-that differences come with their noise.
+branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the best was at the
+edge; decays to 0; and a second seed, of weights and data, for the selected settings, to estimate
+the noise of the differences.
 
 Cost:   about three hours on two shared CPU cores.
 Result: docs/studies/laptop/
@@ -58,7 +58,7 @@ def get_config(name: str = "") -> ConfigDict:
     return get_study().run(name).config
 
 
-# The settings that came out best with the first seed; the inverse square root's two are level.
+# The best settings with the first seed; the two of the inverse square root are level.
 CHOSEN = {
     "cosine": paired(
         values("schedule.peak", 3e-2, 3e-2, 1e-2, 1e-2),
@@ -67,12 +67,12 @@ CHOSEN = {
     "constant": values("schedule.peak", 1e-2),
     "inverse_sqrt": grid(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0, 7680.0)),
 }
-# Where the best was on the edge of the grid.
+# Beyond the edge of the grid, where the best was.
 WIDER = values("schedule.peak", 1e-1)
 
 
 def _inverse_sqrt_space() -> list[dict[str, float]]:
-    """Every peak with the longest alpha, every alpha with the best peaks, and beyond the edges."""
+    """Every peak with the longest alpha, every alpha with the best peaks, and wider grids."""
     short, long = (values("schedule.alpha", alpha) for alpha in ALPHAS)
     return chain(
         grid(values("schedule.peak", *PEAKS), long),
@@ -84,7 +84,7 @@ def _inverse_sqrt_space() -> list[dict[str, float]]:
 
 
 def _to_zero(cosine: ConfigDict, trunks: list[StudyRun]) -> list[StudyRun]:
-    """The chosen cosine and WSD with a decay to 0 in place of a tenth of the peak."""
+    """The best cosine and WSD runs with a decay to 0 instead of a tenth of the peak."""
     floor = values("schedule.floor", 0.0)
     chosen = [run for run in trunks if run.settings["schedule"]["peak"] == 1e-2]
     return chain(
