@@ -60,16 +60,10 @@ def checkpoint_path(run_dir: str | Path, step: int) -> Path:
     return Path(run_dir).absolute() / DIRECTORY / str(step)
 
 
-def disk_usage(path: Path, blocks: bool = False) -> int:
-    """Returns the bytes of a file, or of all files below a directory.
-
-    Args:
-      path: the file or the directory.
-      blocks: count the disk blocks allocated, rather than the lengths of the files.
-    """
+def disk_usage(path: Path) -> int:
+    """Returns the bytes of a file, or of all files below a directory."""
     total = 0
     for file in (path, *path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting it
-            stat = file.stat()
-            total += 512 * stat.st_blocks if blocks else stat.st_size * file.is_file()
+            total += file.stat().st_size * file.is_file()
     return total

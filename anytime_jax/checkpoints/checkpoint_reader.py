@@ -1,7 +1,4 @@
-"""What lies among a run's checkpoints, and whether it is what was written.
-
-Reads without the run: neither its configuration nor its devices are needed, and nothing is changed.
-"""
+"""Reading and verification of checkpoints, without the configuration or the devices of the run."""
 
 import concurrent.futures
 import json
@@ -21,55 +18,47 @@ from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.errors import RunError
 
 ARRAY_ITEMS = ("params", "opt", "averages")
-_READERS = 8  # arrays read at once
+_THREADS = 8
 
 Meta = dict[str, Any]
 
 
 def read_meta(path: Path) -> Meta:
-    """Returns what was saved beside the arrays of the checkpoint at `path`.
+    """Returns the metadata of a checkpoint.
 
     Raises:
-      RunError: if it is missing or damaged.
+      RunError: if they are missing, damaged or of another step.
     """
     try:
         meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
-        found = json_digest({name: value for name, value in meta.items() if name != "digest"})
-        if found != meta["digest"]:
-            raise ValueError("it is not what was written: its digest differs")
+        if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
+            raise ValueError("its digest differs")
         if str(meta["step"]) != path.name.partition(".")[0]:
             raise ValueError(f"it belongs to step {meta['step']}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"checkpoint {path}: meta cannot be used: {shorten_error(error)}") from error
+        raise RunError(f"checkpoint {path}: meta is damaged: {shorten_error(error)}") from error
     return meta
 
 
 def verify_checkpoint(path: Path) -> Meta:
-    """Reads every array of the checkpoint at `path` into host memory, an item at a time.
-
-    Needs neither the configuration nor the devices of the run.
-
-    Returns:
-      its meta.
+    """Compares every array of a checkpoint with its checksum and returns the metadata.
 
     Raises:
-      RunError: if a part is missing or damaged; the message names it.
+      RunError: if an item is missing or damaged; the message names it.
     """
     if classify(path).kind in ("incomplete", "half-written"):
-        what = "incomplete" if any(path.iterdir()) else "empty"
-        raise RunError(f"checkpoint {path} is {what}")
+        raise RunError(f"checkpoint {path} is {'incomplete' if any(path.iterdir()) else 'empty'}")
     meta = read_meta(path)
     for item in ARRAY_ITEMS:
         saved = meta["checksums"][item]
         if saved:
-            check_checksums(
-                path, item, checksums(read_arrays(path, item, dict.fromkeys(saved))), saved
-            )
+            arrays = read_arrays(path, item, dict.fromkeys(saved))
+            check_checksums(path, item, checksums(arrays), saved)
     return meta
 
 
 def is_intact(path: Path) -> bool:
-    """Whether `verify_checkpoint` finds nothing wrong with the checkpoint at `path`."""
+    """Whether `verify_checkpoint` accepts a checkpoint."""
     try:
         verify_checkpoint(path)
     except RunError:
@@ -78,28 +67,25 @@ def is_intact(path: Path) -> bool:
 
 
 def check_checksums(
-    path: Path, item: str, found: Mapping[str, str], saved: Mapping[str, str]
+    path: Path, item: str, actual: Mapping[str, str], saved: Mapping[str, str]
 ) -> None:
-    """Raises a RunError unless the arrays found have the checksums they were saved with."""
-    for name, checksum in found.items():
+    """Raises a RunError that names the array if a checksum differs from the saved one."""
+    for name, checksum in actual.items():
         if checksum != saved.get(name):
             raise RunError(
-                f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, it was "
-                f"saved with {saved.get(name)}"
+                f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, saved "
+                f"with {saved.get(name)}"
             )
 
 
-def read_arrays(path: Path, item: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns some arrays of an item of the checkpoint at `path`.
+def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns some arrays of an item of a checkpoint by name.
 
     Args:
-      path: the checkpoint's directory.
+      path: the checkpoint.
       item: "params", "opt" or "averages".
-      wanted: by name, such as `1/mu/blocks/qkv`: shape, type and placement to restore to
-        (`jax.ShapeDtypeStruct`), or None for an array in host memory.
-
-    Returns:
-      the arrays by name.
+      targets: by name, such as `1/mu/blocks/qkv`: a `jax.ShapeDtypeStruct` with a sharding, or None
+        for a NumPy array.
 
     Raises:
       RunError: if an array is missing or cannot be read.
@@ -107,37 +93,37 @@ def read_arrays(path: Path, item: str, wanted: Mapping[str, Any]) -> dict[str, A
     handler = ocp.PyTreeCheckpointHandler()
 
     def read(name: str) -> Any:
-        # One array by itself. Were all read by one call, the first failure would close the loop
-        # that the other reads still report to, each with a traceback.
-        to = np.zeros(()) if wanted[name] is None else wanted[name]
+        target = targets[name]
+        placeholder = np.zeros(()) if target is None else target
+        restore_args = (
+            ocp.RestoreArgs(restore_type=np.ndarray)
+            if target is None
+            else ocp.checkpoint_utils.construct_restore_args(target)
+        )
         args = ocp.args.PyTreeRestore(
-            item=unflatten_by_name({name: to}),
-            restore_args=unflatten_by_name({name: _restore_args(wanted[name])}),
+            item=unflatten_by_name({name: placeholder}),
+            restore_args=unflatten_by_name({name: restore_args}),
             partial_restore=True,
         )
         (array,) = jax.tree.leaves(handler.restore(epath.Path(path / item), args=args))
-        if array is to:  # what Orbax does with a name that is not there
-            raise ValueError(f"it holds no {name}")
+        if array is placeholder:  # Orbax returns it for an unknown name
+            raise ValueError(f"{name} is missing")
         return array
 
     try:
-        with concurrent.futures.ThreadPoolExecutor(_READERS) as readers:
-            return dict(zip(wanted, readers.map(read, wanted), strict=True))
-    except Exception as error:  # Orbax and what it stands on raise many kinds
-        # Of the reads that Orbax gave up on: said whenever they are collected.
+        # One call per array: where one call reads all, the first failure closes the event loop
+        # of the others, each of which then prints a traceback from C++. One call is not faster.
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+            return dict(zip(targets, threads.map(read, targets), strict=True))
+    except Exception as error:  # Orbax and TensorStore raise many kinds
+        # Reads that Orbax abandoned warn when they are garbage-collected.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise RunError(
             f"checkpoint {path}: {item} cannot be read: {shorten_error(error)}"
         ) from error
 
 
-def _restore_args(to: jax.ShapeDtypeStruct | None) -> ocp.RestoreArgs:
-    if to is None:
-        return ocp.RestoreArgs(restore_type=np.ndarray)
-    return ocp.checkpoint_utils.construct_restore_args(to)
-
-
 def shorten_error(error: Exception) -> str:
-    """Returns what an error says, without the description of the storage that is appended to it."""
+    """Returns an error in one line, without the storage specification that TensorStore appends."""
     text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
     return f"{type(error).__name__}: {' '.join(text.split())[:300]}"

@@ -1,14 +1,14 @@
-"""Checksums: of arrays, the same on any layout of devices; and of what is saved beside them.
+"""Checksums of arrays, independent of their sharding, and digests of JSON data.
 
-The checksum of an array is a sum modulo 2^32 of its words, each times an odd number made from its
-position:
+The checksum of an array is a sum modulo 2^32 of its words, each times an odd number that depends on
+its position:
 
     sum_i (2 * h(i) + 1) * word_i  mod 2^32
 
     h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
 
-with word_i the bits of the i-th element in row-major order. Any single changed word changes it. The
-type and the shape are written before it, since zeros, appended or retyped, leave the sum as it is.
+where word_i are the bits of the i-th element in row-major order. Any single changed word changes
+it. Type and shape are part of it, since appended or retyped zeros leave the sum as it is.
 """
 
 import hashlib
@@ -24,40 +24,39 @@ from anytime_jax.distributed.sharding import is_in_host_memory, to_device_memory
 
 
 def checksums(tree: Any) -> dict[str, str]:
-    """Returns the checksum of every array of a tree, `float32[12,1024] 3294147079`, by its name.
+    """Returns checksums such as `float32[12,1024] 3294147079` of a tree's arrays by name.
 
-    Args:
-      tree: arrays of 16- or 32-bit elements, on any layout of devices or in host memory.
+    Arrays have 16- or 32-bit elements, any sharding, and may be in host memory.
     """
     return checksums_and_nonfinite(tree)[0]
 
 
 def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns what `checksums` does, and the names of arrays that hold a NaN or an infinity."""
+    """Returns `checksums`, and the names of arrays with a NaN or an infinity."""
     flat = flatten_by_name(tree)
-    # All that is on the device at once; what is kept in host memory comes there array by array.
-    away = [name for name, x in flat.items() if is_in_host_memory(x)]
-    here = [name for name in flat if name not in away]
-    examined: dict[str, tuple[Any, Any]] = {}
-    for names in [here] * bool(here) + [[name] for name in away]:
-        found = jax.device_get(_examine_all([to_device_memory(flat[name]) for name in names]))
-        examined |= zip(names, found, strict=True)
-    sums = {
-        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {examined[name][0]}"
+    # Arrays on the device at once; those in host memory one by one, to spare device memory.
+    in_host = [name for name, x in flat.items() if is_in_host_memory(x)]
+    on_device = [name for name in flat if name not in in_host]
+    sums: dict[str, tuple[Any, Any]] = {}
+    for names in [on_device] * bool(on_device) + [[name] for name in in_host]:
+        arrays = [to_device_memory(flat[name]) for name in names]
+        sums |= zip(names, jax.device_get(_inspect(arrays)), strict=True)
+    texts = {
+        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {sums[name][0]}"
         for name, x in flat.items()
     }
-    return sums, [name for name in flat if not examined[name][1]]
+    return texts, [name for name in flat if not sums[name][1]]
 
 
-def json_digest(plain: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of plain data, whatever the order of its keys."""
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+def json_digest(data: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of JSON data, independent of the order of keys."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 @jax.jit
-def _examine_all(leaves: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
-    return [(_checksum(leaf), jnp.all(jnp.isfinite(leaf))) for leaf in leaves]
+def _inspect(arrays: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+    return [(_checksum(x), jnp.all(jnp.isfinite(x))) for x in arrays]
 
 
 def _checksum(x: jax.Array) -> jax.Array:

@@ -1,11 +1,11 @@
-"""The records of a run: append-only JSON lines, a row for every step with something to say.
+"""Records of a run: append-only JSON lines, a row for every step with metrics.
 
-`RUN/records/0000.jsonl`, `0001.jsonl`, ...: every start of a run opens a new segment. Its first
-line is a header that names the format, the code's version and the step it starts from, and it
-supersedes the rows that earlier segments have after that step. So the records of a run that was
-killed and resumed read like those of one that never was, timings apart.
+Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
+header with the format, the version of the code and the step it starts from; it supersedes the rows
+of earlier segments after that step. So the records of a run that was killed and resumed equal those
+of an unbroken one, timings apart.
 
-Reading never fails on what a file holds: it goes as far as a segment is good, and says so.
+Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
 
 import dataclasses
@@ -19,14 +19,12 @@ from anytime_jax import __version__
 
 DIRECTORY = "records"
 FORMAT_VERSION = 1
-
-# Names whose values depend on the machine and the moment, not on the run.
-TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
+TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")  # names that differ between equal runs
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was recorded at one step.
+    """Values recorded at one step.
 
     Attributes:
       step: updates done.
@@ -40,48 +38,37 @@ class Row:
 
 
 class RecordWriter:
-    """Writes one segment of a run's records."""
+    """Writer of one segment."""
 
     def __init__(self, run_dir: str | Path, from_step: int, header: Mapping[str, Any]):
-        """Opens the next segment.
-
-        Args:
-          run_dir: the run's directory.
-          from_step: the step this start of the run begins at; later rows are superseded.
-          header: plain data for the segment's first line.
-        """
+        """Opens the next segment; rows after `from_step` in earlier ones are superseded."""
         directory = Path(run_dir) / DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
         number = max((int(path.stem) for path in _segments(run_dir)), default=-1) + 1
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
         self._step = from_step
         self._names: set[str] = set()
-        head = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
-        self._write({**head, **header})
+        fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
+        self._write({**fields, **header})
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes values of a step.
-
-        Args:
-          step: updates done; never less than that of the row before.
-          tokens: tokens seen.
-          values: numbers by name.
+        """Appends values of a step.
 
         Raises:
-          ValueError: if a name was written at this step already, or the step lies in the past.
+          ValueError: if a name was written at this step before, or the step is below the last.
         """
         if step != self._step:
             self._names.clear()
         repeated = self._names.intersection(values)
         if step < self._step or repeated:
-            what = f"{sorted(repeated)} again" if repeated else "into the past"
-            raise ValueError(f"records: writing {what} at step {step}, after step {self._step}")
+            problem = f"{sorted(repeated)} again" if repeated else "into the past"
+            raise ValueError(f"records: writing {problem} at step {step}, after step {self._step}")
         self._step = step
         self._names.update(values)
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
 
     def sync(self) -> None:
-        """Makes everything written safe on disk."""
+        """Forces everything written to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -94,22 +81,18 @@ class RecordWriter:
         self._file.flush()
 
 
-def read_records(
-    run_dir: str | Path, remark: Callable[[str], None] = lambda text: None
-) -> list[Row]:
-    """Returns the rows of a run, one a step, in order, without what was superseded.
+def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:
+    """Returns the rows of a run that were not superseded, one a step, in order.
 
-    Args:
-      run_dir: the run's directory.
-      remark: is told of every segment that another version wrote, or that could not be read to its
-        end, one line each. A last line torn by a kill loses nothing: its run did not save past it.
+    `warn` is called with one line for every segment that another version wrote or that is not valid
+    to its end. A last line torn by a kill loses nothing: its run saved no checkpoint past it.
     """
     rows: dict[int, Row] = {}
     for segment in _segments(run_dir):
-        lines = _parse(segment, remark)
+        lines = _parse(segment, warn)
         from_step = next(lines, None)
         if not isinstance(from_step, int):
-            continue  # killed while it wrote its head, or of no use: it has superseded nothing
+            continue  # a segment without a valid header supersedes nothing
         rows = {step: row for step, row in rows.items() if step <= from_step}
         for line in lines:
             assert isinstance(line, Row)
@@ -120,46 +103,45 @@ def read_records(
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
-    """Whether the records of a run hold an evaluation of a step."""
+    """Whether the records of a run have an evaluation of a step."""
     rows = [row for row in read_records(run_dir) if row.step == step]
     return any(name.startswith("eval/") for row in rows for name in row.values)
 
 
 def _segments(run_dir: str | Path) -> list[Path]:
-    found = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
-    return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))
+    files = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
+    return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
-def _parse(segment: Path, remark: Callable[[str], None]) -> Iterator[int | Row]:
-    """Yields the step a segment starts from, then its rows, as far as they are good."""
-    whole, _, torn = segment.read_bytes().rpartition(b"\n")
+def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
+    """Yields the step a segment starts from, then its rows, as far as they are valid."""
+    complete, _, torn = segment.read_bytes().rpartition(b"\n")
     if torn:
-        remark(f"{segment}: its last line is torn, as a kill leaves it; nothing saved is lost")
-    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        warn(f"{segment}: its last line is torn, as by a kill; no row of a saved step is lost")
+    for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
         try:
-            given = json.loads(line)
+            fields = json.loads(line)
             if number == 1:
-                version = given.get("format_version")
-                if version != FORMAT_VERSION:
+                if (version := fields.get("format_version")) != FORMAT_VERSION:
                     raise ValueError(f"format version {version}, this is {FORMAT_VERSION}")
-                if (written_by := given.get("version", __version__)) != __version__:
-                    remark(f"{segment}: written by version {written_by}, this is {__version__}")
-                yield _whole(given["from_step"])
+                if (written_by := fields.get("version", __version__)) != __version__:
+                    warn(f"{segment}: written by version {written_by}, this is {__version__}")
+                yield _count(fields["from_step"])
                 continue
-            values = {str(name): _number(value) for name, value in given["values"].items()}
-            yield Row(_whole(given["step"]), _whole(given["tokens"]), values)
+            values = {str(name): _number(value) for name, value in fields["values"].items()}
+            yield Row(_count(fields["step"]), _count(fields["tokens"]), values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            remark(f"{segment}: read up to line {number}, which is no record ({error!r})")
+            warn(f"{segment}: read up to line {number}, which is not a record ({error!r})")
             return
 
 
-def _whole(value: Any) -> int:
+def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return value

@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and the disk they need."""
+"""Retention of checkpoints, and the disk space that they need."""
 
 import dataclasses
 import itertools
@@ -8,16 +8,16 @@ from pathlib import Path
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 
-_OVERHEAD = 2**18  # bytes of a checkpoint that are not arrays, files' last blocks included
+_OVERHEAD = 2**18  # bytes besides the arrays, including the last blocks of files
 
 
 @dataclasses.dataclass(frozen=True)
 class RetentionPolicy:
-    """The policy of a run: milestones and multiples of a distance for ever, the last few besides.
+    """Milestones and every k-th update for ever, the latest checkpoints besides.
 
     Attributes:
-      clock: the run's clock; its milestones are each multiple 1x, 2x, 4x, ... and 90% of it.
-      every: distance between other checkpoints kept for ever, in updates; None for none.
+      clock: its milestones are each multiple 1x, 2x, 4x, ... and 90% of it.
+      every: updates between other checkpoints kept for ever; None for none.
       rolling: number of latest checkpoints kept.
     """
 
@@ -26,17 +26,17 @@ class RetentionPolicy:
     rolling: int
 
     def keeps_forever(self, step: int) -> bool:
-        """Whether the checkpoint of a step is kept whatever its age."""
+        """Whether the checkpoint of a step is never deleted."""
         return self.clock.is_milestone(step) or (self.every is not None and step % self.every == 0)
 
     def count_kept(self, start: int, goal: int) -> int:
-        """Returns how many checkpoints after `start`, up to `goal`, are kept for ever."""
+        """Returns the number of checkpoints after `start`, up to `goal`, that are kept for ever."""
         milestones = itertools.takewhile(lambda step: step <= goal, self.clock.milestones())
         new = [step for step in milestones if step > start]
         if self.every is None:
             return len(new)
-        multiples = goal // self.every - start // self.every
-        return multiples + sum(step % self.every != 0 for step in new)
+        periodic = goal // self.every - start // self.every
+        return periodic + sum(step % self.every != 0 for step in new)
 
 
 def retention_policy(config: Config) -> RetentionPolicy:
@@ -44,12 +44,12 @@ def retention_policy(config: Config) -> RetentionPolicy:
     return RetentionPolicy(config.clock, config.keep_every_steps, config.checkpoint.keep)
 
 
-def checkpoint_bytes(arrays: int) -> int:
-    """Returns the space on disk of a checkpoint, given the bytes of its arrays; at most that."""
-    return arrays + arrays // 50 + _OVERHEAD
+def checkpoint_bytes(array_bytes: int) -> int:
+    """Returns an upper bound on the disk space of a checkpoint."""
+    return array_bytes + array_bytes // 50 + _OVERHEAD
 
 
 def free_bytes(directory: Path) -> int:
-    """Returns the free space on the disk of a directory, which need not be there yet."""
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).free
+    """Returns the free space on the disk of a directory, which need not exist yet."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free

@@ -1,4 +1,4 @@
-"""Whose a run directory is: the settings that make a run what it is, written down once."""
+"""Run directory: identity settings, ownership and lock."""
 
 import contextlib
 import fcntl
@@ -13,30 +13,27 @@ from typing import Any
 from anytime_jax.errors import InputError
 
 RUN_FILE = "run.json"
-_PART = f".{RUN_FILE}.part"
+LOCK_FILE = "lock"
+_PARTIAL_FILE = f".{RUN_FILE}.part"
 _ADVICE = "choose another run_dir"
 
 
 def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
-    """Returns the settings that a run wrote down when it began, as `read_run_file`."""
-    about = read_run_file(run_dir, advice)
-    return None if about is None else about["identity"]
+    """Returns the identity settings of a run; otherwise as `read_run_file`."""
+    content = read_run_file(run_dir, advice)
+    return None if content is None else content["identity"]
 
 
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
-    """Returns all that a run wrote down when it began; None if it has not begun.
-
-    Args:
-      run_dir: the run's directory.
-      advice: what to do if it cannot be read.
+    """Returns the content of `run.json`; None if the run has not started.
 
     Raises:
-      InputError: if it cannot be read.
+      InputError: if it is damaged; the message ends with `advice`.
     """
     file = run_dir / RUN_FILE
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        return {**about, "identity": dict(about["identity"])}
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -44,35 +41,32 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
 
 
 def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
-    """Checks that a run directory is new, or belongs to the run; changes nothing.
-
-    Args:
-      run_dir: the run's directory, which need not be there.
-      identity: the settings that may not change between starts (`Config.identity`).
+    """Checks that a directory is new or belongs to the run; changes nothing.
 
     Raises:
-      InputError: if it belongs to a run with other settings, which the message names, or to none.
+      InputError: if it belongs to a run with other identity settings (`Config.identity`), which the
+        message names, or holds other files.
     """
-    theirs = read_identity(run_dir)
-    if theirs is not None:
-        _compare(run_dir, theirs, json.loads(json.dumps(identity)))
-    elif run_dir.is_dir() and any(path.name != _PART for path in run_dir.iterdir()):
+    existing = read_identity(run_dir)
+    if existing is not None:
+        _compare(run_dir, existing, json.loads(json.dumps(identity)))
+    elif run_dir.is_dir() and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
         raise InputError(
-            f"config.run_dir = {str(run_dir)!r} holds files but is no run (it has no {RUN_FILE}): "
-            "choose an empty or a new directory"
+            f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
+            "a new directory"
         )
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Makes a directory the run's, unless it is already.
+    """Creates a run directory and writes `run.json`, unless it belongs to the run already.
 
     Args:
-      run_dir: the run's directory; made if it is not there.
-      identity: as for `check`.
-      about: what else to write down when the run begins.
+      run_dir: the directory; created with its parents.
+      identity: the identity settings.
+      about: further content of `run.json`.
 
     Raises:
-      InputError: as `check`, or if the directory cannot be made.
+      InputError: as `check_identity`, or if the directory cannot be written.
     """
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():
@@ -80,9 +74,9 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     content = json.dumps({"identity": identity, **about}, indent=1)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        part = run_dir / _PART
-        part.write_text(content, encoding="utf-8")
-        part.replace(run_dir / RUN_FILE)
+        partial = run_dir / _PARTIAL_FILE
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(run_dir / RUN_FILE)
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror}): choose "
@@ -92,19 +86,18 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
 
 @contextlib.contextmanager
 def lock(run_dir: Path) -> Iterator[None]:
-    """Holds a run's directory for this process, inside a `with`.
+    """Locks a run directory for this process. The lock goes with the process, however it ends.
 
     Raises:
-      InputError: if another process holds it.
+      InputError: if another process has the lock.
     """
-    with (run_dir / "lock").open("a") as file:
+    with (run_dir / LOCK_FILE).open("a") as file:
         try:
-            # Held by this process alone and gone with it, however it ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"config.run_dir = {str(run_dir)!r} is in use by another process: wait for it, or "
-                "stop it"
+                f"config.run_dir = {str(run_dir)!r} is in use by another process "
+                f"({lock_holder(run_dir).strip()}): wait for it, or stop it"
             ) from error
         file.truncate(0)
         file.write(f"{socket.gethostname()} {os.getpid()} {time.time():.3f}\n")
@@ -113,16 +106,16 @@ def lock(run_dir: Path) -> Iterator[None]:
 
 
 def lock_holder(run_dir: Path) -> str:
-    """Returns the host, the process and the moment that last held a run's directory, or nothing."""
+    """Returns host, process id and time of the last lock; empty if there was none."""
     with contextlib.suppress(OSError):
-        return (run_dir / "lock").read_text(encoding="utf-8")
+        return (run_dir / LOCK_FILE).read_text(encoding="utf-8")
     return ""
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a process holds a run's directory now."""
+    """Whether a process has the lock of a run directory."""
     try:
-        with (run_dir / "lock").open("r+") as file:
+        with (run_dir / LOCK_FILE).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -131,16 +124,14 @@ def is_locked(run_dir: Path) -> bool:
     return False
 
 
-def _compare(run_dir: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    names = sorted(theirs.keys() | ours.keys())
+def _compare(run_dir: Path, existing: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     differences = [
-        f"{name} was {theirs.get(name, 'not set')!r}, is {ours.get(name, 'not set')!r}"
-        for name in names
-        if theirs.get(name) != ours.get(name)
+        f"{name} was {existing.get(name, 'not set')!r}, is {identity.get(name, 'not set')!r}"
+        for name in sorted(existing.keys() | identity.keys())
+        if existing.get(name) != identity.get(name)
     ]
     if differences:
         raise InputError(
-            f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings ("
-            + "; ".join(differences)
-            + "): set them back, or choose another run_dir"
+            f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
+            f"({'; '.join(differences)}): set them back, or choose another run_dir"
         )

@@ -1,4 +1,4 @@
-"""The training state, as every update changes it and every checkpoint holds it."""
+"""Training state: what every update changes and every checkpoint stores."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from anytime_jax.models import decoder
 
 
 class TrainState(NamedTuple):
-    """Everything an update changes.
+    """State of training.
 
     Attributes:
       step: int32 scalar, updates done; every count in `opt_state` equals it.
       params: the live weights, float32.
-      opt_state: Adam's moments, the guard's view of the loss, and the averages.
+      opt_state: Adam's moments, the guard's statistics of the loss, and the averages.
     """
 
     step: jax.Array

@@ -151,7 +151,7 @@ def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypa
         return dataclasses.replace(program, train_step=train_step)
 
     monkeypatch.setattr(preflight, "make_program", make)
-    message = "params/blocks/attn_norm/scale holds a NaN or an infinity at step 8; .* step 4"
+    message = "params/blocks/attn_norm/scale has a NaN or an infinity at step 8; .* step 4"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
     check_last_good(tmp_path, 4)

@@ -151,7 +151,7 @@ def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
     names = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
     members = [member(tmp_path / name, dataset, **changes) for name, changes in names.items()]
     taken, good, bad = train(members, dataset)
-    assert "holds files but is no run" in str(taken)
+    assert "holds files but no run.json" in str(taken)
     assert good == Outcome(8, "stop")
     assert isinstance(bad, RunError)
     assert "the last good checkpoint" in str(bad)
