@@ -1,4 +1,4 @@
-"""A directory belongs to one run."""
+"""Run directories: they belong to one run, and one process has the lock."""
 
 import json
 import subprocess
@@ -11,51 +11,51 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.errors import InputError
 
 
-def test_a_directory_is_claimed_once_and_known_again(tmp_path):
+def test_initialize_writes_run_file_once(tmp_path):
     run = tmp_path / "a" / "run"
     run_directory.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
-    before = (run / "run.json").read_bytes()
-    assert json.loads(before) == {
+    content = (run / "run.json").read_bytes()
+    assert json.loads(content) == {
         "identity": {"seed": 0, "schedule.peak": 1e-2},
         "version": "1",
     }
     run_directory.initialize(run, {"schedule.peak": 1e-2, "seed": 0}, {"version": "2"})
-    assert (run / "run.json").read_bytes() == before
+    assert (run / "run.json").read_bytes() == content
     assert [path.name for path in run.iterdir()] == ["run.json"]
 
 
-def test_another_run_is_refused_and_every_difference_named(tmp_path):
+def test_initialize_names_every_different_setting(tmp_path):
     run_directory.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         run_directory.initialize(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"}, {})
-    message = str(caught.value)
+    message = str(error.value)
     for part in ("b2 was 0.9, is 0.95", "seed was 0, is 1", "new was 'not set', is 2", "old was 1"):
         assert part in message
     assert "same" not in message
     assert "\n" not in message
 
 
-def test_a_directory_with_something_else_in_it_is_refused(tmp_path):
+def test_initialize_rejects_directory_with_foreign_files(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="holds files but is no run"):
+    with pytest.raises(InputError, match=r"run\.json"):
         run_directory.initialize(tmp_path, {}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"run"', "\0"])
-def test_a_damaged_file_is_one_line(tmp_path, content):
+def test_initialize_rejects_damaged_run_file(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=r"run\.json is damaged"):
         run_directory.initialize(tmp_path, {"seed": 0}, {})
 
 
-def test_a_claim_cut_short_by_a_kill_does_not_lock_its_own_run_out(tmp_path):
+def test_initialize_succeeds_after_a_kill_while_writing(tmp_path):
     (tmp_path / ".run.json.part").write_text('{"ident')
     run_directory.initialize(tmp_path, {"seed": 0}, {})
     run_directory.initialize(tmp_path, {"seed": 0}, {})
 
 
-MAY_CHANGE = {
+CHANGEABLE = {
     "name": "another",
     "stop": "never",
     "averages": (50.0, "uniform"),
@@ -76,7 +76,7 @@ MAY_CHANGE = {
     "data__builtin_megabytes": 1.0,
     "data__repeat": True,
 }
-MAKES_ANOTHER_RUN = {
+IDENTITY = {
     "seed": 1,
     "batch_size": 4,
     "chinchilla_tokens": 320,
@@ -91,23 +91,20 @@ MAKES_ANOTHER_RUN = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), MAY_CHANGE.items())
-def test_what_may_change_between_starts(tmp_path, name, value):
-    ours, theirs = (
-        small_run.config("run", **change).identity("x") for change in ({}, {name: value})
-    )
-    run_directory.initialize(tmp_path, ours, {})
-    run_directory.initialize(tmp_path, theirs, {})
+@pytest.mark.parametrize(("name", "value"), CHANGEABLE.items())
+def test_changeable_setting_keeps_the_identity(name, value):
+    assert small_run.config("run", **{name: value}).identity("x") == small_run.config(
+        "run"
+    ).identity("x")
 
 
-@pytest.mark.parametrize(("name", "value"), MAKES_ANOTHER_RUN.items())
-def test_what_makes_another_run(tmp_path, name, value):
-    ours, theirs = (
-        small_run.config("run", **change).identity("x") for change in ({}, {name: value})
-    )
-    run_directory.initialize(tmp_path, ours, {})
+@pytest.mark.parametrize(("name", "value"), IDENTITY.items())
+def test_identity_setting_makes_another_run(tmp_path, name, value):
+    run_directory.initialize(tmp_path, small_run.config("run").identity("x"), {})
     with pytest.raises(InputError, match=name.replace("__", r"\.")):
-        run_directory.initialize(tmp_path, theirs, {})
+        run_directory.initialize(
+            tmp_path, small_run.config("run", **{name: value}).identity("x"), {}
+        )
 
 
 def test_other_data_make_another_run(tmp_path):
@@ -117,7 +114,7 @@ def test_other_data_make_another_run(tmp_path):
         run_directory.initialize(tmp_path, config.identity("y"), {})
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     run_directory.initialize(tmp_path, {"seed": 0}, {})
     code = (
         "import pathlib, sys; from anytime_jax.checkpoints import run_directory\n"
@@ -125,6 +122,10 @@ def test_a_second_process_is_refused(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with run_directory.lock(tmp_path):
+        assert run_directory.is_locked(tmp_path)
         second = subprocess.run(command, capture_output=True, text=True)
-    assert "is in use by another process" in second.stderr
-    assert subprocess.run(command).returncode == 0  # the lock went with its holder
+        holder = run_directory.lock_holder(tmp_path).strip()
+    assert "in use by another process" in second.stderr
+    assert holder in second.stderr
+    assert not run_directory.is_locked(tmp_path)
+    assert subprocess.run(command).returncode == 0
