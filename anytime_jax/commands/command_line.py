@@ -51,6 +51,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{text} (default: %(default)s)" if is_shown else text
 
 
+def positive_int(text: str) -> int:
+    """Type of an option that is a whole number from 1, such as `200` or `1e6`."""
+    number = float(text)
+    if not 1 <= number <= 2**31 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
+    return int(number)
+
+
 def run(command: Command, program: str, argv: Sequence[str]) -> int:
     """Parses a command line, runs the command and returns the exit status.
 

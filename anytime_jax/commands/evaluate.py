@@ -19,17 +19,18 @@ EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    run_options.add_options(parser, many=True)
-    run_options.add_data_options(parser)
+    run_options.add_run(parser)
+    run_options.add_several_weights(parser)
+    run_options.add_data(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command and returns the exit status."""
+    """Prints a row of losses for each weight tree; returns the exit status."""
     runtime.configure()
-    allowed = run_options.limits(arguments)
+    limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
     names = arguments.weights or list(saved.weights)
-    mixes = {name: weight_names.resolve(saved, name, allowed) for name in names}
+    mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
     scorer, count = run_options.open_scorer(saved, arguments)
     console = open_console()
     console.print(
@@ -37,18 +38,18 @@ def run(arguments: argparse.Namespace) -> int:
         f"{format_count(count * scorer.length)} tokens of {arguments.split}",
         markup=False,
     )
-    # Row by row as they are found: each may take minutes.
+    # A row as soon as it is computed: each may take minutes.
     titles = ("loss", "perplexity", f"minus {names[0]}", "kernel error")
     width = max(map(len, ("weights", *names)))
     cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
     console.print(cells("weights", *titles), markup=False)
     first = None
-    for name, mix in mixes.items():
-        losses = scorer.losses(scorer.put(saved_run.load_weights(saved, mix)), 0, count)
+    for name, mixture in mixtures.items():
+        losses = scorer.losses(scorer.put(saved_run.load_weights(saved, mixture)), 0, count)
         first = losses if first is None else first
         mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
-        kernel = f"{mix.kernel_error:.2%}" if mix.kernel_error else ""
+        kernel = f"{mixture.kernel_error:.2%}" if mixture.kernel_error else ""
         row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
         console.print(row.rstrip(), markup=False)
     return 0

@@ -1,14 +1,13 @@
 """Export weights of a run for other software.
 
-Models of the paper's shape are written as AI2's `ai2-olmo` has them (--format=olmo), models of the
-OLMo-2 shape as `transformers` has them (--format=olmo2): safetensors, configuration, tokenizer, and
-the logits of a fixed prompt as they are computed here. --verify loads the directory with that
-library, in the interpreter --verify-python, and compares.
+Models of the paper's shape are written for AI2's `ai2-olmo` (--format=olmo), models of the OLMo-2
+shape for `transformers` (--format=olmo2): safetensors, configuration, tokenizer, and the logits of
+a fixed prompt. --verify loads the directory with that library, in the interpreter --verify-python,
+and compares logits and tokens.
 """
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,99 +28,87 @@ from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
 
-VERIFIERS = Path(verifiers.__file__).parent
-LARGEST_DIFFERENCE = 1e-4  # of any logit, in float32
+_VERIFIERS = Path(verifiers.__file__).parent
+_MAX_DIFFERENCE = 1e-4  # of any logit, in float32
 _PROMPT = "def mean(xs):\n    return sum(xs) / len(xs)  # any weights, at any f: café, 3.14\n"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    run_options.add_options(parser)
+    run_options.add_run(parser)
+    run_options.add_weights(parser)
+    run_options.add_vocabulary(parser)
     add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="DIR", help="directory to write")
-    add(
-        "--format",
-        choices=sorted(model_reader.FORMATS),
-        help="by default that of the model's shape",
-    )
+    add("--output", type=Path, required=True, metavar="DIR", help="directory to create")
+    formats = sorted(model_reader.FORMATS)
+    add("--format", choices=formats, help="(default: that of the model's architecture)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
-    add("--vocabulary", type=Path, metavar="FILE", help="if it is not with the data of the run")
-    add("--overwrite", action="store_true", help="take the place of an earlier export")
-    add("--verify", action="store_true", help="load it with the target library and compare")
+    add("--overwrite", action="store_true", help="replace an earlier export at --output")
+    add("--verify", action="store_true", help="load the export with its library and compare")
     add(
         "--verify-python",
         default=sys.executable,
         metavar="PYTHON",
-        help="an interpreter that has that library (default: this one)",
+        help="interpreter with that library (default: this one)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command and returns the exit status."""
-    allowed = run_options.limits(arguments)
+    """Writes the directory and verifies it; returns the exit status."""
+    limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
-    if arguments.verify and shutil.which(arguments.verify_python) is None:
-        raise InputError(
-            f"--verify-python={arguments.verify_python} is no interpreter: give its path"
-        )
+    if arguments.verify:
+        _run_python(arguments.verify_python, "-c", "")
     saved = saved_run.open_run(arguments.run, arguments.step)
-    shape = saved.config.model
-    form = model_reader.FORMATS[arguments.format or shape.architecture]
-    form.check(shape)
+    config = saved.config.model
+    model_format = model_reader.FORMATS[arguments.format or config.architecture]
+    model_format.check(config)
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
-    mix, params = run_options.load(saved, arguments.weights, allowed)
-    console = open_console()
-    console.print(
+    mixture, params = run_options.load_weights(saved, arguments.weights, limits)
+    lines = [
         f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} "
-        f"({format_count(saved.tokens)} tokens)",
-        markup=False,
-    )
-    if len(mix.parts) > 1:
-        console.print(f"mixed: {weight_names.describe(mix)}", markup=False)
-    if mix.kernel_error:
-        console.print(f"kernel error {mix.kernel_error:.2%}")
-    about = _about(saved, arguments, mix, vocabulary)
+        f"({format_count(saved.tokens)} tokens)"
+    ]
+    if len(mixture.parts) > 1:
+        lines.append(f"mixed: {weight_names.describe(mixture)}")
+    if mixture.kernel_error:
+        lines.append(f"kernel error {mixture.kernel_error:.2%}")
+    provenance = _provenance(saved, arguments, mixture, vocabulary)
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
-        model_writer.write_model(part, form, shape, params, vocabulary.eos_id, arguments.dtype)
-        write_tokenizer(file, part, shape.length)
+        model_writer.write_model(
+            part, model_format, config, params, vocabulary.eos_id, arguments.dtype
+        )
+        write_tokenizer(file, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
-        (part / model_reader.PROVENANCE).write_text(json.dumps(about, indent=1), encoding="utf-8")
-        written = (part / model_reader.WEIGHTS).stat().st_size
+        text = json.dumps(provenance, indent=1)
+        (part / model_reader.PROVENANCE).write_text(text, encoding="utf-8")
+        size = format_bytes((part / model_reader.WEIGHTS).stat().st_size)
         if arguments.verify:
-            for line in verify(part, form.name, arguments.verify_python):
-                console.print(line, markup=False)
-    console.print(
-        f"wrote {arguments.output} ({format_bytes(written)}, {form.name}, {arguments.dtype})",
-        markup=False,
-    )
+            lines += verify(part, model_format.name, arguments.verify_python)
+    lines.append(f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})")
+    open_console().print("\n".join(lines), markup=False)
     return 0
 
 
-def verify(model: Path, form: str, python: str) -> list[str]:
-    """Loads an exported model with the library it is for, and compares its logits and its tokens.
+def verify(model: Path, format_name: str, python: str) -> list[str]:
+    """Compares the logits and tokens of an exported model with those of the library it is for.
 
     Args:
       model: its directory.
-      form: the name of its format.
+      format_name: one of `model_reader.FORMATS`.
       python: an interpreter that has the library.
 
     Returns:
-      lines that say what was compared.
+      a line for each comparison.
 
     Raises:
-      InputError: if the interpreter lacks the library, or is none.
-      RunError: if the model does not load, or is not alike.
+      InputError: if the interpreter does not run or lacks the library.
+      RunError: if the model does not load or differs.
     """
-    library = model_reader.FORMATS[form].library
-    command = [python, str(VERIFIERS / f"{form}.py"), str(model)]
-    try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(
-            f"--verify-python={python} is no interpreter ({error.strerror}): give its path"
-        ) from error
-    last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-    if done.returncode:
+    library = model_reader.FORMATS[format_name].library
+    result = _run_python(python, str(_VERIFIERS / f"{format_name}.py"), str(model))
+    if result.returncode:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         if last.startswith("ModuleNotFoundError"):
             raise InputError(
                 f"--verify-python={python} lacks a library ({last}): give an interpreter that has "
@@ -129,44 +116,50 @@ def verify(model: Path, form: str, python: str) -> list[str]:
             )
         raise RunError(f"{library} does not load the model: {last}")
     try:
-        found = json.loads(done.stdout.splitlines()[-1])
-        logits = {str(name): float(x) for name, x in dict(found["logits"]).items()}
-        same_tokens = bool(found["same_tokens"])
+        report = json.loads(result.stdout.splitlines()[-1])
+        logits = {str(name): float(x) for name, x in dict(report["logits"]).items()}
+        same_tokens = bool(report["same_tokens"])
     except (IndexError, ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"--verify-python={python} does not say how the model compares, so it is no Python "
-            "interpreter: give the path of one"
+            f"--verify-python={python} did not report a comparison: give a Python interpreter"
         ) from error
     for name, difference in logits.items():
-        if not difference <= LARGEST_DIFFERENCE:
+        if not difference <= _MAX_DIFFERENCE:  # also where it is NaN
             raise RunError(
-                f"{name} gives other logits: they differ by {difference:.2g}, more than "
-                f"{LARGEST_DIFFERENCE:g}"
+                f"{name} gives other logits: they differ by {difference:.2g}, allowed is "
+                f"{_MAX_DIFFERENCE:g}"
             )
     if not same_tokens:
         raise RunError(f"{library} gives other tokens for {_PROMPT!r}")
     return [f"verified: {name}: {x:.1e} between logits" for name, x in logits.items()]
 
 
-def _about(
-    saved: SavedRun, arguments: argparse.Namespace, mix: Mixture, vocabulary: Vocabulary
+def _run_python(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [python, *arguments], capture_output=True, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        raise InputError(
+            f"--verify-python={python} is not an interpreter ({error.strerror}): give its path"
+        ) from error
+
+
+def _provenance(
+    saved: SavedRun, arguments: argparse.Namespace, mixture: Mixture, vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    """Where the weights come from."""
-    parts = {
-        part.name: coefficient
-        for part, coefficient in zip(mix.parts, mix.coefficients, strict=True)
-    }
+    parts = zip(mixture.parts, mixture.coefficients, strict=True)
     return {
         "written_by": f"anytime_jax {__version__}",
         "run": saved.config.name,
         "step": saved.step,
         "tokens": saved.tokens,
         "weights": arguments.weights,
-        "mix": parts,
-        "kernel_error": mix.kernel_error,
+        "mix": {part.name: coefficient for part, coefficient in parts},
+        "kernel_error": mixture.kernel_error,
         "vocab_size": vocabulary.size,
         "vocabulary": saved.vocabulary,
         "fingerprint": saved.fingerprint,
         "prompt": {"text": _PROMPT, "ids": vocabulary.encode([_PROMPT])[0].tolist()},
-        "config": saved.config.to_dict(),
+        "config": dict(saved.config.source),
     }

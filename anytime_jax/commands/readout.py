@@ -30,8 +30,8 @@ _POINTS = 13  # windows on the grid
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    run_options.add_run_options(parser)
-    run_options.add_data_options(parser)
+    run_options.add_run(parser)
+    run_options.add_data(parser)
     parser.add_argument(
         "--output",
         type=Path,
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     runtime.configure()
-    allowed = run_options.limits(arguments)
+    allowed = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
     grid = window_grid(saved, _POINTS)
     if not grid:

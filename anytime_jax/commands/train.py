@@ -1,10 +1,10 @@
 """Train a model, or resume its training.
 
 The same command resumes a run from its latest checkpoint. Ctrl-C or SIGTERM saves first. A run
-stops at config.stop; most runs can then be continued to a later one.
+without a horizon can be continued to a later config.stop at any time.
 
-With --study and --runs, runs of a study are trained as one program; what each of them prints goes
-to STUDY/logs/RUN.log. `sweep --fleet=N` starts such programs.
+With --study and --runs, runs of a study are trained as one program, each with a log in
+STUDY/logs; `sweep --fleet=N` starts such programs.
 
 A configuration file is Python code and is executed: use those you trust.
 """
@@ -35,7 +35,7 @@ EXAMPLES = (
     "--config=configs/quickstart.py",
     "--config=configs/quickstart.py --config.name=mine --config.seed=1 --config.stop=8x",
 )
-# Options that tell a process its place, on a command line; and those whose value stands apart.
+# Options that tell a process its place among several, and those of them with a word of their own.
 _PLACE = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 _PLACE_APART = re.compile(r"--(coordinator|processes|process)$")
 
@@ -43,130 +43,115 @@ _PLACE_APART = re.compile(r"--(coordinator|processes|process)$")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     config_file.add_option(parser)
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--fall-back",
         action="store_true",
         help="set a damaged checkpoint aside and resume from the newest good one",
     )
-    add("--fall_back", action="store_true", dest="fall_back", help=argparse.SUPPRESS)
-    group = parser.add_argument_group("several processes")
-    add = group.add_argument
-    add("--coordinator", metavar="HOST:PORT", help="of the first process, where it will listen")
+    parser.add_argument("--fall_back", action="store_true", help=argparse.SUPPRESS)
+    add = parser.add_argument_group("several processes").add_argument
+    add("--coordinator", metavar="HOST:PORT", help="address at which the first process listens")
     add("--processes", type=int, metavar="N", help="number of processes")
-    add("--process", type=int, metavar="I", help="number of this one, from 0")
-    add("--cluster", action="store_true", help="take these three from SLURM, Open MPI, TPU or GKE")
-    group = parser.add_argument_group("several runs as one program")
-    add = group.add_argument
+    add("--process", type=int, metavar="I", help="index of this process, from 0")
+    add(
+        "--cluster", action="store_true", help="take these from Slurm, Open MPI, a TPU slice or GKE"
+    )
+    add = parser.add_argument_group("several runs as one program").add_argument
     add("--study", metavar="FILE", help="a file of configs/studies/")
-    add("--runs", nargs="+", metavar="NAME", help="names of its runs, all of one shape")
+    add("--runs", nargs="+", metavar="NAME", help="runs of the study, all of one shape")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run, or several as one program; returns the exit status."""
-    sys.excepthook = _hide_stragglers
-    if arguments.study or arguments.runs:
-        if not (arguments.study and arguments.runs) or arguments.config:
-            raise InputError("--study and --runs go together, without --config")
-        from anytime_jax.commands import fleet
+    sys.excepthook = _hide_cancelled_writes
+    if not (arguments.study or arguments.runs):
+        status = command_line.exit_status(lambda: _train(arguments), arguments.debug)
+        return processes.exit_together(status)
+    if arguments.config or not (arguments.study and arguments.runs):
+        raise InputError("--study and --runs go together, without --config")
+    from anytime_jax.commands import fleet
 
-        return fleet.run(arguments)
-    status = command_line.exit_status(lambda: _train(arguments), arguments.debug)
-    return processes.exit_together(status)
+    return fleet.run(arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    settings = schema.build(config_file.load(arguments))
+    config = schema.build(config_file.load(arguments))
     runtime.configure()
     processes.initialize(
         arguments.coordinator, arguments.processes, arguments.process, arguments.cluster
     )
+    is_primary = processes.is_primary()
+    display = Display(config.clock, open_console(quiet=not is_primary))
     try:
-        display = Display(settings.clock, open_console(quiet=not processes.is_primary()))
         with processes.fail_together():
-            startup.check_paths(settings)
-            mesh = startup.make_mesh(settings)
-        dataset = startup.open_dataset(settings, mesh, display)
-        began = time.monotonic()
+            startup.check_paths(config)
+            mesh = startup.make_mesh(config)
+        dataset = startup.open_dataset(config, mesh, display)
+        start = time.monotonic()
         with startup.interruptible() as interrupted:
             outcome = trainer.train(
-                settings, mesh, dataset, display, interrupted, arguments.fall_back
+                config, mesh, dataset, display, interrupted, arguments.fall_back
             )
-        if processes.is_primary():
-            _report(arguments, settings, dataset, display, outcome, time.monotonic() - began)
+        if is_primary and outcome.reason == "interrupted":
+            step = config.clock.describe(outcome.step)
+            state = f"saved at {step}" if outcome.step else "nothing to save yet"
+            display.say(f"interrupted, {state}. To resume: {_command(arguments)}")
+        elif is_primary:
+            _report(config, display, outcome, time.monotonic() - start)
+            display.say(_next_command(arguments, config, dataset, outcome))
     except KeyboardInterrupt:
-        print(f"\nnothing that was saved is lost. To go on: {_command(arguments)}", flush=True)
+        print(f"\nno saved step is lost. To resume: {_command(arguments)}", flush=True)
         raise
     return 0
 
 
 def _report(
-    arguments: argparse.Namespace,
-    settings: schema.Config,
-    dataset: DatasetInfo,
-    display: Display,
-    outcome: trainer.Outcome,
-    seconds: float,
+    config: schema.Config, display: Display, outcome: trainer.Outcome, seconds: float
 ) -> None:
-    """Ends a start of the run: the table, the picture, and what to do next."""
-    clock, run_dir = settings.clock, Path(settings.run_dir)
-    where = clock.describe(outcome.step)
-    if outcome.reason == "interrupted":
-        state = f"saved at {where}" if outcome.step else "nothing to save yet"
-        display.say(f"interrupted, {state}. To go on: {_command(arguments)}")
-        return
+    """Prints the losses and the files of a run that has stopped, and draws its curves."""
+    clock, run_dir = config.clock, Path(config.run_dir)
     rows = loss_table.evaluations(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
         display.console.print(loss_table.loss_table(clock, doublings or rows[-1:]))
     from anytime_jax.study import run_figure  # half a second: not before the first update
 
-    drawn = run_figure.draw(run_dir, settings.name)
-    why = "the data are used up" if outcome.reason == "data" else "its stop"
-    display.say(f"at {where}: {why}, after {format_duration(seconds)}")
-    for what, path in (
-        ("curves", drawn),
-        ("records", run_dir / "records"),
-        ("TensorBoard", run_dir / "tensorboard" if settings.log.tensorboard else None),
-        ("checkpoints", run_dir / "checkpoints"),
-    ):
+    figure = run_figure.draw(run_dir, config.name)
+    reason = "the data are used up" if outcome.reason == "data" else "its stop"
+    display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
+    files = {"curves": figure, "records": run_dir / "records"}
+    if config.log.tensorboard:
+        files["TensorBoard"] = run_dir / "tensorboard"
+    for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:
-            display.say(f"  {what:12} {path}")
-    _say_next(arguments, settings, dataset, display, outcome)
+            display.say(f"  {name:12} {path}")
 
 
-def _say_next(
+def _next_command(
     arguments: argparse.Namespace,
-    settings: schema.Config,
+    config: schema.Config,
     dataset: DatasetInfo,
-    display: Display,
     outcome: trainer.Outcome,
-) -> None:
-    """Says how to go on to the next doubling, if the schedule and the data reach that far."""
-    clock, horizon = settings.clock, settings.learning_rate.horizon_steps
-    following = clock.next_doubling(outcome.step)
-    there = f"{2 ** round(math.log2(clock.multiple(following))):g}x"  # it may end a little later
-    windows = dataset.splits["train"].windows
-    needed = outcome.samples + clock.samples(following) - clock.samples(outcome.step)
-    again = not settings.data.repeat and needed > windows
-    given = None if settings.stop_rule.doubles else there
+) -> str:
+    """Returns how to continue to the next doubling, if the schedule and the data reach it."""
+    clock, horizon = config.clock, config.learning_rate.horizon_steps
+    step = clock.next_doubling(outcome.step)
+    multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"  # a step may round it up
+    stop = None if config.stop_rule.doubles else multiple
     if horizon is not None and outcome.step >= horizon:
-        free = settings.branch.from_run or "a constant or inverse_sqrt run"
-        display.say(f"the schedule ends here; {free} can go on")
-    elif horizon is not None and following > horizon:
-        display.say(f"to go on to the schedule's end: {_command(arguments, 'horizon')}")
-    elif again:
-        display.say(
-            f"the data end before {there}. To go over them again: "
-            f"{_command(arguments, given, '--config.data.repeat=True')}"
-        )
-    else:
-        display.say(f"this run has no horizon. To go on to {there}: {_command(arguments, given)}")
-    display.say("to read on: README.md (what the averages are), docs/ (data, architecture)")
+        run = config.branch.from_run or "a constant or inverse_sqrt run"
+        return f"the schedule ends here; {run} can be continued"
+    if horizon is not None and step > horizon:
+        return f"to continue to the end of the schedule: {_command(arguments, 'horizon')}"
+    windows = outcome.samples + clock.samples(step) - clock.samples(outcome.step)
+    if not config.data.repeat and windows > dataset.splits["train"].windows:
+        command = _command(arguments, stop, "--config.data.repeat=True")
+        return f"the data end before {multiple}. To repeat them: {command}"
+    return f"this run has no horizon. To continue to {multiple}: {_command(arguments, stop)}"
 
 
 def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str) -> str:
-    """The line that runs this again, to another stop if one is given, with more arguments."""
+    """Returns the command line of this start with another stop and more arguments."""
     words = [*arguments.argv, *more]
     if stop is not None:
         words = [word for word in words if not word.startswith("--config.stop=")]
@@ -178,9 +163,9 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     return f"{arguments.program} {shlex.join(words)} (in every process, started as before)"
 
 
-def _hide_stragglers(
+def _hide_cancelled_writes(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Says nothing of writes that were still under way when the first of a save failed."""
+    """Hides the errors of writes that Orbax cancelled when another write of a save failed."""
     if not (kind is RuntimeError and str(error) == "Event loop is closed"):
         sys.__excepthook__(kind, error, trace)

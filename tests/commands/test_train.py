@@ -183,7 +183,7 @@ def wait_for(start, text):
 def go_on_line(said):
     """Where an interrupted run was saved, and the arguments that it says to go on with."""
     (step,) = re.findall(r"interrupted, saved at ([\d,]+) steps", said)
-    (line,) = re.findall(r"To go on: (\S*python\S* -m anytime_jax\.main .*)", said)
+    (line,) = re.findall(r"To resume: (\S*python\S* -m anytime_jax\.main .*)", said)
     return int(step.replace(",", "")), shlex.split(line)[3:]
 
 
@@ -215,7 +215,7 @@ def test_a_signal_saves_and_the_line_that_is_printed_goes_on(dataset, tmp_path, 
     assert f"from     {step:,} steps" in said
     assert f"at {end:,} steps" in said
     assert "validation loss (nats per token), * the best of each row" in said
-    assert "To go on to" in said
+    assert "To continue to" in said
     assert (run / "curves.png").stat().st_size > 10_000
     assert any((run / "tensorboard").iterdir())
     rows = read_records(run)

@@ -39,6 +39,6 @@ def losses(params):
 
 size = sum(len(text.encode()) for text in texts)
 for name in sys.argv[2:]:
-    _, params = run_options.load(saved, name, weight_names.MixtureLimits())
+    _, params = run_options.load_weights(saved, name, weight_names.MixtureLimits())
     nats = np.sum(np.asarray(losses(params), np.float64), where=counted_BxL)
     print(f"{name}  {nats / math.log(2) / size:.4f} bits per byte")
