@@ -65,14 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
     model_format.check(config)
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_weights(saved, arguments.weights, limits)
-    lines = [
-        f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} "
-        f"({format_count(saved.tokens)} tokens)"
-    ]
+    console = open_console()
+    tokens = format_count(saved.tokens)
+    line = f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} ({tokens} tokens)"
+    console.print(line, markup=False)
     if len(mixture.parts) > 1:
-        lines.append(f"mixed: {weight_names.describe(mixture)}")
+        console.print(f"mixed: {weight_names.describe(mixture)}", markup=False)
     if mixture.kernel_error:
-        lines.append(f"kernel error {mixture.kernel_error:.2%}")
+        console.print(f"kernel error {mixture.kernel_error:.2%}")
     provenance = _provenance(saved, arguments, mixture, vocabulary)
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
         model_writer.write_model(
@@ -84,9 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         (part / model_reader.PROVENANCE).write_text(text, encoding="utf-8")
         size = format_bytes((part / model_reader.WEIGHTS).stat().st_size)
         if arguments.verify:
-            lines += verify(part, model_format.name, arguments.verify_python)
-    lines.append(f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})")
-    open_console().print("\n".join(lines), markup=False)
+            for line in verify(part, model_format.name, arguments.verify_python):
+                console.print(line, markup=False)
+    line = f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})"
+    console.print(line, markup=False)
     return 0
 
 
@@ -161,5 +162,5 @@ def _provenance(
         "vocabulary": saved.vocabulary,
         "fingerprint": saved.fingerprint,
         "prompt": {"text": _PROMPT, "ids": vocabulary.encode([_PROMPT])[0].tolist()},
-        "config": dict(saved.config.source),
+        "config": saved.config.to_dict(),
     }

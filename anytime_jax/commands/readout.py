@@ -1,8 +1,8 @@
 """Find the best read-out of a run without training.
 
-Evaluates the run at many f and draws the loss against f; finds the best f, and the best sum of all
-trees of weights in the last checkpoints. Half of the validation windows choose; the gain is
-measured on the other half.
+Scores the run at many f and draws the loss against f; finds the best f, and the best mixture of all
+weights in the last checkpoints. One half of the validation windows selects; the gain is measured on
+the held-out half.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, win
 
 EXAMPLES = ("--run=runs/quickstart",)
 
-_POINTS = 13  # windows on the grid
+_POINTS = 13  # values of f
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,116 +36,109 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="where readout_STEP.png and .pdf go (default: the run's directory)",
+        help="directory for readout_STEP.png and .pdf (default: the run's)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command and returns the exit status."""
+    """Searches, prints and draws; returns the exit status."""
     runtime.configure()
-    allowed = run_options.mixture_limits(arguments)
+    limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
     grid = window_grid(saved, _POINTS)
     if not grid:
         raise InputError(
-            f"{saved.run_dir} keeps no average of a growing window at step {saved.step:,}: there "
-            "is no f to choose; train with config.averages, or choose another step"
+            f"{saved.run_dir} has no growing-window average at step {saved.step:,}, so no f to "
+            "choose: train with config.averages, or choose another --step"
         )
     scorer, count = run_options.open_scorer(saved, arguments)
     if count < 2:
-        raise InputError(f"--tokens={arguments.tokens}: give two windows at least, one to choose")
-    out = arguments.output or saved.run_dir
+        raise InputError(f"--tokens={arguments.tokens}: give at least two windows")
+    output = arguments.output or saved.run_dir
     try:
-        make_writable_directory(out)
+        make_writable_directory(output)
     except OSError as error:
-        raise InputError(f"--output={out} cannot be written ({error.strerror})") from error
-    search = ReadoutSearch(saved, scorer, count // 2, allowed)
+        raise InputError(f"--output={output} cannot be written ({error.strerror})") from error
+    half = count // 2
     console = open_console()
     console.print(
-        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): chosen on "
-        f"{format_count(count // 2 * scorer.length)} tokens of {arguments.split}, checked on as "
-        "many others",
+        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): selected "
+        f"on {format_count(half * scorer.length)} tokens of {arguments.split}, measured on as many "
+        "others",
         markup=False,
     )
-    kept = [search.score(label) for label in saved.weights]
+    search = ReadoutSearch(saved, scorer, half, limits)
+    stored = [search.score(label) for label in saved.weights]
     windows = search.score_windows(grid)
     best = [search.best_window(windows)] if len(windows) > 2 else []
+    checkpoints = min(limits.checkpoints, len({x.step for x in saved.history}))
     with console.status("mixing") as status:
-        held = len({x.step for x in saved.history})
-        mixes = [
-            search.best_mixture(number, status.update)
-            for number in sorted({1, min(allowed.checkpoints, held)})
-        ]
-    best += mixes
-    console.print(_table([*kept, *best]))
-    chosen = min(mixes, key=lambda reading: reading.selection_loss)
-    console.print(f"{_title(chosen)}: --weights='{chosen.name}'", markup=False)
-    figure = draw(windows, kept, best, f"{saved.config.name}, step {saved.step:,}")
+        mixtures = [search.best_mixture(n, status.update) for n in sorted({1, checkpoints})]
+    best += mixtures
+    console.print(_table(stored, best))
+    selected = min(mixtures, key=lambda readout: readout.selection_loss)
+    console.print(f"{_label(selected)}: --weights='{selected.name}'", markup=False)
+    figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
-        path = plotting.save(figure, out / f"readout_{saved.step}.{kind}")
+        path = plotting.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}", markup=False)
     return 0
 
 
-def _table(readings: Sequence[ScoredReadout]) -> Table:
-    """Losses on both halves, and differences to the best average that is kept."""
+def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
+    """Losses on both halves, and differences to the best stored weights."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("weights")
-    kept = [x for x in readings if len(x.mixture.parts) == 1]
-    stored = min(kept, key=lambda x: x.selection_loss)
-    for name in ("chosen on", "checked on", f"minus {stored.name}", "kernel error"):
+    reference = min(stored, key=lambda readout: readout.selection_loss)
+    for name in ("selected on", "measured on", f"minus {reference.name}", "kernel error"):
         table.add_column(name, justify="right", no_wrap=True)
-    for reading in readings:
-        gap, error = reading.minus(stored)
+    for readout in (*stored, *best):
+        gap, error = readout.minus(reference)
+        kernel_error = readout.mixture.kernel_error
         table.add_row(
-            _title(reading),
-            f"{reading.selection_loss:.4f}",
-            f"{reading.loss:.4f}",
-            "" if reading is stored else f"{gap:+.4f} ± {error:.4f}",
-            f"{reading.mixture.kernel_error:.2%}" if reading.mixture.kernel_error else "",
+            _label(readout),
+            f"{readout.selection_loss:.4f}",
+            f"{readout.loss:.4f}",
+            "" if readout is reference else f"{gap:+.4f} ± {error:.4f}",
+            f"{kernel_error:.2%}" if kernel_error else "",
         )
     return table
 
 
-def _title(reading: ScoredReadout) -> str:
-    """What a reading is called in a table: a mix by the number of trees in it."""
-    if not reading.name.startswith("mix:"):
-        return reading.name
-    return f"best mix of {len(reading.mixture.parts)}"
+def _label(readout: ScoredReadout) -> str:
+    if readout.name.startswith("mix:"):
+        return f"best mixture of {len(readout.mixture.parts)}"
+    return readout.name
 
 
 def draw(
     windows: Sequence[ScoredReadout],
-    kept: Sequence[ScoredReadout],
+    stored: Sequence[ScoredReadout],
     best: Sequence[ScoredReadout],
     title: str,
 ) -> Figure:
-    """Draws the loss against f, on both halves of the windows.
+    """Draws the loss against f, on both halves of the validation windows.
 
     Args:
-      windows: readings at the f of a grid.
-      kept: readings of what the checkpoint keeps.
-      best: the best window, if there is one, and mixes.
+      windows: at the f of a grid.
+      stored: the weights in the checkpoint.
+      best: the best window, if there is one, then mixtures.
       title: of the figure.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()
     fs = [_f(x) for x in windows]
-    axes.plot(fs, [x.loss for x in windows], "-", color=plotting.BLUE, label="checked on")
-    axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="chosen on")
-    stored = [x for x in kept if x.name.startswith("f")]
-    axes.plot(
-        [_f(x) for x in stored], [x.loss for x in stored], "o", color=plotting.BLUE, label="kept"
-    )
-    for reading in best:
-        if reading.name.startswith("f="):
-            label = f"best f = {_f(reading):.3g}"
-            axes.plot(
-                _f(reading), reading.loss, "*", color=plotting.VERMILION, markersize=12, label=label
-            )
+    axes.plot(fs, [x.loss for x in windows], "-", color=plotting.BLUE, label="measured on")
+    axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="selected on")
+    averages = {_f(x): x.loss for x in stored if x.name.startswith("f")}
+    axes.plot([*averages], [*averages.values()], "o", color=plotting.BLUE, label="stored")
+    for readout in best:
+        if readout.name.startswith("f="):
+            f, style = _f(readout), {"color": plotting.VERMILION, "markersize": 12}
+            axes.plot(f, readout.loss, "*", label=f"best f = {f:.3g}", **style)
         else:
-            colour = plotting.GREEN if reading is best[-1] else plotting.PURPLE
-            axes.axhline(reading.loss, color=colour, linestyle="--", label=_title(reading))
+            color = plotting.GREEN if readout is best[-1] else plotting.PURPLE
+            axes.axhline(readout.loss, color=color, linestyle="--", label=_label(readout))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.set_xlabel("f (the half-life is 1/f of the run)")
@@ -156,5 +149,5 @@ def draw(
     return figure
 
 
-def _f(reading: ScoredReadout) -> float:
-    return float(reading.name.removeprefix("f").removeprefix("="))
+def _f(readout: ScoredReadout) -> float:
+    return float(readout.name.removeprefix("f").removeprefix("="))

@@ -1,0 +1,47 @@
+"""Tests of generated text, against the decoder."""
+
+import numpy as np
+import pytest
+
+from anytime_jax.commands import generate
+from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.models import decoder
+from anytime_jax.weights import saved_run
+from anytime_jax.weights.post_hoc import Mixture
+
+
+def test_greedy_text_follows_the_decoder(trained, command):
+    words = [f"--run={trained}", "--prompt=the ", "--tokens=3", "--temperature=0"]
+    status, out, err = command(generate, *words)
+    assert (status, out[:4]) == (0, "the ")
+    assert err.startswith("f25@40 of ")
+    saved = saved_run.open_run(trained)
+    vocabulary = load_vocabulary(f"{saved.config.data.path}/vocabulary.model")
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
+    ids = vocabulary.encode(["the "])[0].tolist()
+    count = len(ids)
+    while len(ids) < min(count + 3, saved.config.model.length):
+        logits = decoder.apply(saved.config.model, params, np.array([ids]))
+        ids.append(int(logits[0, -1, : vocabulary.size].argmax()))
+        if ids[-1] == vocabulary.eos_id:
+            break
+    assert out.startswith(vocabulary.decode(ids).rstrip("\ufffd"))
+    assert command(generate, *words)[1] == out
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--temperature=-1", "--temperature"),
+        ("--top-p=2", "--top-p"),
+        ("--top-k=-1", "--top-k"),
+        ("--seed=-1", "--seed"),
+        ("--tokens=0", "--tokens"),
+        ("--weights=f26", "f26"),
+        ("--vocabulary=nowhere", "nowhere"),
+        ("--prompt=\udcff", "--prompt"),
+        ("--step=7", "step 7"),
+    ],
+)
+def test_invalid_option_is_one_line(trained, rejected, option, named):
+    assert named in rejected(generate, f"--run={trained}", option)

@@ -1,0 +1,37 @@
+"""Tests of the losses of weights, window by window."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from anytime_jax.errors import InputError
+from anytime_jax.weights import saved_run
+from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
+
+
+def test_losses_do_not_depend_on_the_batch_size(run, dataset):
+    saved = saved_run.open_run(run)
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
+    losses = []
+    for size in (1, 8, 24):
+        scorer = Scorer(saved.config.model, dataset, "validation", size)
+        losses.append(scorer.losses(scorer.put(params), 2, 11))
+    assert all(len(x) == 11 for x in losses)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    np.testing.assert_allclose(losses[0], losses[2], rtol=1e-5)
+
+
+def test_standard_error_of_independent_values():
+    values = np.random.default_rng(0).normal(size=400)
+    mean, error = mean_and_standard_error(values)
+    assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
+    assert math.isnan(mean_and_standard_error(np.ones(1))[1])
+
+
+def test_windows_longer_than_those_of_training_are_rejected(run, dataset):
+    config = dataclasses.replace(saved_run.open_run(run).config.model, length=4)
+    with pytest.raises(InputError, match="windows of 8"):
+        Scorer(config, dataset, "validation", 8)
