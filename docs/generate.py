@@ -1,14 +1,18 @@
-"""Generated parts of the documentation: the import graph and the file tree.
+"""Generated parts of the documentation: the import graph, the file tree, the settings.
 
 `python docs/generate.py` rewrites them in place; `tests/docs/test_generated.py` fails where they
 differ from the code.
 """
 
 import ast
+import dataclasses
+import json
 import pathlib
 import re
+import sys
 import textwrap
 import tomllib
+import typing
 
 import grimp
 
@@ -65,10 +69,49 @@ def package_tree() -> str:
     return "\n".join(["```", "anytime_jax/", *entries, "```"])
 
 
+def settings_tables() -> str:
+    """Returns a table for each group of settings, from their declarations."""
+    sys.path.insert(0, str(REPOSITORY))
+    from anytime_jax.config.fields import declarations
+    from anytime_jax.config.schema import Config
+    from configs import base
+
+    values = base.get_config().to_dict()
+    headings = {
+        field.name: f"## {field.name}: {field.metadata['setting'].meaning}"
+        for field in dataclasses.fields(Config)
+    }
+    lines: list[str] = []
+    group = None
+    for name, kind, setting in declarations(Config):
+        section, _, last = name.rpartition(".")
+        if section != group:
+            group = section
+            lines += ["", headings.get(section, "## Top level"), "", _SETTINGS_HEAD]
+        value = (values.get(section, {}) if section else values).get(last)
+        choices = ", ".join(f'"{x}"' for x in typing.get_args(kind))
+        cells = (
+            f"`{last}`",
+            "text" if choices or kind is str else kind.__name__,
+            "" if value is None else f"`{json.dumps(value) if isinstance(value, str) else value}`",
+            choices or setting.allowed.text,
+            setting.meaning + (f" (of {', '.join(setting.kinds)})" if setting.kinds else ""),
+            "yes" if setting.identity else "no",
+            setting.branch if setting.identity else "free",
+            "free" if setting.per_run else "same",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines[1:])
+
+
+_SETTINGS_HEAD = """\
+| setting | type | `base.py` | allowed | meaning | identity | branch | fleet |
+| --- | --- | --- | --- | --- | --- | --- | --- |"""
 BLOCKS = {
     ("docs/architecture.md", "import graph"): import_graph,
     ("docs/architecture.md", "file tree"): file_tree,
     ("README.md", "package tree"): package_tree,
+    ("docs/settings.md", "settings"): settings_tables,
 }
 
 
@@ -78,7 +121,9 @@ def replace_block(text: str, name: str, block: str) -> str:
     replacement = f"<!-- {name} -->\n{block}\n<!-- end -->"
     result, count = re.subn(pattern, lambda _: replacement, text, flags=re.DOTALL)
     if count != 1:
-        raise ValueError(f"{count} blocks between <!-- {name} --> and <!-- end -->: there must be one")
+        raise ValueError(
+            f"{count} blocks between <!-- {name} --> and <!-- end -->: there must be one"
+        )
     return result
 
 

@@ -30,7 +30,7 @@ class ScheduleConfig(Group):
     warmup: str = setting("end of the linear warmup", POINT)
     warmup_init: float = setting("learning rate of the first update over the peak", FRACTION)
     alpha: float | None = setting(
-        "updates after which the decay sets in", POSITIVE,
+        "time scale of the decay in updates", POSITIVE,
         kinds=("inverse_sqrt", "power"), branch="free",
     )  # fmt: skip
     gamma: float | None = setting(
