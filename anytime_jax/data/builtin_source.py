@@ -1,4 +1,4 @@
-"""Real text on every machine: the Python source that is installed on it."""
+"""Built-in corpus: the Python source code installed on this machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from anytime_jax.errors import InputError
 class BuiltinSource:
     """The standard library's source, then that of the installed packages, up to a size.
 
-    Files that are not UTF-8, hold a NUL, are empty, or repeat one taken before are passed over.
+    Files that are not UTF-8, contain a NUL, are empty or repeat an earlier one are skipped.
 
     Attributes:
-      megabytes: how much to take, in 10⁶ bytes of UTF-8.
-      validation_fraction: the share of documents set aside for validation, by the hash of their
-        content.
+      megabytes: size in 10⁶ bytes of UTF-8.
+      validation_fraction: fraction of the documents for validation, by the hash of their content.
     """
 
     megabytes: float
@@ -34,19 +33,18 @@ class BuiltinSource:
         check_fraction(self.validation_fraction)
         if not self.megabytes > 0:
             raise InputError(f"{self.megabytes} megabytes of built-in text; ask for more than 0")
-        wanted = self.megabytes * 1e6
         files: list[tuple[str, int]] = []
-        total, seen = 0, set[bytes]()
+        total, digests = 0, set[bytes]()
         for path in _source_files():
-            if total >= wanted:
+            if total >= self.megabytes * 1e6:
                 break
             text = _read(path)
             digest = hashlib.sha256(text).digest()
-            if text and digest not in seen:
-                seen.add(digest)
+            if text and digest not in digests:
+                digests.add(digest)
                 files.append((str(path), len(text)))
                 total += len(text)
-        if total < wanted:
+        if total < self.megabytes * 1e6:
             raise InputError(
                 f"{self.megabytes:g} MB of built-in text asked for, this machine has "
                 f"{total / 1e6:.1f} MB; ask for less, or give a folder of text instead"
@@ -54,25 +52,22 @@ class BuiltinSource:
         return [FilesPart(group, "", self.validation_fraction) for group in group_files(files)]
 
     def settings(self) -> dict[str, Any]:
-        """The attributes."""
+        """Returns the attributes."""
         return {"kind": "builtin", **dataclasses.asdict(self)}
 
 
 def _source_files() -> Iterator[Path]:
     paths = sysconfig.get_paths()
-    # The standard library's folder holds the packages' folder in some installations.
+    # The standard library's folder contains the packages' folder in some installations.
     packages = list(dict.fromkeys(Path(paths[name]).resolve() for name in ("purelib", "platlib")))
     for root in [Path(paths["stdlib"]).resolve(), *packages]:
-        found = []
+        files = []
         for folder, folders, names in os.walk(root):
-            folders[:] = [
-                name
-                for name in folders
-                if name not in ("__pycache__", "site-packages", "dist-packages")
-            ]
-            found += [Path(folder, name) for name in names if name.endswith(".py")]
+            skipped = {"__pycache__", "site-packages", "dist-packages"}
+            folders[:] = [name for name in folders if name not in skipped]
+            files += [Path(folder, name) for name in names if name.endswith(".py")]
         # By hash: any prefix is then a fair mixture, not the modules that begin with "a".
-        yield from sorted(found, key=lambda path: _name_hash(path.relative_to(root)))
+        yield from sorted(files, key=lambda path: _name_hash(path.relative_to(root)))
 
 
 def _name_hash(path: Path) -> bytes:
@@ -80,7 +75,7 @@ def _name_hash(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """The file's bytes, or none where it is not readable UTF-8 text."""
+    """The file's bytes; empty if they are not UTF-8 text."""
     try:
         text = path.read_bytes()
         text.decode("utf-8")

@@ -1,8 +1,8 @@
 """Tokenizers of the Hugging Face libraries, as vocabularies.
 
-A tokenizer lies in several files: `tokenizer.json` has its rules, and says nothing of which token
-ends a document; `tokenizer_config.json` or `special_tokens_map.json` beside it does. A dataset
-keeps them in one, a bundle: a JSON object with the text of each under its name.
+`tokenizer.json` has the rules of a tokenizer, but not the token that ends a document, which
+`tokenizer_config.json` or `special_tokens_map.json` beside it names. A dataset keeps these files as
+one, a bundle: a JSON object with the text of each under its name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 
 def import_tokenizers() -> ModuleType:
-    """Returns the package `tokenizers`; raises InputError where it is not installed."""
+    """Imports the package `tokenizers`; raises InputError if it is not installed."""
     try:
-        import tokenizers  # not for those who train with SentencePiece models
+        import tokenizers  # an extra: SentencePiece models do without
     except ImportError as error:
         raise InputError(
             "a tokenizer.json needs the library tokenizers, which is not installed: pip install "
@@ -35,30 +35,26 @@ def import_tokenizers() -> ModuleType:
 
 
 def is_hf_tokenizer(content: bytes, path: Path) -> bool:
-    """Whether a file is meant as JSON: no SentencePiece model begins so."""
+    """Whether a file is meant as JSON: no SentencePiece model begins like it."""
     return path.suffix == ".json" or content.lstrip()[:1] == b"{"
 
 
 def bundle(content: bytes, path: Path) -> bytes:
-    """Puts a tokenizer into one file, together with what says which token ends a document.
+    """Bundles a tokenizer: the same bytes for the same files in any folder.
 
     Args:
-      content: of `tokenizer.json`, or of a bundle.
-      path: of that file; its neighbours are looked for beside it.
-
-    Returns:
-      The bundle: the same bytes for the same files, whatever their folder is called.
+      content: of `tokenizer.json`, or of a bundle, which is returned.
+      path: of that file; the other files are beside it.
 
     Raises:
-      InputError: a file is not JSON, or cannot be read.
+      InputError: the file is not JSON.
     """
     if TOKENIZER_FILE in _parse(content, path):
         return content
     files = {TOKENIZER_FILE: content.decode("utf-8")}
     for name in (CONFIG_FILE, SPECIAL_TOKENS_FILE):
-        neighbour = path.with_name(name)
-        if neighbour.is_file():
-            files[name] = neighbour.read_bytes().decode("utf-8", errors="replace")
+        if path.with_name(name).is_file():
+            files[name] = path.with_name(name).read_bytes().decode("utf-8", errors="replace")
     return json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True).encode("utf-8")
 
 
@@ -68,18 +64,14 @@ def unbundle(model: bytes) -> dict[str, str]:
 
 
 class HfTokenizer:
-    """A tokenizer of the `tokenizers` library.
-
-    Attributes:
-      size: the highest id, and 1.
-      eos_id: the id of the token that its configuration calls `eos_token`.
-    """
+    """A tokenizer of the `tokenizers` library, with the methods of `Vocabulary`."""
 
     def __init__(self, model: bytes, path: Path):
-        """Takes a bundle, and the path it came from for what is said about it.
+        """Parses a bundle.
 
         Raises:
-          InputError: the library is missing or cannot read it, or it has no EOS token.
+          InputError: the library is missing or cannot read it, or it has no EOS token; it names
+            `path`.
         """
         library = import_tokenizers()
         files = unbundle(model)
@@ -101,38 +93,38 @@ class HfTokenizer:
         self.eos_id: int = eos_id
         # Ids can have holes, and a model needs a row for every one below the highest.
         self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        # What the file may ask for on behalf of a model is not for text to train on: documents
-        # cut or padded, or "<|endoftext|>" in the middle of one taken for its end.
+        # Settings of the file that do not suit training text: documents truncated or padded, and
+        # "<|endoftext|>" inside one read as its end.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """As `Vocabulary.encode`."""
-        # One by one, since batches start threads: preparation runs one process per core already.
+        """See `Vocabulary.encode`."""
+        # One by one, since batches start threads: preparation runs one process per core.
         encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: list[int]) -> str:
-        """As `Vocabulary.decode`."""
+        """See `Vocabulary.decode`."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def incremental_decoder(self) -> HfDecoder:
-        """As `Vocabulary.incremental_decoder`."""
+        """See `Vocabulary.incremental_decoder`."""
         return HfDecoder(self._tokenizer)
 
 
 class HfDecoder:
-    """Turns ids into text as they come; the library holds back what may yet become a character."""
+    """An `IncrementalDecoder`; the library holds back bytes that may yet become a character."""
 
     def __init__(self, tokenizer: Any):
-        """Takes the library's tokenizer."""
+        """Starts at the beginning of a text."""
         self._tokenizer = tokenizer
         self._stream = import_tokenizers().decoders.DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []
 
     def decode(self, token: int) -> str:
-        """Takes the next id; returns the text that is certain now, which may be none."""
+        """See `IncrementalDecoder.decode`."""
         self._pending.append(token)
         text = self._stream.step(self._tokenizer, token)
         if text is not None:
@@ -140,13 +132,13 @@ class HfDecoder:
         return text or ""
 
     def flush(self) -> str:
-        """Returns what was held back: bytes that became no character read as U+FFFD."""
+        """See `IncrementalDecoder.flush`."""
         pending, self._pending = self._pending, []
         return self._tokenizer.decode(pending, skip_special_tokens=True)
 
 
 def _eos_token(files: dict[str, str], path: Path) -> str:
-    """The `eos_token` of the first file that names one: as a string, or an object around it."""
+    """The `eos_token` of the first file that names one: a string, or an object around it."""
     names = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
     for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in names]:
         token = parsed.get("eos_token")
@@ -160,7 +152,6 @@ def _eos_token(files: dict[str, str], path: Path) -> str:
 
 
 def _parse(content: bytes | str, path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:

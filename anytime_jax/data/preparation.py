@@ -97,14 +97,7 @@ def prepare_share(
 ) -> RemainingWork | DatasetInfo:
     """Tokenizes one share of the parts, beside processes that do others; `prepare` completes it.
 
-    Args:
-      source: as for `prepare`, like all that follow; the same for all shares.
-      output: the dataset's directory, common to all shares.
-      share: which one.
-      length: L, in tokens.
-      vocabulary: a path or a size.
-      workers: number of processes of this share.
-      progress: called for the tasks of this share.
+    Arguments are those of `prepare`; all but `workers` must be the same for all shares.
 
     Returns:
       The work left to others, or the dataset's metadata if it is complete.
@@ -117,27 +110,17 @@ def prepare_share(
 
 
 def prepare_builtin(
-    path: str | os.PathLike[str],
-    *,
-    length: int,
-    vocab_size: int,
-    megabytes: float,
-    workers: int | None = None,
-    progress: ProgressCallback | None = None,
+    path: str | os.PathLike[str], *, length: int, vocab_size: int, megabytes: float, **options: Any
 ) -> DatasetInfo:
-    """Prepares the Python source on this machine, with a vocabulary trained on it; see `prepare`.
+    """Prepares the Python source on this machine, with a vocabulary trained on it.
+
+    `options` are those of `prepare`.
 
     Raises:
       InputError: as `prepare`, or the machine has less text than `megabytes` (10⁶ bytes).
     """
-    return prepare(
-        BuiltinSource(megabytes),
-        path,
-        length=length,
-        vocabulary=vocab_size,
-        workers=workers,
-        progress=progress,
-    )
+    source = BuiltinSource(megabytes)
+    return prepare(source, path, length=length, vocabulary=vocab_size, **options)
 
 
 def _prepare(
@@ -157,7 +140,8 @@ def _prepare(
     require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
     output = Path(output).absolute()
     given = vocabulary if isinstance(vocabulary, int) else load_vocabulary(vocabulary)
-    settings = _settings(source, length, given)
+    described = f"trained, {given} pieces" if isinstance(given, int) else f"sha256 {given.sha256}"
+    settings = {"length": length, "vocabulary": described, **source.settings()}
     if info := _load_complete(output, settings):
         return info
     parts = source.parts()
@@ -183,15 +167,6 @@ def _prepare(
                 file.unlink()
         save_metadata(dataclasses.replace(info, fingerprint=fingerprint), work.scratch)
     return load_dataset(output)
-
-
-def _settings(source: Source, length: int, vocabulary: Vocabulary | int) -> dict[str, Any]:
-    """The settings that decide the content of a dataset, as JSON values."""
-    if isinstance(vocabulary, int):
-        described = f"trained, {vocabulary} pieces"
-    else:
-        described = f"sha256 {vocabulary.sha256}"
-    return {"length": length, "vocabulary": described, **source.settings()}
 
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:

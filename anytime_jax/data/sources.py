@@ -1,7 +1,7 @@
-"""Where text comes from: the idea of a source, and files of text.
+"""Sources of text, and those that read files.
 
-A source lists its `Part`s, in an order that depends on nothing but the input. A part is a unit of
-work that any process can read on its own, in any order: small, picklable, without open files.
+A source lists its parts in an order that depends on nothing but the input. A part is a unit of work
+that any process can read, in any order: small, picklable, without open files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anytime_jax.errors import InputError
 
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (TRAIN, VALIDATION)
-# About a second of tokenisation: little is lost to a kill, and every core has something to do.
+# About a second of tokenization: a kill loses little, and every core has work.
 PART_BYTES = 4_000_000
 
 
@@ -26,40 +26,37 @@ class Part(Protocol):
 
     @property
     def validation_fraction(self) -> float:
-        """The share of the documents that go to validation: 0, 1, or between, by their hash."""
+        """Fraction of the documents that go to validation, by their hash; from 0 to 1."""
         ...
 
     @property
     def identity(self) -> list[Any]:
-        """What tells this part from another one, for the plan: names and sizes."""
+        """Names and sizes of the input, as JSON values, by which a changed part is noticed."""
         ...
 
     def documents(self) -> Iterator[str]:
-        """Yields the documents in order; raises InputError at the first that is bad."""
+        """Yields the documents in order; raises InputError at the first bad one."""
         ...
 
 
 class Source(Protocol):
-    """Text, and how it is divided into parts."""
+    """Text, divided into parts."""
 
     def parts(self) -> Sequence[Part]:
-        """Lists the parts, in order; raises InputError where there is nothing to read."""
+        """Lists the parts in order; raises InputError if there is nothing to read."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """What was asked for, in JSON values, to be remembered with the dataset."""
+        """Returns the settings, as JSON values, for the dataset's metadata."""
         ...
 
 
 def assign_split(text: str, validation_fraction: float) -> str:
-    """Decides by its content which split a document belongs to, so that equal ones share one.
+    """Assigns a document to a split by the hash of its content, so equal ones share a split.
 
     Args:
       text: the document.
-      validation_fraction: 0 puts all in "train", 1 all in "validation".
-
-    Returns:
-      "train" or "validation".
+      validation_fraction: 0 assigns all to "train", 1 all to "validation".
     """
     if validation_fraction in (0, 1):
         return SPLITS[int(validation_fraction)]
@@ -73,7 +70,7 @@ class FilesPart:
 
     Attributes:
       files: (path, bytes) of each, in order.
-      text_field: the key of the text in a JSON line.
+      text_field: key of the text in a JSON line.
       validation_fraction: see `Part`.
     """
 
@@ -83,7 +80,7 @@ class FilesPart:
 
     @property
     def identity(self) -> list[Any]:
-        """The files' paths and sizes."""
+        """Paths and sizes of the files."""
         return [*map(list, self.files), self.validation_fraction]
 
     def documents(self) -> Iterator[str]:
@@ -97,15 +94,15 @@ class FilesPart:
 
 @dataclasses.dataclass(frozen=True)
 class FileSource:
-    """JSON lines (kind "json": allenai/c4 and its like) or any folder of text (kind "folder").
+    """JSON lines, such as allenai/c4 (kind "json"), or any folder of text (kind "folder").
 
     Attributes:
-      kind: which of the two.
-      input: a file, a glob, or (a folder, searched recursively).
+      kind: one of the two.
+      input: a file, a glob, or a folder, which is searched recursively.
       validation_input: the same, for validation.
-      validation_fraction: where there is no validation_input, the share of documents set aside for
-        validation by the hash of their content.
-      text_field: the key of the text in a JSON line.
+      validation_fraction: without `validation_input`, fraction of the documents for validation, by
+        the hash of their content.
+      text_field: key of the text in a JSON line.
     """
 
     kind: Literal["json", "folder"]
@@ -120,18 +117,18 @@ class FileSource:
             check_fraction(self.validation_fraction)
             return self._list(self.input, self.validation_fraction)
         train, validation = self._list(self.input, 0.0), self._list(self.validation_input, 1.0)
-        both = {path for part in train for path, _ in part.files} & {
-            path for part in validation for path, _ in part.files
-        }
-        if both:
+        paths = [
+            {path for part in parts for path, _ in part.files} for parts in (train, validation)
+        ]
+        if common := paths[0] & paths[1]:
             raise InputError(
-                f"{min(both)} is in the training and in the validation input; give validation text "
-                "of its own, or a validation fraction instead"
+                f"{min(common)} is in the training and in the validation input; give validation "
+                "text of its own, or a validation fraction instead"
             )
         return [*train, *validation]
 
     def settings(self) -> dict[str, Any]:
-        """The attributes, with absolute paths."""
+        """Returns the attributes that are used, with absolute paths."""
         settings = {
             "kind": self.kind,
             "input": os.path.abspath(self.input),
@@ -141,23 +138,23 @@ class FileSource:
             return settings | {"validation_fraction": self.validation_fraction}
         return settings | {"validation_input": os.path.abspath(self.validation_input)}
 
-    def _list(self, pattern: str, share: float) -> list[FilesPart]:
+    def _list(self, pattern: str, fraction: float) -> list[FilesPart]:
         suffixes = JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
         files = find_files(pattern, suffixes)
-        return [FilesPart(group, self.text_field, share) for group in group_files(files)]
+        return [FilesPart(group, self.text_field, fraction) for group in group_files(files)]
 
 
-def check_fraction(share: float) -> None:
-    """Raises InputError unless `share` leaves documents for both splits."""
-    if not 0 < share < 1:
+def check_fraction(fraction: float) -> None:
+    """Raises InputError unless both splits get documents."""
+    if not 0 < fraction < 1:
         raise InputError(
-            f"validation fraction {share} is not between 0 and 1; 0.01 sets aside 1% of the "
+            f"validation fraction {fraction} is not between 0 and 1; 0.01 sets aside 1% of the "
             "documents"
         )
 
 
 def group_files(files: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, int], ...]]:
-    """Gathers (path, bytes) into groups of at least `PART_BYTES`, but for the last, in order."""
+    """Groups (path, bytes) in order, into at least `PART_BYTES` each except the last."""
     groups, group, total = [], [], 0
     for path, size in files:
         group.append((path, size))

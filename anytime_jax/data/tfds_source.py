@@ -1,8 +1,8 @@
 """Text from a prepared TFDS dataset, such as C4, read without TensorFlow.
 
-Of the dataset's own description nothing is taken but names and numbers: `dataset_info.json` is read
-as plain JSON, the files it names must lie in its directory, and `features.json`, from which TFDS
-would import any Python class by its name, is not read at all. Records are `tf.train.Example`s.
+Only names and numbers are taken from the dataset's own description: `dataset_info.json` is read as
+plain JSON, the files it names must be in its directory, and `features.json`, from which TFDS would
+import any Python class by its name, is not read. Records are `tf.train.Example`s.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from anytime_jax.errors import InputError
 
 _FORMATS = ("array_record", "tfrecord")
 _INFO_NAME = "dataset_info.json"
+_REMEDY = "copy or prepare the TFDS dataset again"
 # Plain names in braces and characters of paths: no attributes, no widths.
 _TEMPLATE = re.compile(r"(\{[A-Z_]+\}|[\w./@-])*")
+_BATCH_RECORDS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsPart:
-    """The records of one shard of a prepared TFDS dataset.
+    """Records of one shard.
 
     Attributes:
       file: the shard.
-      skip: records to pass over at its start.
+      skip: records to skip at its start.
       take: records to read.
-      total: records it holds.
-      text_field: the feature that holds the text.
+      total: records it must have.
+      text_field: feature that holds the text.
       validation_fraction: see `Part`.
     """
 
@@ -50,32 +52,31 @@ class TfdsPart:
 
     @property
     def identity(self) -> list[Any]:
-        """The shard's name, the records and its size."""
-        size = Path(self.file).stat().st_size
-        return [Path(self.file).name, self.skip, self.take, size, self.validation_fraction]
+        """Name of the shard, range of records, and size."""
+        path = Path(self.file)
+        return [path.name, self.skip, self.take, path.stat().st_size, self.validation_fraction]
 
     def documents(self) -> Iterator[str]:
-        """Yields the texts of the shard's records."""
-        records, end, number = self._records(), self.skip + self.take, self.skip
+        """Yields the texts of the records."""
+        end, number = self.skip + self.take, self.skip
         try:
+            records = self._records()
             for number in range(self.skip, end):
                 record = next(records, None)
                 if record is None:
-                    raise self._miscounted(number)
-                yield self._text(record, number)
+                    raise self._wrong_count(number)
+                yield self._parse(record, number)
             if end == self.total and next(records, None) is not None:
-                raise self._miscounted("more")
+                raise self._wrong_count("more")
         except InputError:
             raise
         # Protobuf, Riegeli and NumPy each have their own exceptions for damaged files.
         except Exception as error:
             raise InputError(
-                f"{self.file} record {number} cannot be read ({_one_line(error)}); copy or prepare "
-                "the TFDS dataset again"
+                f"{self.file} record {number} cannot be read ({_one_line(error)}); {_REMEDY}"
             ) from error
 
     def _records(self) -> Iterator[bytes]:
-        """Yields the shard's records after those to skip."""
         if ".tfrecord" in Path(self.file).name:
             yield from read_tfrecord(self.file, self.skip)
             return
@@ -84,15 +85,15 @@ class TfdsPart:
         reader = ArrayRecordReader(self.file)
         try:
             if (count := reader.num_records()) != self.total:
-                raise self._miscounted(count)
-            # Some at a time: one by one, the calls cost more than the records.
+                raise self._wrong_count(count)
+            # In batches: one by one, the calls cost more than the records.
             end = self.skip + self.take
-            for start in range(self.skip, end, 256):
-                yield from reader.read(start, min(start + 256, end))
+            for start in range(self.skip, end, _BATCH_RECORDS):
+                yield from reader.read(start, min(start + _BATCH_RECORDS, end))
         finally:
             reader.close()
 
-    def _text(self, record: bytes, number: int) -> str:
+    def _parse(self, record: bytes, number: int) -> str:
         from tensorflow_datasets.proto import tf_example_pb2  # a second: not for other sources
 
         example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
@@ -108,27 +109,26 @@ class TfdsPart:
             return values[0].decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{self.file} record {number} is not UTF-8 text ({error}); mend or leave out that "
-                "dataset"
+                f"{self.file} record {number} is not UTF-8 text ({error}); correct it or leave out "
+                "that dataset"
             ) from error
 
-    def _miscounted(self, count: int | str) -> InputError:
+    def _wrong_count(self, count: int | str) -> InputError:
         return InputError(
-            f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; copy or "
-            "prepare the TFDS dataset again"
+            f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; {_REMEDY}"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSource:
-    """A prepared TFDS dataset with text in it, such as C4, as array_record or tfrecord.
+    """A prepared TFDS dataset with text in it, as array_record or tfrecord.
 
     Attributes:
-      input: the directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
-      split: the training split; a slice such as "train[:10]" is allowed.
-      validation_split: the same, for validation; None to set a share of `split` aside.
-      validation_fraction: that share, by the hash of the documents' content.
-      text_field: the feature that holds the text.
+      input: directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
+      split: training split, or a slice such as "train[:10]".
+      validation_split: the same, for validation; None to set a fraction of `split` aside.
+      validation_fraction: that fraction, by the hash of the documents' content.
+      text_field: feature that holds the text.
     """
 
     input: str
@@ -140,21 +140,18 @@ class TfdsSource:
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
         require_local_path(self.input)
-        directory = os.path.abspath(os.path.expanduser(self.input))
-        splits = _read_splits(directory)
+        splits = _read_splits(self._directory)
         if self.validation_split is None:
             check_fraction(self.validation_fraction)
-            return self._list(directory, splits, self.split, self.validation_fraction)
-        return [
-            *self._list(directory, splits, self.split, 0.0),
-            *self._list(directory, splits, self.validation_split, 1.0),
-        ]
+            return self._list(splits, self.split, self.validation_fraction)
+        train = self._list(splits, self.split, 0.0)
+        return [*train, *self._list(splits, self.validation_split, 1.0)]
 
     def settings(self) -> dict[str, Any]:
-        """The attributes, with an absolute path."""
+        """Returns the attributes that are used, with an absolute path."""
         settings = {
             "kind": "tfds",
-            "input": os.path.abspath(os.path.expanduser(self.input)),
+            "input": self._directory,
             "split": self.split,
             "text_field": self.text_field,
         }
@@ -162,22 +159,26 @@ class TfdsSource:
             return settings | {"validation_fraction": self.validation_fraction}
         return settings | {"validation_split": self.validation_split}
 
-    def _list(self, directory: str, splits: Any, split: str, share: float) -> Sequence[Part]:
-        path = os.path.join(directory, _INFO_NAME)
+    @property
+    def _directory(self) -> str:
+        return os.path.abspath(os.path.expanduser(self.input))
+
+    def _list(self, splits: Any, split: str, fraction: float) -> list[TfdsPart]:
         try:
             instructions = splits[split].file_instructions
         except Exception as error:  # TFDS has no exception of its own for what it cannot parse
+            path = os.path.join(self._directory, _INFO_NAME)
             raise InputError(
                 f"{path} has no split {split!r} ({_one_line(error)}); it has {sorted(splits)}"
             ) from error
-        parts: list[Part] = []
+        parts = []
         for shard in instructions:
             file = os.path.normpath(os.fspath(shard.filename))
             if not os.path.isfile(file):
-                state = "missing" if not os.path.isdir(file) else "a directory"
-                raise InputError(f"{file} is {state}; copy or prepare the TFDS dataset again")
+                state = "a directory" if os.path.isdir(file) else "missing"
+                raise InputError(f"{file} is {state}; {_REMEDY}")
             counts = (shard.skip, shard.take, shard.examples_in_shard)
-            parts.append(TfdsPart(file, *counts, self.text_field, share))
+            parts.append(TfdsPart(file, *counts, self.text_field, fraction))
         return parts
 
 
@@ -193,11 +194,11 @@ def _read_splits(directory: str) -> Any:
             raise InputError(
                 f"{path}: the dataset is stored as {stored_as!r}; prepare it as one of {_FORMATS}"
             )
-        listed = (
+        splits = [
             _split_info(directory, info["name"], stored_as, split)
             for split in info.get("splits", ())
-        )
-        return tfds.core.SplitDict([split for split in listed if split.num_examples])
+        ]
+        return tfds.core.SplitDict([split for split in splits if split.num_examples])
     except InputError:
         raise
     except OSError as error:
@@ -205,11 +206,10 @@ def _read_splits(directory: str) -> Any:
             f"{directory} is not a prepared TFDS dataset ({_INFO_NAME}: {error.strerror}); give "
             f"the directory that holds {_INFO_NAME}"
         ) from error
-    # Whatever JSON, types and TFDS can say about a description that is none.
+    # Anything that JSON of unknown types and TFDS can raise.
     except Exception as error:
         raise InputError(
-            f"{path} is damaged ({type(error).__name__}: {_one_line(error)}); copy or prepare the "
-            "TFDS dataset again"
+            f"{path} is damaged ({type(error).__name__}: {_one_line(error)}); {_REMEDY}"
         ) from error
 
 
@@ -231,18 +231,15 @@ def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]
         raise ValueError(f"shardLengths {lengths} of split {split['name']!r}")
     for index, length in enumerate(lengths):
         path = files.sharded_filepath(shard_index=index, num_shards=len(lengths))
-        _check_shard(directory, os.path.normpath(os.fspath(path)), length)
+        file = os.path.normpath(os.fspath(path))
+        if not file.startswith(directory + os.sep):
+            raise ValueError(f"it names {file}, outside the dataset's directory")
+        # TFDS leaves out empty shards: see that they are.
+        if length == 0 and os.path.isfile(file):
+            list(TfdsPart(file, 0, 0, 0, "", 0.0).documents())
     return tfds.core.SplitInfo(
         name=split["name"], shard_lengths=lengths, num_bytes=0, filename_template=files
     )
-
-
-def _check_shard(directory: str, file: str, length: int) -> None:
-    """Refuses a shard that lies elsewhere, or should be empty and is not: TFDS leaves those out."""
-    if not file.startswith(directory + os.sep):
-        raise ValueError(f"it names {file}, outside the dataset's directory")
-    if length == 0 and os.path.isfile(file):
-        list(TfdsPart(file, 0, 0, 0, "", 0.0).documents())
 
 
 def _one_line(error: Exception) -> str:

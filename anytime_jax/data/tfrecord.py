@@ -1,6 +1,7 @@
-"""Records of a TFRecord file, each checked against its checksum, which other readers pass over.
+"""Records of a TFRecord file, with their checksums compared, which Grain's reader skips.
 
-A record is its length (uint64), the length's masked CRC-32C (uint32), the data, and the data's.
+A record is its length (uint64), the masked CRC-32C of the length (uint32), the data, and the masked
+CRC-32C of the data.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ def read_tfrecord(path: str | os.PathLike[str], skip: int = 0) -> Iterator[bytes
 
     Args:
       path: the file.
-      skip: number of records to pass over; their lengths are checked, their data are not read.
+      skip: number of records to skip; their lengths are checked, their data are not read.
 
     Raises:
-      ValueError: at the first record that is cut short or damaged.
+      ValueError: at the first record that is truncated or damaged.
     """
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         while head := file.read(12):
             if len(head) < 12:
-                raise ValueError("the file is cut short")
+                raise ValueError("the file is truncated")
             length, checksum = struct.unpack("<QI", head)
             if checksum != masked_crc32c(head[:8]):
                 raise ValueError("the checksum of its length does not match")
             if file.tell() + length + 4 > size:
-                raise ValueError("the file is cut short")
+                raise ValueError("the file is truncated")
             if skip > 0:
                 skip -= 1
                 file.seek(length + 4, os.SEEK_CUR)
@@ -43,6 +44,6 @@ def read_tfrecord(path: str | os.PathLike[str], skip: int = 0) -> Iterator[bytes
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the CRC-32C of data, rotated by 15 bits and shifted, as TFRecord files store it."""
+    """Computes the CRC-32C of data, rotated by 15 bits and shifted, as TFRecord files store it."""
     checksum = google_crc32c.value(data)
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
