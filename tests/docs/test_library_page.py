@@ -12,45 +12,48 @@ from anytime_jax import averaging, schedules
 
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^## ([^\n]+)$|((?:[^\n]+\n)*)\n```python\n(.*?)```", PAGE, re.M | re.S)
+LOOPS = ("A plain Optax loop", "Flax NNX", "Equinox")
+LAYOUTS = "Meshes, accumulation, masks, 16 bits"
+JUMP = "Continue training from the live weights, not from an average"
 
 
 def read_blocks():
-    """(heading, whether it goes on from the plain loop, code), in the order of the page."""
+    """(heading, whether it continues the plain loop, code), in the order of the page."""
     heading, blocks = "", []
     for title, before, code in BLOCKS:
         heading = title or heading
-        if code:
-            on = "going on from the plain loop" in " ".join(before.split()).lower()
-            blocks.append((heading, on, code))
+        if code and heading:  # the first block of the page is not complete
+            continues = "continuing the plain loop" in " ".join(before.split()).lower()
+            blocks.append((heading, continues, code))
     return blocks
 
 
 class Recorder:
-    """Stands for `average_params` in a block and writes down the weights that its loop goes by."""
+    """An `average_params` that records the weights of the loop it is used in."""
 
     def __init__(self):
         self.iterates, self.make = {}, averaging.average_params
 
-    def write(self, count, params):
+    def record(self, count, params):
         self.iterates[int(count)] = jax.tree.map(np.asarray, params)
 
     def __call__(self, *args):
-        made = self.make(*args)
+        transform = self.make(*args)
 
         def init(params):
-            jax.debug.callback(self.write, 0, jax.tree.leaves(params))
-            return made.init(params)
+            jax.debug.callback(self.record, 0, jax.tree.leaves(params))
+            return transform.init(params)
 
-        def update(updates, state, params, **more):
+        def update(updates, state, params, **extra):
             theta = jax.tree.leaves(optax.apply_updates(params, updates))
-            jax.debug.callback(self.write, state.count + 1, theta)
-            return made.update(updates, state, params, **more)
+            jax.debug.callback(self.record, state.count + 1, theta)
+            return transform.update(updates, state, params, **extra)
 
         return optax.GradientTransformationExtraArgs(init, update)
 
 
 def tau_by_hand(label, t):
-    """The weight of the old average, as the page and the paper say it in words."""
+    """The weight of the old average, from the definitions on the page and in the paper."""
     kind, number = re.fullmatch(r"(f|uniform)([\d.]*)", label).groups()
     if kind == "f":
         return 2.0 ** (-float(number) / t)
@@ -77,13 +80,13 @@ def assert_close(found, expected):
 
 @pytest.fixture(scope="module")
 def run_all():
-    """The scope of every block after it ran, by heading, and what the recorders wrote."""
+    """The variables of every block by heading, and the recorded weights of every loop."""
     scopes, records, plain = {}, {}, {}
-    for heading, on, code in read_blocks():
-        scope = dict(plain) if on else {}
+    for heading, continues, code in read_blocks():
+        scope = dict(plain) if continues else {}
         recorder = Recorder()
         with pytest.MonkeyPatch.context() as patch:
-            if not on:  # a recorder belongs to the loop for which it was made
+            if not continues:  # a recorder belongs to one loop
                 patch.setattr(averaging, "average_params", recorder)
             exec(compile(code, f"docs/library.md, {heading}", "exec"), scope)
         jax.effects_barrier()
@@ -91,9 +94,6 @@ def run_all():
         records[heading] = records.get(heading) or recorder.iterates
         plain = plain or dict(scope)
     return scopes, records
-
-
-LOOPS = ("A plain Optax loop", "Flax NNX", "Equinox")
 
 
 def live_and_averages(heading, scope):
@@ -104,45 +104,45 @@ def live_and_averages(heading, scope):
     return trees.pop("last"), trees
 
 
-def test_the_page_is_read():
-    headings = [heading for heading, _, _ in read_blocks()]
-    assert len(headings) == PAGE.count("```python") == 8
-    assert set(LOOPS) < set(headings)
-    assert sum(on for _, on, _ in read_blocks()) == 4
+def test_page_has_all_blocks():
+    blocks = read_blocks()
+    assert len(blocks) == PAGE.count("```python") - 1 == 8
+    assert {*LOOPS, LAYOUTS, JUMP} < {heading for heading, _, _ in blocks}
+    assert sum(continues for _, continues, _ in blocks) == 4
 
 
 @pytest.mark.parametrize("heading", LOOPS)
-def test_each_average_is_the_sum_over_what_the_loop_went_by(run_all, heading):
+def test_averages_are_sums_over_the_weights_of_the_loop(run_all, heading):
     scopes, records = run_all
     iterates = [records[heading][t] for t in range(201)]
     live, trees = live_and_averages(heading, scopes[heading][0])
-    assert_close(live, iterates[-1])  # the loop's weights are those that the averages saw
+    assert_close(live, iterates[-1])
     assert {"f6.25", "f25"} <= set(trees)
     for label, tree in trees.items():
         assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(tree))
         assert_close(tree, sum_by_hand(iterates, label))
 
 
-def test_the_losses_on_the_page(run_all):
+def test_losses_on_the_page(run_all):
     scopes, _ = run_all
     scope = scopes["A plain Optax loop"][0]
-    said = dict(re.findall(r"`([\w.]+)` (1\.\d{3})", PAGE.split("The losses:")[1].split(";")[0]))
-    assert {label: float(x) for label, x in said.items()} == pytest.approx(
+    printed = dict(re.findall(r"`([\w.]+)` (1\.\d{3})", PAGE.split("The losses:")[1].split(";")[0]))
+    assert {label: float(x) for label, x in printed.items()} == pytest.approx(
         {label: float(x) for label, x in scope["losses"].items()}, abs=2e-3
     )
     x, y = scope["make_batch"](1_000, size=10_000)
     assert np.mean((x.sum(axis=1) - y) ** 2) == pytest.approx(0.99, abs=0.005)
-    for tree, loss in ((scope["trees"][label], scope["losses"][label]) for label in said):
+    for tree, loss in ((scope["trees"][label], scope["losses"][label]) for label in printed):
         residual = x.astype(float) @ np.asarray(tree["w"], float) + float(tree["b"]) - y
         assert np.mean(residual**2) == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_what_is_restored_is_what_was_saved(run_all):
+def test_restored_state_equals_saved_state(run_all):
     scope = run_all[0]["A plain Optax loop"][1]
     jax.tree.map(np.testing.assert_array_equal, scope["restored"], scope["state"])
 
 
-def test_nnx_and_equinox_make_models_with_averaged_weights(run_all):
+def test_nnx_and_equinox_models_with_averaged_weights(run_all):
     scopes, _ = run_all
     nnx = scopes["Flax NNX"][0]
     weights = nnx["nnx"].state(nnx["averaged"], nnx["nnx"].Param)
@@ -158,7 +158,7 @@ def test_nnx_and_equinox_make_models_with_averaged_weights(run_all):
     assert equinox["losses"]["f6.25"] < equinox["losses"]["last"]
 
 
-def test_the_schedules_of_the_page(run_all):
+def test_schedules_on_the_page(run_all):
     scope = run_all[0]["Schedules"][0]
     sqrt, constant, cosine, wsd, decay, power = scope["rates"]
     t = np.array([10, 50, 90])
@@ -170,25 +170,25 @@ def test_the_schedules_of_the_page(run_all):
     np.testing.assert_allclose(decay[[90, 95, 100]], sqrt[90] * np.array([1, 1 - 0.5**0.5, 0]))
     assert np.isnan(scope["beyond"])
     with pytest.raises(ValueError, match="ends at update count 100"):
-        scope["given"][2](101)
+        scope["examples"][2](101)
     assert float(scope["used"]) == pytest.approx(sqrt[2], rel=1e-6)
 
 
-def test_the_state_lies_where_its_parameters_do(run_all):
-    scope = run_all[0]["Meshes, accumulation, masks, 16 bits"][0]
+def test_averages_have_the_shardings_of_their_parameters(run_all):
+    scope = run_all[0][LAYOUTS][0]
     for tree in (scope["params"], *averaging.averages(scope["opt_state"]).values()):
         for name, leaf in tree.items():
-            assert leaf.sharding.is_equivalent_to(scope["places"][name], leaf.ndim)
+            assert leaf.sharding.is_equivalent_to(scope["shardings"][name], leaf.ndim)
 
 
-def test_what_was_masked_is_filled_with_the_live_weights(run_all):
-    scope = run_all[0]["Meshes, accumulation, masks, 16 bits"][1]
+def test_masked_leaves_are_filled_with_the_live_weights(run_all):
+    scope = run_all[0][LAYOUTS][1]
     assert isinstance(scope["average"]["b"], optax.MaskedNode)
     jax.tree.map(np.testing.assert_array_equal, scope["filled"], scope["params"])
 
 
-def test_a_jump_to_an_average_is_gone_after_twenty_updates(run_all):
-    curves = run_all[0]["Training on from an average, and why not to"][0]["curves"]
+def test_gain_of_an_average_is_lost_after_twenty_updates(run_all):
+    curves = run_all[0][JUMP][0]["curves"]
     first, last = ({name: float(x) for name, x in curves[k].items()} for k in (0, 20))
     assert (first["jumped"], first["live"]) == pytest.approx((1.003, 1.081), abs=2e-3)
     assert (last["jumped"], last["live"]) == pytest.approx((1.070, 1.075), abs=4e-3)
@@ -196,18 +196,18 @@ def test_a_jump_to_an_average_is_gone_after_twenty_updates(run_all):
 
 
 def train(optimizer, updates):
-    """The weights on the way, and the state at the end, of updates towards a target that moves."""
+    """The weights after every update towards a random target, and the last state."""
     step = jax.jit(lambda grad, state, theta: optimizer.update(grad, state, theta))
     theta = np.zeros(4, np.float32)
-    state, random, way = optimizer.init(theta), np.random.default_rng(0), [theta]
+    state, random, iterates = optimizer.init(theta), np.random.default_rng(0), [theta]
     for _ in range(updates):
         change, state = step(theta - random.normal(size=4).astype(np.float32), state, theta)
         theta = np.asarray(optax.apply_updates(theta, change))
-        way.append(theta)
-    return np.stack(way), state
+        iterates.append(theta)
+    return np.stack(iterates), state
 
 
-def test_inside_multi_steps_real_updates_count_outside_microbatches():
+def test_multi_steps_counts_updates_inside_and_microbatches_outside():
     k, rules = 4, [25.0, averaging.FixedDecay(0.9)]
     sgd, averages = optax.sgd(0.1), averaging.average_params(rules)
     inside = optax.MultiSteps(optax.chain(sgd, averages), k).gradient_transformation()
@@ -230,7 +230,7 @@ def test_inside_multi_steps_real_updates_count_outside_microbatches():
     assert age(ema.kernel(60 * k), outer) < 0.3 * age(ema.kernel(60), inner)
 
 
-def test_a_wsd_branch_goes_on_from_the_state_of_its_trunk():
+def test_wsd_branch_continues_from_the_state_of_its_trunk():
     trunk = schedules.constant(0.1)
     branch = optax.sgd(schedules.Decay(trunk, start=3, horizon=5, floor=0.0))
     _, state = train(optax.sgd(trunk), 4)
