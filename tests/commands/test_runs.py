@@ -114,8 +114,8 @@ def test_all_else_that_lies_there_is_named(run, capsys):
     assert status == 0
     assert "half-written" in line(out, 24)
     assert line(out, 8).endswith("8.damaged set aside as damaged")
-    assert "notes.txt no checkpoint: passed over" in " ".join(out.split())
-    assert "backup no checkpoint: passed over" in " ".join(out.split())
+    assert "notes.txt not a checkpoint: ignored" in " ".join(out.split())
+    assert "backup not a checkpoint: ignored" in " ".join(out.split())
 
 
 def test_torn_records_and_a_damaged_run_file_are_told(run, capsys):
