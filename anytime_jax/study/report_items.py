@@ -5,19 +5,25 @@ of its runs is made from the others, with a note that names them.
 """
 
 import dataclasses
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import is_number
 from anytime_jax.formatting import format_count
-from anytime_jax.study import published, report_figures
+from anytime_jax.study import report_figures
 from anytime_jax.study.report_figures import Series
-from anytime_jax.study.results import COSINE, HORIZON_FREE, LossCurve, Results, describe
+from anytime_jax.study.report_tables import (
+    Table,
+    comparison_table,
+    headers,
+    loss_cells,
+    mean_cell,
+    setting_cells,
+    setting_names,
+)
+from anytime_jax.study.results import COSINE, HORIZON_FREE, Results, describe
 from anytime_jax.study.selection import (
     Gap,
     Selection,
@@ -33,8 +39,6 @@ from anytime_jax.study.selection import (
 )
 
 SELECT_AT = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
-
-Table = Sequence[Sequence[str]]  # rows of cells, the header first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,47 +100,63 @@ def make_items(results: Results, model: str = "") -> tuple[list[ReportItem], lis
 
 
 def _comparison(context: Context) -> Content | None:
-    results, cosines, selections = context.results, context.cosines, context.single
-    if not cosines or not selections:
-        return None
+    results, selections, tuned = context.results, context.single, _tuned_cosines(context)
     single = {k: next(iter(x.values())) for k, x in selections.items() if k in HORIZON_FREE}
     settings = "; ".join(f"{_name(kind)}: {curve.description}" for kind, curve in single.items())
-    series = _series(context, selections)
-    tuned = _tuned_cosines(context)
-    figure = report_figures.draw_comparison(
-        results.clock,
-        series,
-        tuned[max(tuned)] if tuned else None,
-        context.model,
-        results.study.published == context.model,
-    )
-    return Content(
+    caption = (
         "Left: validation loss. Each point of the cosine envelope is the best of the cosines "
         "trained to that budget. A horizon-free curve is a single run, the one whose mean "
         f"difference to the envelope is least ({settings or 'none'}); a point of WSD is the best "
         "branch of any trunk. Right: difference to the envelope; below zero is better than the "
-        f"cosine. {_describe_noise(series)}",
-        _comparison_table(series, context.multiples),
-        figure,
-        [
-            *_notes(results, {COSINE: cosines, **selections}),
-            *_provisional_note(context, list(single)),
-        ],
+        "cosine."
     )
+    partial = []  # single curves that were selected before all their rivals were evaluated
+    for kind in single:
+        common = common_multiples(results.curves(kind), results.label(kind), context.cosines)
+        if common != context.multiples:
+            partial.append(f"{_name(kind)} on {', '.join(headers(common))}")
+    note = f"Provisional, as runs are unfinished: selected {'; '.join(partial)} only."
+    longest = tuned[max(tuned)] if tuned else None
+    return _compare(context, selections, caption, longest, [note] if partial else [])
 
 
 def _best_at_each_budget(context: Context) -> Content | None:
-    results, cosines, selections = context.results, context.cosines, context.best
+    caption = (
+        "As above, with every schedule at the settings that are best at that very budget: these "
+        "are not single runs."
+    )
+    return _compare(context, context.best, caption)
+
+
+def _compare(
+    context: Context,
+    selections: Mapping[str, Selection],
+    caption: str,
+    longest_cosine: Mapping[float, float] | None = None,
+    notes: Sequence[str] = (),
+) -> Content | None:
+    results, cosines, model = context.results, context.cosines, context.model
     if not cosines or not selections:
         return None
-    series = _series(context, selections)
-    same_model = results.study.published == context.model
+    series = [Series(COSINE, LIVE, losses_of(cosines, LIVE), {})]
+    for kind, selection in selections.items():
+        label = results.label(kind)
+        selected = {m: gaps(results, x, label, cosines)[m] for m, x in selection.items()}
+        series.append(Series(kind, label, losses_of(selection, label), selected))
+    seeds = sorted({gap.seeds for each in series for gap in each.gaps.values()})
+    noise = "One seed: the noise of the differences is unknown."
+    if max(seeds) > 1:
+        noise = (
+            f"Differences are means over {' or '.join(map(str, seeds))} seeds of weights and data, "
+            "with their standard error where there is more than one. The first seed selected the "
+            "settings, which favours it a little: the table has rows for the other seeds."
+        )
+    same_model = results.study.published == model
     return Content(
-        "As above, with every schedule at the settings that are best at that very budget: these "
-        f"are not single runs. {_describe_noise(series)}",
-        _comparison_table(series, context.multiples),
-        report_figures.draw_comparison(results.clock, series, None, context.model, same_model),
-        _notes(results, {COSINE: cosines, **selections}),
+        f"{caption} {noise}",
+        comparison_table(series, context.multiples),
+        report_figures.draw_comparison(results.clock, series, longest_cosine, model, same_model),
+        [*_notes(results, {COSINE: cosines, **selections}), *notes],
     )
 
 
@@ -144,12 +164,12 @@ def _cosine_transfer(context: Context) -> Content | None:
     tuned, multiples = _tuned_cosines(context), context.multiples
     if len(tuned) < 2:
         return None
-    rows = [[f"{m:g}x", *_loss_cells(tuned[m], multiples)] for m in sorted(tuned)]
+    rows = [[f"{m:g}x", *loss_cells(tuned[m], multiples)] for m in sorted(tuned)]
     losses = losses_of(context.cosines, LIVE)
     return Content(
         "The envelope joins the best cosine of each horizon; in grey, each of those cosines "
         "evaluated on the way to its own horizon.",
-        [["cosine tuned for", *_headers(multiples)], *rows],
+        [["cosine tuned for", *headers(multiples)], *rows],
         report_figures.draw_cosine_transfer(context.results.clock, losses, tuned),
         _notes(context.results, {COSINE: context.cosines}),
     )
@@ -166,11 +186,11 @@ def _setting_transfer(context: Context) -> Content | None:
                 rows.setdefault(kind, {})[m] = (selection[m].description, later)
     if not rows:
         return None
-    table = [["schedule", "selected at", "settings", *_headers(multiples)]]
+    table = [["schedule", "selected at", "settings", *headers(multiples)]]
     for kind, selected in rows.items():
         for m, (settings, later) in selected.items():
             first = {k: gap.first for k, gap in later.items()}
-            table.append([_name(kind), f"{m:g}x", settings, *_loss_cells(first, multiples, "+")])
+            table.append([_name(kind), f"{m:g}x", settings, *loss_cells(first, multiples, "+")])
     return Content(
         f"Each row selects the settings with the lowest loss of {results.average} at one budget "
         "and shows the difference of the same runs to the cosine envelope at later ones, in nats; "
@@ -195,13 +215,13 @@ def _alpha(context: Context) -> Content | None:
     }
     if len(curves) < 2:
         return None
-    rows = [[f"{alpha:g}", *_loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
+    rows = [[f"{alpha:g}", *loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
     others = describe({k: v for k, v in selected.settings.items() if k != "alpha"})
     losses = losses_of(context.cosines, LIVE)
     return Content(
         f"The inverse square root read out through {label}, every other setting as selected at "
         f"{at:g}x ({others}).",
-        [["alpha", *_headers(multiples)], *rows],
+        [["alpha", *headers(multiples)], *rows],
         report_figures.draw_alphas(results.clock, curves, losses),
         _notes(results, {kind: {at: selected}}),
     )
@@ -255,11 +275,11 @@ def _decay_ends(context: Context) -> Content | None:
     if not changes:
         return None
     multiples = sorted({m for change in changes.values() for m in change})
-    rows = [[name, *_loss_cells(change, multiples, "+")] for name, change in changes.items()]
+    rows = [[name, *loss_cells(change, multiples, "+")] for name, change in changes.items()]
     return Content(
         "Validation loss of the live weights with the second decay minus that with the first, all "
         "else equal; below zero, the second is better. First seed.",
-        [["decay", *_headers(multiples)], *rows],
+        [["decay", *headers(multiples)], *rows],
         report_figures.draw_decay_ends(results.clock, changes),
         _notes(results, {}, [COSINE, "wsd"]),
     )
@@ -270,14 +290,15 @@ def _single_settings(context: Context) -> Content | None:
     selections = {k: x for k, x in context.single.items() if k in HORIZON_FREE}
     if not selections:
         return None
-    names = _setting_names(results, list(selections))
-    header = ["schedule", "read out", "evaluated through", *names, "mean difference", "on the edge"]
-    table = [header]
+    names = setting_names(results, list(selections))
+    table = [
+        ["schedule", "read out", "evaluated through", *names, "mean difference", "on the edge"]
+    ]
     for kind, selection in selections.items():
         label, curve = results.label(kind), next(iter(selection.values()))
-        mean = _mean_cell(differences(curve, label, context.cosines), list(selection))
+        mean = mean_cell(differences(curve, label, context.cosines), list(selection))
         edges = ", ".join(at_grid_edge(results, curve, label, list(selection))) or "no"
-        values = _setting_cells(curve, names)
+        values = setting_cells(curve, names)
         table.append([_name(kind), label, f"{max(selection):g}x", *values, mean, edges])
     return Content(
         "For each horizon-free schedule, the settings whose mean difference to the cosine "
@@ -292,13 +313,13 @@ def _best_settings(context: Context) -> Content | None:
     selections = {COSINE: context.cosines, **context.best}
     if not any(selections.values()):
         return None
-    names = _setting_names(results, list(selections))
+    names = setting_names(results, list(selections))
     table = [["schedule", "budget", "read out", *names, "loss", "on the edge"]]
     for kind, selection in selections.items():
         label = results.label(kind)
         for m, curve in selection.items():
             edges = ", ".join(at_grid_edge(results, curve, label, [m])) or "no"
-            cells = [*_setting_cells(curve, names), f"{curve.of(label)[m]:.4f}", edges]
+            cells = [*setting_cells(curve, names), f"{curve.of(label)[m]:.4f}", edges]
             table.append([_name(kind), f"{m:g}x", label, *cells])
     return Content(
         "The settings with the lowest validation loss at each budget (the paper's tables of "
@@ -310,11 +331,11 @@ def _best_settings(context: Context) -> Content | None:
 
 def _runs(context: Context) -> Content:
     results = context.results
-    table = [["run", "state", "read out", *_headers(results.multiples)]]
+    table = [["run", "state", "read out", *headers(results.multiples)]]
     for run in results.runs:
         label = results.label(run.kind)
         losses = {m: x[label] for m, x in run.losses.items() if label in x}
-        table.append([run.name, run.state, label, *_loss_cells(losses, results.multiples)])
+        table.append([run.name, run.state, label, *loss_cells(losses, results.multiples)])
     finished = sum(run.is_finished for run in results.runs)
     clock = results.clock
     return Content(
@@ -339,17 +360,6 @@ ITEMS: dict[str, tuple[str, Callable[[Context], Content | None]]] = {
 }
 
 
-def _series(context: Context, selections: Mapping[str, Selection]) -> list[Series]:
-    """The envelope, then the series of every kind."""
-    results, cosines = context.results, context.cosines
-    series = [Series(COSINE, LIVE, losses_of(cosines, LIVE), {})]
-    for kind, selection in selections.items():
-        label = results.label(kind)
-        selected = {m: gaps(results, x, label, cosines)[m] for m, x in selection.items()}
-        series.append(Series(kind, label, losses_of(selection, label), selected))
-    return series
-
-
 def _tuned_cosines(context: Context) -> dict[float, dict[float, float]]:
     """Losses of the envelope's cosine of each horizon at all evaluated multiples."""
     tuned = {}
@@ -359,40 +369,6 @@ def _tuned_cosines(context: Context) -> dict[float, dict[float, float]]:
             if same and run.horizon == m:
                 tuned[m] = {at: losses[LIVE] for at, losses in run.losses.items()}
     return tuned
-
-
-def _comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> Table:
-    """Losses, differences to the envelope, and the paper's differences at the same multiples."""
-    rows = [["", *_headers(multiples), "mean"]]
-    for each in series:
-        cells = _loss_cells(each.losses, multiples)
-        rows.append([f"{each.name(math=False)}: loss, first seed", *cells, ""])
-    for each in series[1:]:
-        name = f"{each.name(math=False)}: minus cosine"
-        means = {m: gap.mean for m, gap in each.gaps.items()}
-        cells = [_gap_cell(each.gaps[m]) if m in each.gaps else "" for m in multiples]
-        rows.append([name, *cells, _mean_cell(means, multiples)])
-        others = {m: gap.others for m, gap in each.gaps.items() if not math.isnan(gap.others)}
-        if others:
-            cells = [*_loss_cells(others, multiples, "+"), _mean_cell(others, multiples)]
-            rows.append([f"{name}, seeds that did not choose", *cells])
-    for model in published.losses():
-        for kind, theirs in published.differences(model).items():
-            name = f"the paper, {model}, {_name(kind)}: minus cosine"
-            cells = [*_loss_cells(theirs, multiples, "+"), _mean_cell(theirs, multiples)]
-            rows.append([name, *cells])
-    return rows
-
-
-def _describe_noise(series: Sequence[Series]) -> str:
-    counts = {gap.seeds for each in series for gap in each.gaps.values()}
-    if counts <= {1}:
-        return "One seed: the noise of the differences is unknown."
-    return (
-        f"Differences are means over {' or '.join(map(str, sorted(counts)))} seeds of weights and "
-        "data, with their standard error where there is more than one. The first seed selected the "
-        "settings, which favours it a little: the table has rows for the other seeds."
-    )
 
 
 def _notes(
@@ -410,53 +386,10 @@ def _notes(
                 text = f"{curve.description}: {', '.join(names)}"
                 edges.setdefault((_name(kind), text), []).append(m)
     if edges:
-        each = [f"{name} at {', '.join(_headers(at))} ({x})" for (name, x), at in edges.items()]
+        each = [f"{name} at {', '.join(headers(at))} ({x})" for (name, x), at in edges.items()]
         notes.append(f"At the edge of the grid, which should be widened: {'; '.join(each)}.")
     return notes
 
 
-def _provisional_note(context: Context, kinds: Sequence[str]) -> list[str]:
-    """A note on the single curves that were selected before all their rivals were evaluated."""
-    results, partial = context.results, []
-    for kind in kinds:
-        common = common_multiples(results.curves(kind), results.label(kind), context.cosines)
-        if common != context.multiples:
-            partial.append(f"{_name(kind)} on {', '.join(_headers(common))}")
-    text = f"Provisional, as runs are unfinished: selected {'; '.join(partial)} only."
-    return [text] if partial else []
-
-
 def _name(kind: str) -> str:
     return plotting.schedule_name(kind, math=False)
-
-
-def _headers(multiples: Sequence[float]) -> list[str]:
-    return [f"{m:g}x" for m in multiples]
-
-
-def _loss_cells(
-    losses: Mapping[float, float], multiples: Sequence[float], sign: str = ""
-) -> list[str]:
-    """Losses in nats, or differences with `sign="+"`; empty where there is none."""
-    return [f"{losses[m]:{sign}.4f}" if m in losses else "" for m in multiples]
-
-
-def _gap_cell(gap: Gap) -> str:
-    return f"{gap.mean:+.4f}" + ("" if math.isnan(gap.stderr) else f" ± {gap.stderr:.4f}")
-
-
-def _mean_cell(numbers: Mapping[float, float], multiples: Sequence[float]) -> str:
-    """The mean over the multiples; empty unless each of them has a number."""
-    complete = all(m in numbers for m in multiples)
-    return f"{statistics.fmean(numbers[m] for m in multiples):+.4f}" if complete else ""
-
-
-def _setting_names(results: Results, kinds: Sequence[str]) -> list[str]:
-    """Short names of the settings of some kinds, without those of a decay."""
-    names = [name for x in results.all_curves if x.kind in kinds for name in x.settings]
-    return [x for x in dict.fromkeys(names) if x not in ("floor", "shape")]
-
-
-def _setting_cells(curve: LossCurve, names: Sequence[str]) -> list[str]:
-    values = [curve.settings.get(name, "-") for name in names]
-    return [f"{value:g}" if is_number(value) else str(value) for value in values]
