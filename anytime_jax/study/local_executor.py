@@ -68,7 +68,7 @@ def make_command(study_file: str, name: str, *others: str) -> list[str]:
 
 @dataclasses.dataclass
 class _Process:
-    """A process that trains one run, or a fleet; `logs` has each run's log and its length before."""
+    """A process that trains a run or a fleet; `logs` has each log and its length before."""
 
     tasks: list[Task]
     popen: subprocess.Popen[bytes]
@@ -141,7 +141,7 @@ class LocalExecutor:
             self._print(f"  skipped {len(self._pending)} runs: same configuration error twice")
 
     def _start_next(self) -> bool:
-        """Starts a process for the first run that is ready; False if none is, or no slot is free."""
+        """Starts a process for the first run that is ready; False without one or a free slot."""
         used = {process.slot for process in self._processes}
         free = [i for i in range(len(self._slots)) if i not in used]
         tasks = self._next_fleet() if free else []

@@ -59,11 +59,11 @@ def draw_comparison(
     """Draws losses (left) and differences to the cosine envelope (right) against the budget.
 
     Args:
-      clock: of the study.
+      clock: converts multiples to tokens.
       series: the envelope first.
       longest_cosine: losses on the way of the cosine tuned for the longest horizon.
       model: "150M" or "300M" to draw the paper's published differences too.
-      same_model: whether the study is of that model, so that its losses can be drawn as well.
+      same_model: whether the study is of that model: draws its published losses as well.
 
     Source: Figure 2, the large-batch figure, and their counterparts at optimal hyperparameters.
     """
@@ -122,12 +122,7 @@ def draw_cosine_transfer(
     envelope: Mapping[float, float],
     cosines: Mapping[float, Mapping[float, float]],
 ) -> Figure:
-    """Draws the envelope and each of its cosines on the way to its own horizon.
-
-    Args:
-      clock: of the study.
-      envelope: loss at each horizon of the cosine tuned for it.
-      cosines: losses of the cosine of each horizon at all evaluated multiples.
+    """Draws the envelope and, by horizon, each of its cosines at all evaluated multiples.
 
     Source: Figure 1 of the paper and its counterpart at 300M.
     """
@@ -150,11 +145,9 @@ def draw_cosine_transfer(
 def draw_setting_transfer(
     multiples: Sequence[float], rows: Mapping[str, Mapping[float, tuple[str, Mapping[float, Gap]]]]
 ) -> Figure:
-    """Draws heatmaps: settings selected at one budget, evaluated at later ones.
+    """Draws heatmaps of settings selected at one budget and evaluated at later ones.
 
-    Args:
-      multiples: the columns.
-      rows: by kind of schedule and multiple of selection: the settings and their gaps.
+    `rows` has the settings and their gaps by kind of schedule and multiple of selection.
 
     Source: the hyperparameter-transfer figure of the paper.
     """
@@ -200,12 +193,7 @@ def draw_alphas(
     curves: Mapping[float, Mapping[float, float]],
     envelope: Mapping[float, float],
 ) -> Figure:
-    """Draws the inverse square root at each alpha, all other settings equal.
-
-    Args:
-      clock: of the study.
-      curves: losses by alpha and multiple.
-      envelope: loss of the cosine tuned for each horizon.
+    """Draws the inverse square root by alpha, all other settings equal.
 
     Source: the alpha-sensitivity figure of the paper.
     """
@@ -228,12 +216,7 @@ def draw_alphas(
 
 
 def draw_averages(curves: Sequence[LossCurve], labels: Sequence[str]) -> Figure:
-    """Draws the gain of each average over the live weights, a panel for each curve.
-
-    Args:
-      curves: one for each kind of schedule.
-      labels: weight labels from left to right, the live weights last.
-    """
+    """Draws the gain over the live weights of each weight label, a panel for each curve."""
     figure = Figure(figsize=(2.9 * len(curves) + 0.6, 3.9), layout="constrained")
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     multiples = sorted({m for curve in curves for m in curve.losses})
@@ -256,12 +239,7 @@ def draw_averages(curves: Sequence[LossCurve], labels: Sequence[str]) -> Figure:
 
 
 def draw_decay_ends(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> Figure:
-    """Draws the change of the loss with another decay.
-
-    Args:
-      clock: of the study.
-      changes: by description, which begins with the kind of schedule, and multiple.
-    """
+    """Draws changes of the loss by description, which starts with the kind of schedule."""
     figure = Figure(figsize=(5.4, 3.9), layout="constrained")
     axes = figure.subplots()
     for name, losses in changes.items():

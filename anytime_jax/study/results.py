@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from anytime_jax.averaging import LIVE
+from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.records import read_records
 from anytime_jax.checks import is_number
@@ -92,12 +92,7 @@ class LossCurve:
     def differs_in(self, other: "LossCurve") -> set[str]:
         """Returns the names of the settings that differ."""
         ours, theirs = self.settings, other.settings
-        missing = object()
-        return {
-            name
-            for name in ours.keys() | theirs.keys()
-            if ours.get(name, missing) != theirs.get(name, missing)
-        }
+        return {x for x in ours.keys() | theirs.keys() if ours.get(x) != theirs.get(x)}
 
     @property
     def description(self) -> str:
@@ -169,7 +164,7 @@ class Results:
     def labels(self) -> list[str]:
         """All weight labels: the live weights, then the averages from wide to narrow."""
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
-        return [LIVE, *sorted(labels - {LIVE}, key=_label_order)]
+        return [LIVE, *sorted(labels - {LIVE}, key=label_order)]
 
     def label(self, kind: str) -> str:
         """Returns the weight label through which a kind of schedule is read out."""
@@ -285,7 +280,7 @@ def _check_identity(run: StudyRun, settings: Mapping[str, Any]) -> None:
     """Checks that the run directory holds the run."""
     differences = [
         f"{name} is {value!r}, the study has {settings[name]!r}"
-        for name, value in (_identity(run) or {}).items()
+        for name, value in _identity(run).items()
         if name in settings and settings[name] != value
     ]
     if differences:
@@ -295,9 +290,9 @@ def _check_identity(run: StudyRun, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _identity(run: StudyRun) -> dict[str, Any] | None:
-    """The identity settings that a run saved at its first start; None if it has not started."""
-    return run_directory.read_identity(run.run_dir, "take that run out of the study")
+def _identity(run: StudyRun) -> dict[str, Any]:
+    """The identity settings that a run saved at its first start; empty before it."""
+    return run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
 
 
 def _varying_settings(configs: Sequence[Config]) -> dict[str, set[str]]:
@@ -342,9 +337,3 @@ def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:
 
 def _decay(settings: Mapping[str, Any]) -> list[Any]:
     return [settings.get(name) for name in _DECAY]
-
-
-def _label_order(label: str) -> tuple[str, float]:
-    kind = label.rstrip("0123456789.")
-    number = label.removeprefix(kind)
-    return kind, float(number) if number else 0.0
