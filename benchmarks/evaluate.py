@@ -1,20 +1,18 @@
-"""Time of an evaluation of the live weights and five averages, over that of the live weights.
+"""Evaluation of the live weights and five averages, relative to the live weights alone.
 
     python -m benchmarks.evaluate --data=runs/data/builtin-1024-128
 
-The model is the quickstart's if no other is given, with the dataset's vocabulary. Target: six trees
-take at most 6.2 times as long as one.
+Target: six trees take at most 6.2 times as long as one.
 """
 
+import argparse
 import functools
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from anytime_jax import averaging
-from anytime_jax.commands.command_line import exit_status
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
@@ -23,52 +21,53 @@ from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluator
 from benchmarks import measure, record
 
-TARGET = 6.2  # times
+TARGET = 6.2  # times the seconds of one tree
 
 
 def main(argv: Sequence[str]) -> int:
     parser = measure.make_parser("evaluate", __doc__, rounds=9)
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="a prepared dataset")
+    add("--data", type=Path, required=True, help="a prepared data set")
     add("--model", default="quickstart", help=measure.MODEL_HELP)
     add("--windows", type=int, default=256, help="of the validation split (default 256)")
-    add("--batch-size", type=int, default=64, help="windows evaluated at once (default 64)")
-    options = parser.parse_args(argv)
-    return exit_status(functools.partial(_measure, argv, options), debug=False)
+    add("--batch-size", type=int, default=64, help="windows in a batch (default 64)")
+    return record.run("evaluate", parser, argv, _measure)
 
 
-def _measure(argv: Sequence[str], given: Any) -> int:
-    info = load_dataset(given.data)
-    settings = measure.load_config(given.model, model=measure.fit(info))
-    mesh = sharding.make_mesh(settings.mesh)
-    program = step.make_program(settings, mesh)
+def _measure(options: argparse.Namespace) -> record.Result:
+    info = load_dataset(options.data)
+    config = measure.load_config(options.model, model=measure.dataset_settings(info))
+    mesh = sharding.make_mesh(config.mesh)
+    program = step.make_program(config, mesh)
     windows = Windows(info, "validation", length=info.length, seed=0, repeat=True, shuffle=False)
-    count, size = given.windows, given.batch_size
+    count, size = options.windows, options.batch_size
     evaluator = Evaluator(program.eval_step, windows, info.length, count, size, mesh)
     state = program.init()
-    trees = 1 + len(averaging.averages(state.opt_state))
-    ways: dict[int, Callable[[], object]] = {
+    evaluations: dict[int, Callable[[], object]] = {
         1: lambda: evaluator.losses({averaging.LIVE: state.params}),
-        trees: lambda: evaluator(state),
+        1 + len(averaging.averages(state.opt_state)): lambda: evaluator(state),
     }
-    blocks = {trees: functools.partial(measure.repeat, way) for trees, way in ways.items()}
-    seconds = measure.in_turn(blocks, given.rounds)
-    rows = [_row(trees, seconds, info.length * count) for trees in ways]
+    timers = {
+        trees: functools.partial(measure.seconds_per_call, evaluate)
+        for trees, evaluate in evaluations.items()
+    }
+    seconds = measure.interleave(timers, options.rounds)
+    rows = [make_row(trees, seconds, info.length * count) for trees in evaluations]
     title = f"One pass over {count:,} windows of {info.length}"
-    record.leave("evaluate", argv, title, rows, given.output, {"seconds": seconds})
-    return 0
+    return record.Result(title, rows, {"seconds": seconds})
 
 
-def _row(trees: int, seconds: dict[int, list[float]], tokens: int) -> record.Row:
-    """The ratio is of neighbours in time, the median over the rounds."""
-    ratio = statistics.median(a / b for a, b in zip(seconds[trees], seconds[1], strict=True))
+def make_row(trees: int, seconds: Mapping[int, Sequence[float]], tokens: int) -> record.Row:
+    """Returns a row; its ratio is the median over rounds of neighbours in time."""
+    times, single = seconds[trees], seconds[1]
+    ratio = statistics.median(a / b for a, b in zip(times, single, strict=True))
     return {
         "trees": trees,
-        "seconds": record.middle(seconds[trees]),
-        "fastest": record.rounded(min(seconds[trees])),
-        "tokens_per_s": record.rounded(tokens * trees / statistics.median(seconds[trees])),
-        "times_one_tree": record.rounded(ratio),
-        "times_by_fastest": record.rounded(min(seconds[trees]) / min(seconds[1])),
+        "seconds": record.median(times),
+        "fastest": record.round_digits(min(times)),
+        "tokens_per_s": record.round_digits(tokens * trees / statistics.median(times)),
+        "times_one_tree": record.round_digits(ratio),
+        "times_by_fastest": record.round_digits(min(times) / min(single)),
         "target": TARGET if trees > 1 else 1.0,
         "met": "yes" if trees == 1 or ratio <= TARGET else "no",
     }

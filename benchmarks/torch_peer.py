@@ -1,12 +1,12 @@
-"""The paper's model, AdamW and five averages in PyTorch: what `benchmarks.peers` compares with.
+"""The paper's model, AdamW and averages in PyTorch, the worker of `benchmarks.peers`.
 
-A script for an interpreter that has torch and numpy, and nothing of ours. It reads one JSON object
+A script for an interpreter with torch and numpy, without anytime_jax. It reads one JSON object
 a line and answers each with one:
 
     {"do": "start", "arrays": FILE.npz, ...}  weights by ai2-olmo's names, and "tokens"
-    {"do": "steps", "count": n}               makes n updates; answers seconds and losses
+    {"do": "steps", "count": n}               makes n updates; the answer has seconds and losses
 
-Legend of shape suffixes: B batch, L length, T = L + 1 tokens of a window, D width, H heads, K head
+Shape suffixes: B batch, L length, T = L + 1 tokens of a window, D width, H heads, K head
 size.
 """
 
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 
 def rotate(x_BxHxLxK, cos_LxK, sin_LxK):
-    """Returns queries or keys turned by their position (half rotation), float32."""
+    """Returns queries or keys rotated by their position (half rotation), float32."""
     x1, x2 = x_BxHxLxK.float().chunk(2, dim=-1)
     return x_BxHxLxK * cos_LxK + torch.cat([-x2, x1], dim=-1) * sin_LxK
 
@@ -30,13 +30,12 @@ def rotate(x_BxHxLxK, cos_LxK, sin_LxK):
 class Block(nn.Module):
     """LayerNorm before each sublayer, norms of queries and keys, GELU."""
 
-    def __init__(self, given):
-        """Makes the layers, under ai2-olmo's names."""
+    def __init__(self, settings):
         super().__init__()
-        width, inner = given["width"], given["mlp_width"]
-        self.heads = given["heads"]
+        width, inner = settings["width"], settings["mlp_width"]
+        self.heads = settings["heads"]
         for name in ("attn_norm", "q_norm", "k_norm", "ff_norm"):
-            setattr(self, name, nn.LayerNorm(width, given["norm_epsilon"], bias=False))
+            setattr(self, name, nn.LayerNorm(width, settings["norm_epsilon"], bias=False))
         self.att_proj = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
         self.ff_proj = nn.Linear(width, inner, bias=False)
@@ -59,21 +58,20 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Embedding, blocks, final norm, head."""
 
-    def __init__(self, given):
-        """Makes the layers, under ai2-olmo's names."""
+    def __init__(self, settings):
         super().__init__()
-        rows, width = given["embedding_rows"], given["width"]
+        rows, width = settings["embedding_rows"], settings["width"]
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(rows, width),
-                "blocks": nn.ModuleList(Block(given) for _ in range(given["layers"])),
-                "ln_f": nn.LayerNorm(width, given["norm_epsilon"], bias=False),
+                "blocks": nn.ModuleList(Block(settings) for _ in range(settings["layers"])),
+                "ln_f": nn.LayerNorm(width, settings["norm_epsilon"], bias=False),
                 "ff_out": nn.Linear(width, rows, bias=False),
             }
         )
-        size = width // given["heads"]
-        turns = given["rope_theta"] ** (-torch.arange(0, size, 2).float() / size)
-        angles = torch.arange(given["length"]).float()[:, None] * turns
+        size = width // settings["heads"]
+        frequencies = settings["rope_theta"] ** (-torch.arange(0, size, 2).float() / size)
+        angles = torch.arange(settings["length"]).float()[:, None] * frequencies
         angles = torch.cat([angles, angles], dim=-1)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
@@ -88,14 +86,13 @@ class Decoder(nn.Module):
 
 
 class Run:
-    """A training run: weights, AdamW, averages, and the updates done."""
+    """A training run: weights, AdamW, averages and the number of updates."""
 
-    def __init__(self, given):
-        """Loads the weights and tokens and compiles the loss where that is asked for and works."""
-        self.given, self.done = given, 0
+    def __init__(self, settings):
+        self.settings, self.updates = settings, 0
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        arrays = np.load(given["arrays"])
-        self.model = Decoder(given)
+        arrays = np.load(settings["arrays"])
+        self.model = Decoder(settings)
         self.model.load_state_dict(
             {name: torch.from_numpy(arrays[name]) for name in arrays.files if name != "tokens"}
         )
@@ -105,87 +102,86 @@ class Run:
         self.optimizer = torch.optim.AdamW(
             self.weights,
             lr=0.0,
-            betas=(given["b1"], given["b2"]),
-            eps=given["epsilon"],
+            betas=(settings["b1"], settings["b2"]),
+            eps=settings["epsilon"],
             weight_decay=0.0,
             fused=True,
         )
-        self.averages = [[x.detach().clone() for x in self.weights] for _ in given["averages"]]
-        self.loss, self.how = self.model, "eager"
-        if given["compiled"]:
+        self.averages = [[x.detach().clone() for x in self.weights] for _ in settings["averages"]]
+        self.loss, self.mode = self.model, "eager"
+        if settings["compiled"]:
             self.compile()
 
     def compile(self):
-        """Exchanges the loss for a compiled one, if the compiler can do it here."""
+        """Compiles the loss if torch.compile works here."""
         compiled = torch.compile(self.model)
-        part = self.batches[0][: len(self.batches[0]) // self.given["microbatches"]]
+        part = self.batches[0][: len(self.batches[0]) // self.settings["microbatches"]]
         try:
             with self.precision():
                 compiled(part).backward()
-        except Exception as error:  # the compiler wants a C++ compiler, and more
-            self.how = f"eager: {type(error).__name__}"
+        except Exception as error:  # it needs a C++ compiler, and more
+            self.mode = f"eager: {type(error).__name__}"
         else:
-            self.loss, self.how = compiled, "compiled"
+            self.loss, self.mode = compiled, "compiled"
         self.optimizer.zero_grad()
 
     def precision(self):
-        """Returns the context in which products have operands of 16 bits, if they are to."""
-        low = self.given["dtype"] == "bfloat16"
-        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=low)
+        """Returns the context for bfloat16 products, where the settings want them."""
+        enabled = self.settings["dtype"] == "bfloat16"
+        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled)
 
     def update(self):
-        """Makes one update; returns its loss, still on the device."""
-        given, parts = self.given, self.given["microbatches"]
+        """Makes one update and returns its loss, on the device."""
+        settings, parts = self.settings, self.settings["microbatches"]
         total = 0.0
-        for part in self.batches[self.done % len(self.batches)].chunk(parts):
+        for part in self.batches[self.updates % len(self.batches)].chunk(parts):
             with self.precision():
                 loss = self.loss(part) / parts
             loss.backward()
             total = total + loss.detach()
-        nn.utils.clip_grad_norm_(self.weights, given["clip_norm"])
-        rates = given["rates"]
-        self.optimizer.param_groups[0]["lr"] = rates[min(self.done, len(rates) - 1)]
+        nn.utils.clip_grad_norm_(self.weights, settings["clip_norm"])
+        rates = settings["rates"]
+        self.optimizer.param_groups[0]["lr"] = rates[min(self.updates, len(rates) - 1)]
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.done += 1
+        self.updates += 1
         with torch.no_grad():
-            for f, average in zip(given["averages"], self.averages, strict=True):
-                torch._foreach_lerp_(average, self.weights, 1 - 2 ** (-f / self.done))
+            for f, average in zip(settings["averages"], self.averages, strict=True):
+                torch._foreach_lerp_(average, self.weights, 1 - 2 ** (-f / self.updates))
         return total
 
     def steps(self, count):
-        """Makes updates; returns the seconds of them all and the loss of each."""
-        self.wait()
-        began = time.perf_counter()
+        """Makes updates; returns their seconds in all and the loss of each."""
+        self.synchronize()
+        start = time.perf_counter()
         losses = [self.update() for _ in range(count)]
-        self.wait()
-        seconds = time.perf_counter() - began
+        self.synchronize()
+        seconds = time.perf_counter() - start
         peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
         losses = [float(loss) for loss in losses]
         return {"seconds": seconds, "losses": losses, "peak_bytes": peak}
 
-    def wait(self):
-        """Waits for what the device still has to do."""
+    def synchronize(self):
+        """Waits for the device."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
 
 def main():
-    """Answers line by line until there are no more."""
     run = None
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["do"] == "start":
-            run = Run(asked)
+        message = json.loads(line)
+        if message["do"] == "start":
+            run = Run(message)
             answer = {
                 "torch": torch.__version__,
                 "python": platform.python_version(),
                 "threads": torch.get_num_threads(),
                 "device": run.device,
-                "how": run.how,
+                "mode": run.mode,
             }
         else:
-            answer = run.steps(asked["count"])
+            answer = run.steps(message["count"])
         print(json.dumps(answer), flush=True)
 
 

@@ -1,162 +1,166 @@
-"""How fast an update is: tokens/s, model FLOP/s, the share of what the machine can do, memory.
+"""Speed and memory of an update: tokens/s, model FLOP/s, share of the machine's peak.
 
     python -m benchmarks.train_step
     python -m benchmarks.train_step --model 150m 300m --microbatches 4 8
 
-It is the update of a run (`step.make_program`) on random tokens, with the configuration's averages
-and without. Every variant and the products of `benchmarks.ceiling` take their turn in one process.
-Model FLOPs are those of `mfu` (`flops.flops_per_token`).
+Times the update of a run (`step.make_program`) on random tokens, with the configuration's averages
+and without, in turn with the products of `benchmarks.ceiling`. Model FLOPs are those of `mfu`
+(`flops.flops_per_token`).
 """
 
+import argparse
 import dataclasses
 import functools
 import itertools
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.commands.command_line import exit_status
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.runtime import configure
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
-from benchmarks import measure, record
-from benchmarks.ceiling import make_limits, rate_of_products
+from benchmarks import ceiling, measure, record
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """A compiled update with the state that it moves.
+    """A compiled update and its state.
 
     Attributes:
-      config: the run.
-      work: makes one update; returns its loss.
-      held: bytes of each device for the state and a batch, by the compiler's account.
-      temporary: bytes that the update takes beside them, by the same account.
+      config: the run, or one of several.
+      function: makes one update and returns its loss.
+      state_bytes: bytes on each device of the state and a batch, according to the compiler.
+      temporary_bytes: bytes that the update needs besides.
     """
 
     config: Config
-    work: Callable[[], jax.Array]
-    held: int
-    temporary: int
+    function: Callable[[], jax.Array]
+    state_bytes: int
+    temporary_bytes: int
 
     @property
     def tokens(self) -> int:
-        """In an update."""
+        """Tokens of a run in an update."""
         return self.config.batch_size * self.config.model.length
+
+    def columns(self) -> dict[str, float]:
+        """Table columns of the memory."""
+        return {
+            "state_MB": record.round_digits(self.state_bytes / 1e6),
+            "temporary_MB": record.round_digits(self.temporary_bytes / 1e6),
+        }
 
 
 def make_update(config: Config, mesh: Mesh) -> Update:
-    """Returns the update of a run, compiled, with a first state and a batch on the devices."""
+    """Returns the compiled update of a run, its state and a batch on the devices."""
     program = step.make_program(config, mesh)
-    tokens_BxT = measure.random_tokens(config)[0]
-    batch = sharding.put_batch(mesh, tokens_BxT, config.batch_size)
+    batch = sharding.put_batch(mesh, measure.random_tokens(config)[0], config.batch_size)
     compiled = program.train_step.lower(program.abstract_state, batch).compile()
-    kept = [program.init()]
+    return wrap_update(config, compiled, program.init(), batch)
 
-    def work() -> jax.Array:
-        kept[0], metrics = compiled(kept[0], batch)
+
+def wrap_update(config: Config, compiled: Any, state: Any, batch: jax.Array) -> Update:
+    """Returns an update of a compiled train step."""
+
+    def function() -> jax.Array:
+        nonlocal state
+        state, metrics = compiled(state, batch)
         return metrics["loss"]
 
     memory = compiled.memory_analysis()
-    return Update(config, work, memory.argument_size_in_bytes, memory.temp_size_in_bytes)
+    return Update(config, function, memory.argument_size_in_bytes, memory.temp_size_in_bytes)
 
 
-def make_updates(options: Any) -> dict[str, Update]:
-    """Returns an update for each combination of what the command line asks for, by its name."""
-    made = {}
-    asked = (options.model, options.batch or [None], options.microbatches or [None])
-    for model, batch, parts, path in itertools.product(*asked, options.attention or [None]):
-        changes: dict[str, Any] = {"batch_size": batch, "microbatches": parts}
-        changes = {name: value for name, value in changes.items() if value}
-        changes |= {"model": {"attention": path}} if path else {}
-        for averages in options.averages:
-            without: dict[str, Any] = {"averages": ()} if averages == "off" else {}
-            config = measure.load_config(model, **changes, **without)
-            name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
-            name += f", {path} attention" if path else ""
-            made[f"{name}, {len(config.averages)} averages"] = make_update(
-                config, sharding.make_mesh(config.mesh)
-            )
-    return made
+def make_updates(options: argparse.Namespace) -> dict[str, Update]:
+    """Returns an update for each combination of the options, by name."""
+    updates = {}
+    for model, batch, microbatches, attention, averages in itertools.product(
+        options.model,
+        options.batch or [None],
+        options.microbatches or [None],
+        options.attention or [None],
+        options.averages,
+    ):
+        changes: dict[str, Any] = {"batch_size": batch, "microbatches": microbatches}
+        changes = {setting: value for setting, value in changes.items() if value}
+        if attention:
+            changes["model"] = {"attention": attention}
+        if averages == "off":
+            changes["averages"] = ()
+        config = measure.load_config(model, **changes)
+        name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
+        name += f", {attention} attention" if attention else ""
+        name += f", {len(config.averages)} averages"
+        updates[name] = make_update(config, sharding.make_mesh(config.mesh))
+    return updates
 
 
-def _row(
-    name: str, update: Update, times: Sequence[float], ceiling: float, cost: float | None
-) -> record.Row:
-    tokens = update.tokens / statistics.median(times)
-    rate = tokens * flops_per_token(update.config.model)
-    return {
-        "what": name,
-        **measure.in_ms(times),
-        "tokens_per_s": record.rounded(tokens),
-        "GFLOP_per_s": record.rounded(rate / 1e9),
-        "of_ceiling": record.rounded(rate / ceiling),
-        "averages_cost": None if cost is None else record.rounded(cost),
-        "held_MB": record.rounded(update.held / 1e6),
-        "temporary_MB": record.rounded(update.temporary / 1e6),
-    }
-
-
-def costs_of_averages(middle: dict[str, float]) -> dict[str, float]:
-    """Returns how much longer each update with averages takes than the same without, as a share."""
-    ends = {name.rpartition(", ")[0]: name for name in middle if name.endswith(", 0 averages")}
-    found = {}
-    for name, seconds in middle.items():
-        base = ends.get(name.rpartition(", ")[0])
-        if base and base != name:
-            found[name] = seconds / middle[base] - 1
-    return found
+def averages_cost(medians: Mapping[str, float]) -> dict[str, float]:
+    """Returns the relative extra time of each update with averages over the same without."""
+    costs = {}
+    for name, seconds in medians.items():
+        without = f"{name.rpartition(', ')[0]}, 0 averages"
+        if without in medians and without != name:
+            costs[name] = seconds / medians[without] - 1
+    return costs
 
 
 def main(argv: Sequence[str]) -> int:
     parser = measure.make_parser("train_step", __doc__, steps=8, rounds=7)
-    add, own = parser.add_argument, "the configuration's if not given"
+    add, default = parser.add_argument, "(default: the configuration's)"
     add("--model", nargs="+", default=["quickstart"], help=measure.MODEL_HELP)
-    add("--batch", nargs="+", type=int, help=f"sequences; {own}")
-    add("--microbatches", nargs="+", type=int, help=own)
-    add("--attention", nargs="+", choices=("plain", "xla", "cudnn"), help=own)
+    add("--batch", nargs="+", type=int, help=f"sequences {default}")
+    add("--microbatches", nargs="+", type=int, help=default)
+    add("--attention", nargs="+", choices=("plain", "xla", "cudnn"), help=default)
     add("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
-    options = parser.parse_args(argv)
+    return record.run("train_step", parser, argv, _measure)
 
-    def work() -> int:
-        updates = make_updates(options)
-        limits = make_limits(next(iter(updates.values())).config)
-        limits = {name: limit for name, limit in limits.items() if limit.flops}
-        works = {name: made.work for name, made in {**updates, **limits}.items()}
-        blocks = {
-            name: functools.partial(measure.repeat, one, options.steps)
-            for name, one in works.items()
-        }
-        seconds = measure.in_turn(blocks, options.rounds)
-        middle, ceiling = measure.medians(seconds), rate_of_products(limits, seconds)
-        costs = costs_of_averages({name: middle[name] for name in updates})
-        rows = [
-            _row(name, made, seconds[name], ceiling, costs.get(name))
-            for name, made in updates.items()
-        ]
-        details = {
-            "ceiling_flops_per_s": ceiling,
-            "averages_cost": costs,
-            "held_bytes": {name: made.held for name, made in updates.items()},
-            "temporary_bytes": {name: made.temporary for name, made in updates.items()},
-            "model_flops_per_update": {
-                name: made.tokens * flops_per_token(made.config.model)
-                for name, made in updates.items()
-            },
-            "tokens_per_update": {name: made.tokens for name, made in updates.items()},
-            "medians": middle,
-            "seconds": seconds,
-        }
-        record.leave("train_step", argv, "One update", rows, options.output, details)
-        return 0
 
-    return exit_status(work, debug=False)
+def _measure(options: argparse.Namespace) -> record.Result:
+    updates = make_updates(options)
+    tasks = ceiling.make_tasks(next(iter(updates.values())).config)
+    products = {name: task for name, task in tasks.items() if task.flops}
+    timers = {
+        name: functools.partial(measure.seconds_per_call, timed.function, options.steps)
+        for name, timed in {**updates, **products}.items()
+    }
+    seconds = measure.interleave(timers, options.rounds)
+    medians = measure.medians(seconds)
+    peak = ceiling.peak_rate(products, seconds)
+    costs = averages_cost({name: medians[name] for name in updates})
+    rows = []
+    for name, update in updates.items():
+        tokens_per_s = update.tokens / statistics.median(seconds[name])
+        flops_per_s = tokens_per_s * flops_per_token(update.config.model)
+        cost = costs.get(name)
+        row = {
+            "what": name,
+            **measure.milliseconds(seconds[name]),
+            "tokens_per_s": record.round_digits(tokens_per_s),
+            "GFLOP_per_s": record.round_digits(flops_per_s / 1e9),
+            "of_peak": record.round_digits(flops_per_s / peak),
+            "averages_cost": None if cost is None else record.round_digits(cost),
+            **update.columns(),
+        }
+        rows.append(row)
+    details = {
+        "peak_flops_per_s": peak,
+        "averages_cost": costs,
+        "model_flops_per_update": {
+            name: update.tokens * flops_per_token(update.config.model)
+            for name, update in updates.items()
+        },
+        "tokens_per_update": {name: update.tokens for name, update in updates.items()},
+        "medians": medians,
+        "seconds": seconds,
+    }
+    return record.Result("One update", rows, details)
 
 
 if __name__ == "__main__":

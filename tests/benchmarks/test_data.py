@@ -1,0 +1,43 @@
+"""Benchmark of preparing and reading data."""
+
+import json
+
+import pytest
+from run_command import run_command
+
+from anytime_jax.commands import prepare
+from benchmarks import data
+
+
+def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
+    documents, prepared = tmp_path / "documents.jsonl", tmp_path / "prepared"
+    lines = [json.dumps({"text": f"{i} " + "words to prepare " * 20}) for i in range(300)]
+    documents.write_text("\n".join(lines) + "\n")
+    source = ["--source=json", f"--input={documents}", "--validation-fraction=0.2"]
+    settings = ["--train-vocabulary=300", "--length=8", f"--output={prepared}"]
+    assert run_command(prepare, [*source, *settings]) == 0
+    arguments = [f"--documents={documents}", f"--vocabulary={prepared / 'vocabulary.model'}"]
+    arguments += ["--megabytes=0.5", "--length=8", "--batches", "4", "--seconds=0.01"]
+    assert data.main(arguments) == 0
+    rows = read_record()["rows"]
+    assert [row["what"] for row in rows] == [
+        "preparing: tokenising",
+        "preparing: writing",
+        "preparing: all",
+        "reading: batch, 4 windows",
+        "reading: prefetch_batches, 4 windows",
+    ]
+    tokenising, writing, both = (row["tokens_per_s"] for row in rows[:3])
+    assert 1 / both == pytest.approx(1 / tokenising + 1 / writing, rel=0.05)
+    assert all(row["tokens_per_s"] > 0 for row in rows)
+
+
+def test_targets_are_per_cpu_second_or_per_second():
+    row = data.make_row("x", 3e6, 2.0, 4.0, data.PREPARATION_TARGET)
+    assert (row["tokens_per_s"], row["tokens_per_cpu_s"], row["met"]) == (0.75e6, 1.5e6, "yes")
+    assert data.make_row("x", 3e7, 2.0, 4.0, data.READING_TARGET)["met"] == "no"
+
+
+def test_documents_need_a_vocabulary(tmp_path, capsys):
+    assert data.main([f"--documents={tmp_path}"]) == 2
+    assert "--vocabulary" in capsys.readouterr().err

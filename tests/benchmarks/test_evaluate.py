@@ -1,0 +1,42 @@
+"""Benchmarks of an evaluation and of a save."""
+
+import jax
+import numpy as np
+import small_run
+from small_run import dataset_fixture  # noqa: F401
+
+from benchmarks import checkpoint, evaluate, measure
+
+
+def test_evaluate_times_one_tree_and_all(dataset, read_record):
+    arguments = [f"--data={dataset.path}", "--windows=16", "--batch-size=8", "--rounds=1"]
+    assert evaluate.main(arguments) == 0
+    assert [row["trees"] for row in read_record()["rows"]] == [1, 6]
+
+
+def test_evaluate_compares_neighbours_in_time():
+    seconds = {1: [1.0, 2.0, 4.0], 6: [6.0, 14.0, 20.0]}  # ratios 6, 7, 5
+    row = evaluate.make_row(6, seconds, tokens=100)
+    assert (row["times_one_tree"], row["times_by_fastest"], row["met"]) == (6.0, 6.0, "yes")
+    assert evaluate.make_row(6, {1: [1.0], 6: [6.3]}, tokens=100)["met"] == "no"
+
+
+def test_checkpoint_times_a_save_of_noise(tmp_path, read_record, monkeypatch):
+    states, time_save = [], checkpoint._time_save
+
+    def record_state(manager, state):
+        states.append(state)
+        return time_save(manager, state)
+
+    monkeypatch.setattr(checkpoint, "_time_save", record_state)
+    # A save compiles it anyway.
+    monkeypatch.setattr(checkpoint, "checksums_and_nonfinite", lambda state: None)
+    config = small_run.config("run", model__layers=1, averages=())
+    monkeypatch.setattr(measure, "load_config", lambda name, model: config)
+    arguments = ["--width=16", "--layers=1", "--rounds=1", f"--scratch={tmp_path}"]
+    assert checkpoint.main(arguments) == 0
+    rows = {row["what"]: row["seconds"] for row in read_record()["rows"]}
+    assert rows["on disk"] >= rows["save returns"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+    # Zeros would be compressed away.
+    assert all(leaf.ndim == 0 or np.std(leaf) > 0.5 for leaf in jax.tree.leaves(states[0]))

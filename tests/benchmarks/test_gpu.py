@@ -1,0 +1,87 @@
+"""The command for a GPU: refused without one, and robust to parts that fail."""
+
+import json
+import subprocess
+
+import pytest
+
+from benchmarks import gpu
+
+
+def test_machine_without_gpu_is_rejected(capsys, tmp_path):
+    output = tmp_path / "gpu.json"
+    assert gpu.main([f"--output={output}"]) == 2
+    assert "--smoke" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def part(module, arguments="", seconds=5.0):
+    return gpu.Part(seconds, module, arguments, arguments)
+
+
+def test_failing_parts_are_rows_and_the_rest_runs(monkeypatch, tmp_path, capsys):
+    parts = {
+        "endless": part("timeit", "-n 1000000000 pass", seconds=0.5),
+        "absent": part("no_such_module"),
+        "peers": part("platform", "--torch-python=TORCH"),
+        "good": part("platform"),
+    }
+    monkeypatch.setattr(gpu, "PARTS", parts)
+    monkeypatch.setattr(gpu, "_DEVICE_SECONDS", 0)
+    machine = {"platform": "cpu", "devices": "1 x cpu"}
+    monkeypatch.setattr(gpu, "_describe_machine", lambda: machine)
+    written, write = [], gpu.record.write
+    monkeypatch.setattr(
+        gpu.record, "write", lambda record, path: [written.append(record), write(record, path)]
+    )
+    output = tmp_path / "gpu.json"
+    assert gpu.main(["--smoke", f"--output={output}"]) == 1
+    assert [len(record["rows"]) for record in written] == [1, 2, 3, 4]  # after every part
+    contents = json.loads(output.read_text())
+    measured = {row["part"]: row["measured"] for row in contents["rows"]}
+    assert list(measured) == list(parts)
+    assert measured["endless"].startswith("stopped: ")
+    assert contents["details"]["endless"]["seconds"] < 4
+    assert measured["absent"].endswith("No module named no_such_module")
+    assert measured["peers"] == "skipped: it needs --torch-python"
+    assert measured["good"].endswith(" s")
+    assert "absent: failed: " in capsys.readouterr().out
+
+
+def test_parts_take_nine_minutes_at_most():
+    assert gpu._DEVICE_SECONDS + sum(part.seconds for part in gpu.PARTS.values()) <= 540
+
+
+def test_select_adds_the_data_of_a_part():
+    assert gpu.select(["theory", "startup"]) == ["corpus", "startup", "theory"]
+    assert gpu.select(["ceiling"]) == ["ceiling"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gpu.PARTS)
+def test_options_of_parts_exist(name):
+    """Every option is in the command's help."""
+    part = gpu.PARTS[name]
+    words = part.arguments.split()
+    command = [gpu.sys.executable, "-m", part.module, *words[: words[0].isalpha()], "--help"]
+    text = subprocess.run(
+        command, cwd=gpu.measure.REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    options = [*words, *part.smoke_arguments.split()]
+    for option in {word.partition("=")[0] for word in options if word.startswith("--")}:
+        assert option in text or option.startswith("--config.")
+
+
+def test_error_lines_names_errors_without_directories():
+    output = "Traceback\nValueError: too much\n----\nFor simplicity, frames are hidden.\n"
+    assert gpu.error_lines(output) == "ValueError: too much"
+    assert gpu.error_lines("only this\n") == "only this"
+    assert gpu.error_lines("error: no /home/someone/file\n") == "error: no file"
+
+
+def test_make_rows_shows_chosen_columns(monkeypatch):
+    columns = ("tokens_per_s", "gain", "met")
+    monkeypatch.setattr(gpu, "PARTS", {"a": gpu.Part(1, "x", "", "", columns)})
+    row = {"what": "x", "tokens_per_s": 12_345.6, "gain": None, "met": "no", "y": 1}
+    (shown,) = gpu.make_rows("a", gpu.Outcome(1.0, record={"rows": [row]}))
+    assert shown == {"part": "a", "what": "x", "measured": "12,346 tokens/s, target missed"}
