@@ -131,17 +131,10 @@ PARTS = {
         columns=("seconds", "compiling, first update", "cpu_seconds", "met"),
     ),
     "theory": Part(
-<<<<<<< HEAD
-        seconds=20,
-        module="anytime_jax",
-        full="theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
-        smoke="theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
-=======
         20,
         "anytime_jax",
         "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
         "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
->>>>>>> fc4b755 (Benchmarks: one way to run and record, plain names; records are lines of results.jsonl)
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
     "fleet": Part(  # last, since it can use all the time that is left
