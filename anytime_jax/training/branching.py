@@ -1,8 +1,8 @@
-"""Where a branch leaves its trunk: the checkpoint it begins from, and what may differ after it.
+"""Branches: the trunk's checkpoint that one starts from, and the settings that it may change.
 
-A branch is a run of its own, with its own directory. It inherits the trunk's weights, moments,
-averages, clocks and place in the data; what differs is the shape of the schedule, and the data
-where other data are named. The trunk is read and never written.
+A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
+clocks and position in the data; only the shape of the schedule changes, and the data where
+`branch.data` names others. The trunk is read and never written.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ _SAME_RATE = 1e-6  # relative
 
 @dataclasses.dataclass(frozen=True)
 class Trunk:
-    """The checkpoint that a branch begins from.
+    """The checkpoint that a branch starts from.
 
     Attributes:
       path: directory of the checkpoint.
       step: updates done there.
       digest: of its meta, which has the checksums of all arrays.
-      samples: of the branch's data that were consumed there.
+      samples: windows of the branch's data consumed there; 0 if it reads other data than the trunk.
     """
 
     path: Path
@@ -35,20 +35,16 @@ class Trunk:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a branch writes down about where it comes from."""
+        """What a branch's run file says of its trunk."""
         from_run = str(self.path.parent.parent)
-        about = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
-        return {"from_run": from_run, **about}
+        place = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
+        return {"from_run": from_run, **place}
 
 
 def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
-    """Finds and checks the checkpoint that a run begins from; None for a run of its own.
+    """Finds and checks the checkpoint that a branch starts from; None if a run is no branch.
 
-    A branch that has checkpoints of its own goes on without its trunk.
-
-    Args:
-      config: the run.
-      dataset: the data it reads.
+    A branch that has checkpoints of its own resumes without its trunk.
 
     Raises:
       InputError: if there is no such checkpoint, or the branch would change what it inherits; the
@@ -65,27 +61,26 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             "run, give it another"
         )
     path = from_run / checkpoint_directory.DIRECTORY / str(step)
-    own = (
-        run_directory.read_run_file(run_dir) if checkpoint_directory.saved_steps(run_dir) else None
-    )
-    began = (own or {}).get("branch")
-    if began and not _is_readable(path):
-        return Trunk(path, step, str(began.get("checkpoint")), int(began.get("samples", 0)))
-    about = run_directory.read_run_file(from_run, "choose another trunk")
-    if about is None:
+    if checkpoint_directory.saved_steps(run_dir):
+        own = run_directory.read_run_file(run_dir)
+        saved = own and own.get("branch")
+        if saved and not _is_readable(path):
+            return Trunk(path, step, str(saved.get("checkpoint")), int(saved.get("samples", 0)))
+    run_file = run_directory.read_run_file(from_run, "choose another trunk")
+    if run_file is None:
         raise InputError(
-            f"config.branch.from_run = {config.branch.from_run!r} is no run (it has no "
+            f"config.branch.from_run = {config.branch.from_run!r} is not a run (it has no "
             f"{run_directory.RUN_FILE}): give the directory of the trunk"
         )
-    check_inheritance(config, build_trunk(config, about.get("config")), step)
-    _check_there(config, from_run, step)
+    check_inheritance(config, build_trunk(config, run_file.get("config")), step)
+    _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
     if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
         raise InputError(
-            f"{dataset.path} does not hold the data that the trunk {from_run} was trained on: give "
-            "that as config.data.path, or other data to go on with as config.branch.data"
+            f"config.data.path = {str(dataset.path)!r} has other data than the trunk {from_run} "
+            "was trained on: give that data set, or name this one as config.branch.data"
         )
-    if meta.get("vocabulary", dataset.vocabulary_sha256) != dataset.vocabulary_sha256:
+    if meta["vocabulary"] != dataset.vocabulary_sha256:
         raise InputError(
             f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
             "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
@@ -95,7 +90,7 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
 
 
 def build_trunk(config: Config, source: Any) -> Config:
-    """Returns the configuration of a branch's trunk.
+    """Builds the configuration of a branch's trunk from its run file.
 
     Raises:
       InputError: if this version cannot read it.
@@ -110,12 +105,12 @@ def build_trunk(config: Config, source: Any) -> Config:
 
 
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:
-    """Checks that a branch changes nothing that it inherits, unless asked by name.
+    """Checks that a branch changes no setting that it inherits, but those in `branch.change`.
 
     Args:
       config: the branch.
-      trunk: the configuration of the run that it leaves.
-      step: where it leaves it.
+      trunk: the configuration of its trunk.
+      step: where it leaves the trunk.
 
     Raises:
       InputError: if it does; the message names every such setting.
@@ -127,19 +122,23 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         if theirs.get(name) != ours.get(name) and name not in config.branch.change
     ]
     if differing:
-        told = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
-        free = [name for name in differing if SETTINGS[name].branch == "named"]
+        changes = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
+        allowed = [name for name in differing if SETTINGS[name].branch == "named"]
         advice = "set them back"
-        if free:
-            advice += f", or name what you mean to change: --config.branch.change='{tuple(free)}'"
-        raise InputError(f"config.branch: the trunk is another run ({'; '.join(told)}): {advice}")
+        if allowed:
+            advice += (
+                f", or name what you mean to change: --config.branch.change='{tuple(allowed)}'"
+            )
+        raise InputError(
+            f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
+        )
     before, after = (float(x.learning_rate.evaluate(step)) for x in (trunk, config))
-    named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
-    if abs(after - before) > _SAME_RATE * before and not named:
+    is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
+    if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
             f"config.branch: the learning rate of the trunk is {before:.4g} at "
             f"{config.clock.describe(step)}, that of this branch {after:.4g}: choose a schedule "
-            "that goes on from there, or name the jump: "
+            "that continues from there, or name the jump: "
             "--config.branch.change='(\"schedule.kind\",)'"
         )
 
@@ -149,28 +148,28 @@ def _inherited(config: Config) -> dict[str, Any]:
     return config.select(lambda x: x.identity and x.branch != "free")
 
 
-def _check_there(config: Config, from_run: Path, step: int) -> None:
-    """Checks that the trunk holds a checkpoint of the step."""
+def _check_saved(config: Config, from_run: Path, step: int) -> None:
+    """Checks that the trunk has a checkpoint at the step."""
     saved = checkpoint_directory.saved_steps(from_run)
     if step in saved:
         return
-    wanted = config.clock.describe(step)
+    point = config.clock.describe(step)
     if not saved or step > saved[-1]:
         last = f"its last is that of {config.clock.describe(saved[-1])}" if saved else "it has none"
         raise InputError(
-            f"config.branch: {config.branch.from_run} has no checkpoint at {wanted} yet, {last}: "
+            f"config.branch: {config.branch.from_run} has no checkpoint at {point} yet, {last}: "
             "train the trunk to there, or leave it earlier"
         )
-    held = ", ".join(f"{x:,}" for x in saved[-8:])
+    steps = ", ".join(f"{x:,}" for x in saved[-8:])
     raise InputError(
-        f"config.branch: {config.branch.from_run} has no checkpoint at {wanted}; it has those of "
-        f"steps {'..., ' if len(saved) > 8 else ''}{held}: choose one of them with "
+        f"config.branch: {config.branch.from_run} has no checkpoint at {point}; it has those of "
+        f"steps {'..., ' if len(saved) > 8 else ''}{steps}: choose one of them with "
         "--config.branch.step"
     )
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether a checkpoint is there, and what it says of itself is whole."""
+    """Whether the meta of a checkpoint and the run file of its run are intact."""
     try:
         checkpoint_reader.read_meta(path)
     except RunError:

@@ -1,8 +1,8 @@
-"""Where a run begins that does not begin from random weights: a model from another library's files.
+"""Start from pretrained weights, in another library's files.
 
 Moments are zero, every average starts from these weights, the clocks stand at 0, and the data are
-read from their beginning. The directory is read at the first start; later ones only compare what
-is still there with what the run began from.
+read from their beginning. The weights are read at the first start; later ones only compare the
+directory, if it still exists, with the digest that the run recorded.
 """
 
 import dataclasses
@@ -25,24 +25,20 @@ from anytime_jax.training.step import Program
 
 
 @dataclasses.dataclass(frozen=True)
-class Initial:
-    """A model to begin from.
+class Pretrained:
+    """A model to start from.
 
     Attributes:
-      described: the model, but for its weights; None once the run has checkpoints of its own.
+      description: of the model; None once the run has checkpoints of its own.
       digest: of its files of weights.
     """
 
-    described: ModelDescription | None
+    description: ModelDescription | None
     digest: str
 
 
-def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
-    """Finds and checks the model that a run begins from; None for random weights.
-
-    Args:
-      config: the run.
-      dataset: the data it reads.
+def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
+    """Finds and checks the model that a run starts from; None for random weights.
 
     Raises:
       InputError: if there is none, it is of another shape, or the data were made with another
@@ -51,74 +47,71 @@ def find_initial(config: Config, dataset: DatasetInfo) -> Initial | None:
     if not config.initial_weights:
         return None
     path, run_dir = Path(config.initial_weights), Path(config.run_dir)
-    if checkpoint_directory.saved_steps(run_dir):  # they have been read
-        began = str((run_directory.read_identity(run_dir) or {}).get("initial_weights"))
+    if checkpoint_directory.saved_steps(run_dir):
         try:
-            return Initial(None, model_reader.weights_digest(path))
-        except (InputError, OSError):  # they are gone, and not needed
-            return Initial(None, began)
+            return Pretrained(None, model_reader.weights_digest(path))
+        except (InputError, OSError):  # deleted since the first start, and no longer needed
+            identity = run_directory.read_identity(run_dir) or {}
+            return Pretrained(None, str(identity.get("initial_weights")))
     try:
-        described = model_reader.describe(path)
-        _check_shape(config, described)
-        model_reader.check_params(described, config.model)
-        _check_vocabulary(dataset, described)
-        return Initial(described, model_reader.weights_digest(path))
+        description = model_reader.describe(path)
+        _check_shape(config, description)
+        model_reader.check_params(description, config.model)
+        _check_vocabulary(dataset, description)
+        return Pretrained(description, model_reader.weights_digest(path))
     except InputError as error:
         raise InputError(f"config.initial_weights: {error}") from error
 
 
-def initial_state(initial: Initial, config: Config, program: Program) -> TrainState:
-    """Returns the state at step 0 of a run that starts from pretrained weights.
-
-    Args:
-      initial: what `find_initial` found.
-      config: the run.
-      program: its functions.
+def init_from_pretrained(pretrained: Pretrained, config: Config, program: Program) -> TrainState:
+    """Returns the first state of a run that starts from pretrained weights.
 
     Raises:
-      InputError: if there is nothing to begin from any more.
+      InputError: if the run has been started before and has lost its checkpoints.
     """
-    if initial.described is None:
+    if pretrained.description is None:
         raise InputError(
             f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
         )
-    params = model_reader.read_params(initial.described, config.model)
-    state, placement = program.init(), program.state_shardings
+    params = model_reader.read_params(pretrained.description, config.model)
+    state, shardings = program.init(), program.state_shardings
     for array in jax.tree.leaves((state.params, averaging.averages(state.opt_state))):
         array.delete()  # before others take as much memory again
-    placed = averaging.averages(placement.opt_state)
-    trees = {label: _put(params, places) for label, places in placed.items()}
-    opt_state = averaging.replace_averages(state.opt_state, trees)
-    return state._replace(params=_put(params, placement.params), opt_state=opt_state)
+    shardings_of_averages = averaging.averages(shardings.opt_state)
+    averages = {label: _put(params, tree) for label, tree in shardings_of_averages.items()}
+    opt_state = averaging.replace_averages(state.opt_state, averages)
+    return state._replace(params=_put(params, shardings.params), opt_state=opt_state)
 
 
-def _put(params: Any, places: Any) -> Any:
-    """The arrays on the devices, each process giving its share; no buffer twice."""
+def _put(params: Any, shardings: Any) -> Any:
+    """Copies arrays to the devices, each process its part, into buffers of their own."""
 
-    def put(array: np.ndarray, place: jax.sharding.Sharding) -> jax.Array:
-        return jax.make_array_from_callback(array.shape, place, lambda index: array[index].copy())
+    def put(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+        return jax.make_array_from_callback(
+            array.shape, sharding, lambda index: array[index].copy()
+        )
 
-    return jax.tree.map(put, params, places)
+    return jax.tree.map(put, params, shardings)
 
 
-def _check_shape(config: Config, described: ModelDescription) -> None:
-    for name, theirs in described.shape.items():
+def _check_shape(config: Config, description: ModelDescription) -> None:
+    for name, theirs in description.shape.items():
         ours = getattr(config.model, name)
-        # Rotary positions have no table: shorter sequences are seen in training already.
+        # Rotary positions have no table, so shorter sequences are no other shape.
         if ours != theirs and not (name == "length" and ours < theirs):
             allowed = f"at most {theirs}" if name == "length" else repr(theirs)
             raise InputError(
-                f"{described.directory} is of another shape: config.model.{name} = {ours!r} must "
+                f"{description.directory} is of another shape: config.model.{name} = {ours!r} must "
                 f"be {allowed} (configs/continued.py takes all of them from there)"
             )
 
 
-def _check_vocabulary(dataset: DatasetInfo, described: ModelDescription) -> None:
-    """Checks that the data were made with the vocabulary that lies beside the weights, if any."""
+def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> None:
+    """Checks that the data were made with the vocabulary beside the weights, if there is one."""
     names = (VOCABULARY_NAME, model_reader.TOKENIZER)
-    file = next((x for name in names if (x := described.directory / name).is_file()), None)
+    file = next((x for name in names if (x := description.directory / name).is_file()), None)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"the dataset at {dataset.path} was made with another vocabulary than the model in "
-            f"{described.directory}: prepare the text with --vocabulary={file}"
+            f"{description.directory}: prepare the text with --vocabulary={file}"
         )

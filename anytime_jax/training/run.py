@@ -30,9 +30,14 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models import flops
-from anytime_jax.training import branching, preflight, pretrained
+from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, NoWriters, Writers, check_mirrors
+from anytime_jax.training.pretrained import (
+    Pretrained,
+    find_pretrained,
+    init_from_pretrained,
+)
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics, Program, TrainState
 
@@ -103,10 +108,10 @@ class TrainingRun:
         self.saved_step = processes.broadcast(max(saved_steps(run_dir), default=0))
         with processes.fail_together():
             trunk = branching.find_trunk(config, self._dataset)
-            initial = pretrained.find_initial(config, self._dataset)
+            pretrained = find_pretrained(config, self._dataset)
             identity = config.identity(self._dataset.fingerprint)
             identity |= {"branch.checkpoint": trunk.digest} if trunk else {}
-            identity |= {"initial_weights": initial.digest} if initial else {}
+            identity |= {"initial_weights": pretrained.digest} if pretrained else {}
             run_directory.check_identity(run_dir, identity)
         if trunk:
             self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
@@ -133,7 +138,7 @@ class TrainingRun:
             self.stop_step,
             trunk,
         )
-        state, meta = self._restore_or_init(trunk, initial, fall_back)
+        state, meta = self._restore_or_init(trunk, pretrained, fall_back)
         self._open_records(meta)
         self.missed_evaluation = self.is_evaluation_due() and not self._was_evaluated()
         self._resources.enter_context(self._display)
@@ -168,7 +173,7 @@ class TrainingRun:
     def _restore_or_init(
         self,
         trunk: branching.Trunk | None,
-        initial: pretrained.Initial | None,
+        pretrained: Pretrained | None,
         fall_back: bool,
     ) -> tuple[TrainState, Mapping[str, Any]]:
         """The state to train from, and the meta of the checkpoint that it comes from."""
@@ -191,8 +196,8 @@ class TrainingRun:
             self._set_start_of_averages(restored)
             return restored.state, restored.meta
         self._averages_since = dict.fromkeys(config.averaging_rules, 0)
-        if initial:
-            return pretrained.initial_state(initial, config, self.program), {}
+        if pretrained:
+            return init_from_pretrained(pretrained, config, self.program), {}
         return self.program.init(), {}
 
     def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:

@@ -64,8 +64,8 @@ def begun(given, dataset, run, mesh=None, **changes):
     """The state that a run begins with, and its program."""
     asked = small_run.config(run, dataset.path, initial_weights=str(given), **changes)
     program = small_run.program(asked, mesh or small_run.mesh())
-    found = pretrained.find_initial(asked, dataset)
-    return pretrained.initial_state(found, asked, program), program
+    found = pretrained.find_pretrained(asked, dataset)
+    return pretrained.init_from_pretrained(found, asked, program), program
 
 
 def is_given(tree):
@@ -189,7 +189,7 @@ def test_another_model_in_its_place_is_told(run, given, dataset, tmp_path):
     moved = shutil.copytree(given, tmp_path / "moved")
     asked = small_run.config(mine, dataset.path, initial_weights=str(moved))
     same = json.loads(before)["identity"]["initial_weights"]
-    assert pretrained.find_initial(asked, dataset).digest == same
+    assert pretrained.find_pretrained(asked, dataset).digest == same
     assert (mine / "run.json").read_bytes() == before
 
 
@@ -205,7 +205,7 @@ def test_a_run_that_lost_its_checkpoints_is_told(run, given, dataset, tmp_path):
     asked = small_run.config(tmp_path / "run", dataset.path, initial_weights=str(given))
     program = small_run.program(asked, small_run.mesh())
     with pytest.raises(InputError, match="has lost its checkpoints: choose a new run_dir"):
-        pretrained.initial_state(pretrained.Initial(None, "digest"), asked, program)
+        pretrained.init_from_pretrained(pretrained.Pretrained(None, "digest"), asked, program)
 
 
 # What is refused, before the run's directory is made
