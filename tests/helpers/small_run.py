@@ -1,7 +1,7 @@
-"""A run small enough for a test: text, dataset, configuration, and programs compiled once.
+"""A small run: text, data set, configuration, and programs compiled once.
 
 Test files import the fixtures they use. Each import is a fixture of its own to pytest, so what is
-dear is made once by the cached functions below; what lies on disk is made once for all workers.
+slow is cached by the functions below, and files are made once for all test workers.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ AVERAGES = ("f6.25", "f25")
 
 
 def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: Any) -> ConfigDict:
-    """A configuration file's worth of settings; `eval__every="3 steps"` changes a nested one."""
+    """The settings of a small run; `eval__every="3 steps"` changes a nested one."""
     given = base.get_config()
     given.name = "tiny"
     given.run_dir = str(run_dir)
@@ -76,7 +76,7 @@ def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: A
 def config(
     run_dir: str | pathlib.Path, data: str | pathlib.Path = "data", **changes: Any
 ) -> Config:
-    """The checked configuration of a tiny run."""
+    """The configuration of a small run."""
     return config_lib.build(settings(run_dir, data, **changes).to_dict())
 
 
@@ -109,12 +109,12 @@ def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
 def made_once(
     factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], object]
 ) -> pathlib.Path:
-    """A folder that the first worker to ask for it makes, and all of them share: none changes it.
+    """Returns a folder that one test worker makes and all of them share; none changes it.
 
     Args:
-      factory: pytest's.
+      factory: of pytest.
       name: of the folder.
-      make: is given the folder, which is not there yet.
+      make: makes it, given its path.
     """
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -130,7 +130,7 @@ def made_once(
 
 
 def prepared(folder: pathlib.Path) -> DatasetInfo:
-    """Random words, prepared in a folder."""
+    """Prepares a data set of random words."""
     words = random.Random(0)
     pool = ["".join(words.choices("abcdefghij", k=words.randint(1, 6))) for _ in range(300)]
     documents = [" ".join(words.choices(pool, k=12)) for _ in range(150)]
@@ -143,18 +143,18 @@ def prepared(folder: pathlib.Path) -> DatasetInfo:
 
 @pytest.fixture(scope="session", name="dataset")
 def dataset_fixture(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
-    """A prepared dataset of random words: enough windows for about 4x."""
+    """A data set of random words: enough windows for about 4x."""
     return load_dataset(made_once(tmp_path_factory, "tiny", prepared) / "data")
 
 
 def leaves(tree: Any) -> Mapping[str, Any]:
-    """The arrays of a tree by path, on the host."""
+    """The arrays of a tree on the host, by path."""
     flat = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
     return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
 
 
 def write_config(path, run, data, **changes):
-    """A configuration file of a tiny run."""
+    """Writes a configuration file of a small run."""
     path.write_text(
         f"import sys\nsys.path.insert(0, {str(HELPERS)!r})\nimport small_run\n\n"
         f"def get_config():\n"

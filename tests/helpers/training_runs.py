@@ -1,6 +1,6 @@
-"""Starts of runs small enough for a test, and what they leave on disk.
+"""Starts of small runs, and readers of what they leave on disk.
 
-Test files import the fixtures they use: `_shared_programs` is one that every test of them gets.
+Test files import the fixtures they use; `_shared_programs` is used by every test of such a file.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
 EVAL_NAMES = {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
 
 
-_updates = 0
+# `(tokens, update_averages)` of every update made since the process started.
+updates = []
 
 
-def counting(config, mesh):
-    """`tiny.program`, whose updates are counted."""
+def recording(config, mesh):
+    """`small_run.program` with its updates recorded in `updates`."""
     program = small_run.program(config, mesh)
 
     def train_step(state, tokens, update_averages=True):
-        global _updates
-        _updates += 1
+        updates.append((tokens, update_averages))
         return program.train_step(state, tokens, update_averages)
 
     return dataclasses.replace(program, train_step=train_step)
@@ -43,35 +43,35 @@ def counting(config, mesh):
 @pytest.fixture(autouse=True, name="_shared_programs")
 def shared_programs_fixture(monkeypatch):
     """Runs of one configuration share compiled functions, which keep no state."""
-    monkeypatch.setattr(preflight, "make_program", counting)
+    monkeypatch.setattr(preflight, "make_program", recording)
 
 
 def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, **changes):
-    """One start of a run; its outcome and what it said."""
+    """Starts or resumes a run; returns its outcome and its output."""
     config = small_run.config(run, dataset.path, **changes)
-    said = io.StringIO()
-    display = Display(config.clock, Console(file=said, width=200))
+    output = io.StringIO()
+    display = Display(config.clock, Console(file=output, width=200))
     outcome = trainer.train(
         config, mesh or small_run.mesh(), dataset, display, interrupted, fall_back
     )
-    return outcome, said.getvalue()
+    return outcome, output.getvalue()
 
 
-def after(updates, then=None):
-    """An `interrupted` that is true, or raises, once so many updates of this start are made."""
-    began = _updates
+def after(count, error=None):
+    """Returns an `interrupted` that is true, or raises, after so many updates of this start."""
+    start = len(updates)
 
     def interrupted():
-        due = _updates - began >= updates
-        if due and then is not None:
-            raise then
-        return due
+        is_due = len(updates) - start >= count
+        if is_due and error is not None:
+            raise error
+        return is_due
 
     return interrupted
 
 
 def saved(run, step, config: Config | None = None, mesh=None):
-    """What the checkpoint of a step holds."""
+    """Restores the checkpoint of a step."""
     config = config or small_run.config(run)
     program = small_run.program(config, mesh or small_run.mesh())
     checkpoints = CheckpointManager(run, retention_policy(config))
@@ -81,22 +81,22 @@ def saved(run, step, config: Config | None = None, mesh=None):
 
 
 def bits(run, step):
-    """All that a checkpoint's files hold of its arrays, as TensorStore finds it: no code of ours.
+    """Shapes, types and compressed values of a checkpoint's arrays, by item and name.
 
-    Shapes, types and compressed values by item and name. Ten times as fast as `saved`.
+    Read by TensorStore alone, without code of the project; ten times as fast as `saved`.
     """
-    found = {}
+    arrays = {}
     for item in ARRAY_ITEMS:
         base = f"file://{run}/checkpoints/{step}/{item}/"
         store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
         reads = {name: store.read(name) for name in store.list().result()}
         assert reads
-        found |= {(item, name): read.result().value for name, read in reads.items()}
-    return found
+        arrays |= {(item, name): read.result().value for name, read in reads.items()}
+    return arrays
 
 
 def records(run):
-    """The rows without what depends on the machine and the moment."""
+    """The rows of a run without timings."""
     rows = []
     for row in read_records(run):
         values = {name: x for name, x in row.values.items() if name not in TIMINGS}
@@ -105,7 +105,7 @@ def records(run):
 
 
 def finished(factory, name, dataset, **changes):
-    """A run that nothing broke, made once for all workers: none of them changes it."""
+    """An uninterrupted run, trained once for all test workers, which do not change it."""
 
     def make(run):
         with pytest.MonkeyPatch.context() as patch:
@@ -117,5 +117,5 @@ def finished(factory, name, dataset, **changes):
 
 @pytest.fixture(scope="session", name="whole")
 def whole_fixture(dataset, tmp_path_factory):
-    """A run to 2x, 20 updates, that nothing broke."""
+    """An uninterrupted run to 2x, 20 updates."""
     return finished(tmp_path_factory, "whole", dataset, stop="2x")

@@ -77,7 +77,7 @@ def assert_same(found, wanted):
 # Updates
 
 
-def test_averages_move_at_every_kth_update_as_the_sum_in_float64(on_device):
+def test_average_every_equals_sum_in_float64(on_device):
     states, _ = on_device
     for label, rule in averaging.label_rules(small_run.RULES).items():
         name = "['blocks']['qkv']"
@@ -93,7 +93,7 @@ def test_averages_move_at_every_kth_update_as_the_sum_in_float64(on_device):
 
 
 @pytest.mark.slow
-def test_in_host_memory_they_are_the_same_to_the_bit(on_device, on_host):
+def test_host_memory_gives_the_same_bits(on_device, on_host):
     for wanted, found in zip(on_device[0], on_host[0], strict=True):
         assert_same(found, wanted)
     assert kinds(on_host[1]) == {"pinned_host"}
@@ -103,7 +103,7 @@ def test_in_host_memory_they_are_the_same_to_the_bit(on_device, on_host):
 
 
 @pytest.mark.slow
-def test_on_eight_devices_too():
+def test_host_memory_on_eight_devices():
     mesh = small_run.mesh(8, **AXES)
     wanted, _ = trained("device", mesh, updates=EVERY)
     found, state = trained("host", mesh, updates=EVERY)
@@ -115,7 +115,7 @@ def test_on_eight_devices_too():
 
 
 @pytest.mark.parametrize("memory", [pytest.param("device", marks=pytest.mark.slow), "host"])
-def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilations):
+def test_train_step_reuses_every_buffer(memory, compilations):
     program = program_of(memory)
     state, tokens = program.init(), [jnp.asarray(batch) for batch in TOKENS]
     for update_averages in (False, True):
@@ -131,7 +131,7 @@ def test_two_programs_are_compiled_and_every_buffer_is_reused(memory, compilatio
 
 
 @pytest.mark.slow
-def test_one_program_where_they_move_at_every_update(compilations):
+def test_average_every_update_is_one_program(compilations):
     given = small_run.config("unused", average_every=1, seed=7)
     program = small_run.program(given, small_run.mesh())
     state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]), True)
@@ -143,7 +143,7 @@ def test_one_program_where_they_move_at_every_update(compilations):
 
 @pytest.mark.parametrize("update_averages", [False, True])
 @pytest.mark.parametrize("memory", ["device", "host"])
-def test_what_does_not_move_passes_through_untouched(memory, update_averages):
+def test_averages_pass_through_where_not_updated(memory, update_averages):
     """Of the traced program: what comes out is the very variable that went in."""
     program = program_of(memory)
     state, batch = program.abstract_state, jax.ShapeDtypeStruct(TOKENS[0].shape, jnp.int32)
@@ -174,7 +174,7 @@ class Counting:
 
 
 @pytest.mark.slow
-def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host, monkeypatch):
+def test_evaluation_fetches_one_average_at_a_time(dataset, on_device, on_host, monkeypatch):
     windows = Counting(
         Windows(dataset, "validation", length=small_run.LENGTH, seed=0, repeat=True, shuffle=False)
     )
@@ -199,7 +199,7 @@ def test_an_evaluation_brings_one_average_at_a_time(dataset, on_device, on_host,
 
 
 @pytest.mark.slow
-def test_checksums_bring_one_array_at_a_time(on_device, on_host, monkeypatch):
+def test_checksums_fetch_one_array_at_a_time(on_device, on_host, monkeypatch):
     trees = [averaging.averages(state.opt_state) for state in (on_device[1], on_host[1])]
     wanted = checksums.checksums(trees[0])
     sizes = []
@@ -237,7 +237,7 @@ def saved(folder, state):
         pytest.param("device", "host", marks=pytest.mark.slow),
     ],
 )
-def test_a_checkpoint_is_restored_in_either_memory(before, after, on_device, on_host, tmp_path):
+def test_checkpoint_restores_to_either_memory(before, after, on_device, on_host, tmp_path):
     states, state = on_host if before == "host" else on_device
     checkpoints = saved(tmp_path, state)
     restored = checkpoints.restore(UPDATES, program_of(after).abstract_state).state
@@ -249,7 +249,7 @@ def test_a_checkpoint_is_restored_in_either_memory(before, after, on_device, on_
 
 
 @pytest.mark.slow
-def test_a_save_holds_what_was_there_though_the_buffers_are_reused(on_host, tmp_path):
+def test_save_is_not_changed_by_later_updates(on_host, tmp_path):
     program, (states, _) = program_of("host"), on_host
     state = jax.device_put(tiny_state(states[-1], program), program.state_shardings)
     checkpoints = saved(tmp_path, state)
@@ -266,7 +266,7 @@ def tiny_state(leaves, program):
     return jax.tree.unflatten(structure, [np.array(leaf) for leaf in leaves.values()])
 
 
-def test_a_new_average_begins_in_host_memory(on_device, tmp_path):
+def test_added_average_starts_in_host_memory(on_device, tmp_path):
     states, state = on_device
     checkpoints = saved(tmp_path, state)
     given = small_run.config("unused", average_memory="host", averages=(6.25, 50.0))
@@ -285,7 +285,7 @@ def test_a_new_average_begins_in_host_memory(on_device, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["device", "host"])
-def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp_path, monkeypatch):
+def test_stopped_and_resumed_run_equals_unbroken_one(memory, dataset, tmp_path, monkeypatch):
     """Stops, evaluations and saves lie where they like beside the averages' moves."""
     told, inside = [], preflight.make_program
 
@@ -313,7 +313,7 @@ def test_a_run_stopped_and_gone_on_with_is_the_unbroken_one(memory, dataset, tmp
 # What the machine lacks
 
 
-def test_a_platform_without_host_memory_is_refused_in_one_line(monkeypatch):
+def test_rejects_platform_without_host_memory(monkeypatch):
     given = small_run.config("unused", average_memory="host")
     startup.make_mesh(given)
     bare = types.SimpleNamespace(
@@ -329,7 +329,7 @@ def test_a_platform_without_host_memory_is_refused_in_one_line(monkeypatch):
         schema.check_layout(given, 1, 1, 1, "cpu", host_memory=False)
 
 
-def test_averages_in_host_memory_need_none_of_a_device(tmp_path, monkeypatch):
+def test_averages_in_host_memory_take_no_device_memory(tmp_path, monkeypatch):
     alone = types.SimpleNamespace(platform="gpu")
     shape = {"data": 1, "fsdp": 1, "tensor": 1}
     gpu = types.SimpleNamespace(devices=np.array([alone]), shape=shape)

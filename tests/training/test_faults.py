@@ -67,9 +67,7 @@ def check_last_good(run, step):
         assert bool(jnp.isfinite(leaf).all())
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(
-    whole, dataset, tmp_path, monkeypatch
-):
+def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         broken_at(patch, {7})
         message = (
@@ -86,9 +84,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(
     assert records(tmp_path) == records(whole)
 
 
-def test_bad_updates_are_passed_over_and_counted_where_that_was_asked_for(
-    dataset, tmp_path, monkeypatch
-):
+def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
     broken_at(monkeypatch, {7, 12, 13})
     changes = {"guard__skip": "nonfinite", "guard__limit": 2, "stop": "2x"}
     changes["checkpoint__every"] = "100 steps"
@@ -115,7 +111,7 @@ def test_bad_updates_are_passed_over_and_counted_where_that_was_asked_for(
     assert [row for row in trained[0] if row[1]] == [row for row in trained[1] if row[1]]
 
 
-def test_too_many_bad_updates_in_a_row_end_the_run(dataset, tmp_path, monkeypatch):
+def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch):
     broken_at(monkeypatch, {6, 7, 8})
     with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* of step 4"):
         start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
@@ -123,9 +119,7 @@ def test_too_many_bad_updates_in_a_row_end_the_run(dataset, tmp_path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skip", ["spikes", "nonfinite"])
-def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
-    dataset, tmp_path, monkeypatch, skip
-):
+def test_spike_is_reported_and_skipped_if_configured(dataset, tmp_path, monkeypatch, skip):
     monkeypatch.setattr(guard, "LOSS_WINDOW", 4)
     broken_at(monkeypatch, {12}, what=3.0)
     changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
@@ -138,7 +132,7 @@ def test_a_spike_is_reported_and_passed_over_where_that_was_asked_for(
     assert ("train/loss" in rows[12]) == (skip == "nonfinite")
 
 
-def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypatch):
+def test_nonfinite_weights_are_never_saved(dataset, tmp_path, monkeypatch):
     def make(config, mesh):
         program = small_run.program(config, mesh)
 
@@ -158,7 +152,7 @@ def test_weights_that_are_not_finite_are_never_saved(dataset, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_an_absurd_rate_ends_in_one_line_and_finite_checkpoints(dataset, tmp_path):
+def test_diverging_run_ends_with_finite_checkpoints(dataset, tmp_path):
     with pytest.raises(RunError, match="a lower peak rate"):
         start(tmp_path, dataset, stop="2x", schedule__peak=1e30)
     config = small_run.config(tmp_path, schedule__peak=1e30)
@@ -167,7 +161,7 @@ def test_an_absurd_rate_ends_in_one_line_and_finite_checkpoints(dataset, tmp_pat
             assert bool(jnp.isfinite(leaf).all())
 
 
-def test_a_disk_too_full_for_the_records_is_said_in_one_line(dataset, tmp_path, monkeypatch):
+def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device", "0000.jsonl")
 
@@ -176,7 +170,7 @@ def test_a_disk_too_full_for_the_records_is_said_in_one_line(dataset, tmp_path, 
         start(tmp_path, dataset, stop="2x")
 
 
-def test_a_state_too_large_for_the_devices_or_the_disk_is_refused(dataset, tmp_path, monkeypatch):
+def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(preflight, "free_bytes", lambda path: 100_000)
@@ -197,7 +191,7 @@ def damage(run, step):
     file.write_text(json.dumps({**meta, "digest": json_digest(meta)}))
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_newest_good_one_named(dataset, tmp_path):
+def test_damaged_checkpoint_ends_start_and_names_newest_good_one(dataset, tmp_path):
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
     before = sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
@@ -207,7 +201,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_good_one_named(dataset, 
     assert sorted(p for p in tmp_path.rglob("*") if "records" not in p.parts) == before
 
 
-def test_with_the_flag_it_falls_back_to_the_newest_good_one(whole, dataset, tmp_path):
+def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
     (tmp_path / "checkpoints" / "12").mkdir()
@@ -229,7 +223,7 @@ def test_with_the_flag_it_falls_back_to_the_newest_good_one(whole, dataset, tmp_
 
 
 @pytest.mark.slow
-def test_with_the_flag_and_no_good_checkpoint_it_begins_again(whole, dataset, tmp_path):
+def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="4 steps")
     damage(tmp_path, 4)
     with pytest.raises(RunError, match="There is no good one"):
@@ -239,7 +233,7 @@ def test_with_the_flag_and_no_good_checkpoint_it_begins_again(whole, dataset, tm
     assert records(tmp_path) == records(whole)
 
 
-def test_an_evaluation_cut_short_is_made_up_for(whole, dataset, tmp_path):
+def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
     """By a kill, or by a signal while it ran: at a point of the run, and at its end."""
     asked = []
 

@@ -88,7 +88,7 @@ def whole_fixture(dataset, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
+def test_fleet_equals_its_runs_trained_alone(name, alone, whole, dataset):
     folder, members, ended = whole
     place = list(RUNS).index(name)
     goal = int(RUNS[name]["stop"].split()[0])
@@ -110,7 +110,7 @@ def test_every_run_is_as_if_it_were_alone(name, alone, whole, dataset):
     assert "validation" in members[place][1].console.file.getvalue()
 
 
-def test_the_runs_are_not_one(whole):
+def test_runs_of_fleet_differ(whole):
     """Or all that is compared above would show nothing."""
     folder, members, _ = whole
     abstract = make_program(members[0][0], small_run.mesh()).abstract_state
@@ -127,7 +127,7 @@ def test_the_runs_are_not_one(whole):
 
 
 @pytest.mark.slow
-def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
+def test_interrupted_fleet_resumes(dataset, tmp_path, alone):
     """By some of its runs, at different steps, beside one that is finished."""
     first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
     calls = iter(range(100))
@@ -143,7 +143,7 @@ def test_a_fleet_is_taken_up_where_it_was_left(dataset, tmp_path, alone):
     assert train(later, dataset) == ended
 
 
-def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
+def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
     """One by a rate that overflows float32 at once; one that cannot be begun."""
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("")
@@ -158,7 +158,7 @@ def test_a_run_that_breaks_leaves_the_others_alone(dataset, tmp_path, alone):
     check_alike(tmp_path / "plain", alone / "plain")
 
 
-def test_numbers_that_differ_are_data():
+def test_differing_hyperparameters_become_data():
     """One number for each run where they differ; where they agree, a constant as for one alone."""
     assert fleet._as_data([0.9, 0.9]) == 0.9
     found = fleet._as_data([0.9, 0.95])

@@ -1,4 +1,4 @@
-"""Runs that begin from another model's weights: what they begin with, and what they refuse."""
+"""Runs that start from pretrained weights: their first state, later starts, and rejections."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ SPLIT = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
 def weights(seed=5):
-    """A weight tree that no run of these tests would draw."""
+    """Weights that no initialization of these tests gives."""
     shapes = decoder.param_shapes(small_run.config("unused").model)
     random = np.random.RandomState(seed)
     return jax.tree.map(
@@ -37,8 +37,8 @@ def weights(seed=5):
     )
 
 
-def lay(folder, seed=5):
-    """A directory with a model in it."""
+def write_model(folder, seed=5):
+    """Writes a model."""
     folder.mkdir(parents=True)
     shape, params = small_run.config("unused").model, weights(seed)
     model_writer.write_model(folder, FORMATS["olmo"], shape, params, 1, "float32")
@@ -47,12 +47,12 @@ def lay(folder, seed=5):
 
 @pytest.fixture(scope="module", name="given")
 def given_fixture(tmp_path_factory):
-    return lay(tmp_path_factory.mktemp("initial") / "model")
+    return write_model(tmp_path_factory.mktemp("initial") / "model")
 
 
 @pytest.fixture(scope="module", name="run")
 def run_fixture(given, dataset, tmp_path_factory):
-    """10 updates from the given weights; a run that no test changes."""
+    """10 updates from those weights; no test changes this run."""
     run = tmp_path_factory.mktemp("initial") / "run"
     outcome, said = start(run, dataset, initial_weights=str(given), log__every="1 steps")
     assert outcome == Outcome(10, "stop")
@@ -60,33 +60,33 @@ def run_fixture(given, dataset, tmp_path_factory):
     return run
 
 
-def begun(given, dataset, run, mesh=None, **changes):
-    """The state that a run begins with, and its program."""
+def first_state(given, dataset, run, mesh=None, **changes):
+    """The first state of a run, and its program."""
     asked = small_run.config(run, dataset.path, initial_weights=str(given), **changes)
     program = small_run.program(asked, mesh or small_run.mesh())
     found = pretrained.find_pretrained(asked, dataset)
     return pretrained.init_from_pretrained(found, asked, program), program
 
 
-def is_given(tree):
-    """Whether a tree holds the given weights, bit by bit."""
+def is_pretrained(tree):
+    """Whether a tree is equal to the pretrained weights, bit by bit."""
     found, expected = small_run.leaves(tree), small_run.leaves(weights())
     assert found.keys() == expected.keys()
     return all(found[name].tobytes() == expected[name].tobytes() for name in found)
 
 
-# What it begins with
+# First state and updates
 
 
 @pytest.mark.parametrize("axes", [None, pytest.param(FSDP, marks=pytest.mark.slow), SPLIT])
-def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, dataset, tmp_path):
+def test_first_state_has_pretrained_weights_and_zero_moments(axes, given, dataset, tmp_path):
     mesh = small_run.mesh(8 if axes is SPLIT else 2, **axes) if axes else small_run.mesh()
-    state, program = begun(given, dataset, tmp_path / "run", mesh)
+    state, program = first_state(given, dataset, tmp_path / "run", mesh)
     assert int(state.step) == 0
-    assert is_given(state.params)
+    assert is_pretrained(state.params)
     averages = averaging.averages(state.opt_state)
     assert sorted(averages) == sorted(small_run.AVERAGES)
-    assert all(is_given(tree) for tree in averages.values())
+    assert all(is_pretrained(tree) for tree in averages.values())
     fresh = program.init()
     without = averaging.replace_averages(state.opt_state, {})
     expected = averaging.replace_averages(fresh.opt_state, {})
@@ -101,16 +101,16 @@ def test_weights_and_averages_are_those_and_moments_are_zero(axes, given, datase
 
 
 @pytest.mark.slow
-def test_averages_in_host_memory_too(given, dataset, tmp_path):
-    state, program = begun(given, dataset, tmp_path / "run", average_memory="host")
+def test_averages_start_in_host_memory(given, dataset, tmp_path):
+    state, program = first_state(given, dataset, tmp_path / "run", average_memory="host")
     averages = averaging.averages(state.opt_state)
     kinds = {x.sharding.memory_kind for x in jax.tree.leaves(averages)}
     expected = averaging.averages(program.init().opt_state)
     assert kinds == {x.sharding.memory_kind for x in jax.tree.leaves(expected)}
-    assert all(is_given(tree) for tree in averages.values())
+    assert all(is_pretrained(tree) for tree in averages.values())
 
 
-def test_its_first_updates_are_those_of_a_state_set_by_hand(run, dataset):
+def test_first_updates_equal_those_of_state_set_by_hand(run, dataset):
     asked = small_run.config(run, dataset.path)
     program = small_run.program(asked, small_run.mesh())
     state = program.init()
@@ -130,7 +130,7 @@ def test_its_first_updates_are_those_of_a_state_set_by_hand(run, dataset):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axes", [FSDP, SPLIT])
-def test_runs_on_other_meshes_are_alike(axes, given, run, dataset, tmp_path):
+def test_run_on_another_mesh(axes, given, run, dataset, tmp_path):
     mesh = small_run.mesh(8 if axes is SPLIT else 2, **axes)
     start(tmp_path / "run", dataset, mesh=mesh, initial_weights=str(given), log__every="1 steps")
     for ours, theirs in zip(records(tmp_path / "run"), records(run), strict=True):
@@ -138,7 +138,7 @@ def test_runs_on_other_meshes_are_alike(axes, given, run, dataset, tmp_path):
         assert ours[2] == pytest.approx(theirs[2], rel=1e-4, abs=1e-6)
 
 
-def test_what_was_exported_can_be_gone_on_with(run, given, dataset, tmp_path):
+def test_starts_from_exported_weights(run, given, dataset, tmp_path):
     """By the run's own weights, down to the checksums of what it saves."""
     identity = json.loads((run / "run.json").read_text())["identity"]
     assert identity["initial_weights"] == model_reader.weights_digest(given)
@@ -150,14 +150,14 @@ def test_what_was_exported_can_be_gone_on_with(run, given, dataset, tmp_path):
         folder, FORMATS["olmo"], small_run.config(run).model, params, 1, "float32"
     )
     shutil.copy(dataset.vocabulary_path, folder / "vocabulary.model")
-    state, _ = begun(folder, dataset, tmp_path / "run")
+    state, _ = first_state(folder, dataset, tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), params)
 
 
-# Starts that follow
+# Later starts
 
 
-def test_it_goes_on_when_the_directory_is_gone(run, given, dataset, tmp_path):
+def test_resumes_when_the_model_is_gone(run, given, dataset, tmp_path):
     copied = shutil.copytree(given, tmp_path / "model")
     changes = {"initial_weights": str(copied), "log__every": "1 steps"}
     start(tmp_path / "run", dataset, after(6), **changes)
@@ -169,7 +169,7 @@ def test_it_goes_on_when_the_directory_is_gone(run, given, dataset, tmp_path):
     assert bits(tmp_path / "run", 10) == bits(run, 10)
 
 
-def test_one_without_a_checkpoint_begins_again(run, given, dataset, tmp_path):
+def test_run_without_checkpoint_starts_again(run, given, dataset, tmp_path):
     changes = {"initial_weights": str(given), "log__every": "1 steps"}
     with pytest.raises(ZeroDivisionError):
         start(tmp_path / "run", dataset, after(1, ZeroDivisionError()), **changes)
@@ -178,10 +178,10 @@ def test_one_without_a_checkpoint_begins_again(run, given, dataset, tmp_path):
     assert bits(tmp_path / "run", 10) == bits(run, 10)
 
 
-def test_another_model_in_its_place_is_told(run, given, dataset, tmp_path):
+def test_rejects_another_model_on_resume(run, given, dataset, tmp_path):
     mine = shutil.copytree(run, tmp_path / "run")
     before = (mine / "run.json").read_bytes()
-    other = lay(tmp_path / "other", seed=6)
+    other = write_model(tmp_path / "other", seed=6)
     with pytest.raises(InputError, match=r"with other settings .initial_weights was"):
         start(mine, dataset, initial_weights=str(other), stop="2x")
     with pytest.raises(InputError, match=r"initial_weights was .*, is 'not set'"):
@@ -193,7 +193,7 @@ def test_another_model_in_its_place_is_told(run, given, dataset, tmp_path):
     assert (mine / "run.json").read_bytes() == before
 
 
-def test_a_run_from_random_weights_takes_no_others(given, dataset, tmp_path):
+def test_rejects_pretrained_weights_for_started_run(given, dataset, tmp_path):
     start(tmp_path / "run", dataset, after(1))
     with pytest.raises(InputError, match="initial_weights was 'not set', is "):
         start(tmp_path / "run", dataset, initial_weights=str(given))
@@ -201,17 +201,17 @@ def test_a_run_from_random_weights_takes_no_others(given, dataset, tmp_path):
         start(tmp_path / "run", dataset, initial_weights=str(tmp_path / "gone"))
 
 
-def test_a_run_that_lost_its_checkpoints_is_told(run, given, dataset, tmp_path):
+def test_rejects_run_that_lost_its_checkpoints(run, given, dataset, tmp_path):
     asked = small_run.config(tmp_path / "run", dataset.path, initial_weights=str(given))
     program = small_run.program(asked, small_run.mesh())
-    with pytest.raises(InputError, match="has lost its checkpoints: choose a new run_dir"):
+    with pytest.raises(InputError, match=r"config\.run_dir"):
         pretrained.init_from_pretrained(pretrained.Pretrained(None, "digest"), asked, program)
 
 
-# What is refused, before the run's directory is made
+# Rejected before the run's directory is made
 
 
-def refused(given, dataset, tmp_path, message, **changes):
+def check_rejected(given, dataset, tmp_path, message, **changes):
     with pytest.raises(InputError, match=message) as told:
         start(tmp_path / "run", dataset, initial_weights=str(given), **changes)
     assert str(told.value).startswith("config.initial_weights: ")
@@ -232,53 +232,53 @@ def refused(given, dataset, tmp_path, message, **changes):
         ("architecture", "olmo2", "'olmo'"),
     ],
 )
-def test_another_shape_is_told_by_its_name(name, value, theirs, given, dataset, tmp_path):
+def test_rejects_another_shape(name, value, theirs, given, dataset, tmp_path):
     message = rf"config\.model\.{name} = {value!r} must be {theirs} \(configs/continued.py"
-    refused(given, dataset, tmp_path, message, **{f"model__{name}": value})
+    check_rejected(given, dataset, tmp_path, message, **{f"model__{name}": value})
 
 
-def test_sequences_may_be_shorter_and_not_longer(given, dataset, tmp_path):
+def test_sequences_may_be_shorter_but_not_longer(given, dataset, tmp_path):
     mine = shutil.copytree(given, tmp_path / "model")
     said = json.loads((mine / "config.json").read_text())
     (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 64}))
-    state, _ = begun(mine, dataset, tmp_path / "run")
-    assert is_given(state.params)
+    state, _ = first_state(mine, dataset, tmp_path / "run")
+    assert is_pretrained(state.params)
     (mine / "config.json").write_text(json.dumps({**said, "max_sequence_length": 4}))
-    refused(mine, dataset, tmp_path, r"config\.model\.length = 8 must be at most 4")
+    check_rejected(mine, dataset, tmp_path, r"config\.model\.length = 8 must be at most 4")
 
 
-def test_broken_weights_leave_no_run_behind(given, dataset, tmp_path):
+def test_damaged_weights_leave_no_run_behind(given, dataset, tmp_path):
     """So that a whole copy can take their place."""
     mine = shutil.copytree(given, tmp_path / "model")
     file = mine / WEIGHTS
     whole = file.read_bytes()
     file.write_bytes(whole[:-4])
-    refused(mine, dataset, tmp_path, "cannot be read")
+    check_rejected(mine, dataset, tmp_path, "cannot be read")
     file.write_bytes(whole.replace(b"transformer.ln_f.weight", b"transformer.ln_g.weight"))
-    refused(mine, dataset, tmp_path, "lacks the tensor transformer.ln_f.weight")
+    check_rejected(mine, dataset, tmp_path, "transformer.ln_f.weight")
     file.unlink()
-    refused(mine, dataset, tmp_path, f"has no {WEIGHTS}")
-    refused(tmp_path / "nowhere", dataset, tmp_path, "is no directory")
+    check_rejected(mine, dataset, tmp_path, f"has no {WEIGHTS}")
+    check_rejected(tmp_path / "nowhere", dataset, tmp_path, "nowhere")
 
 
-def test_data_of_another_vocabulary_are_told(given, dataset, tmp_path):
+def test_rejects_data_of_another_vocabulary(given, dataset, tmp_path):
     mine = shutil.copytree(given, tmp_path / "model")
     shutil.copy(dataset.vocabulary_path, mine / "vocabulary.model")
-    assert begun(mine, dataset, tmp_path / "run")
+    assert first_state(mine, dataset, tmp_path / "run")
     words = (f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "klmnopqr")
     train_vocabulary(words, 290, mine / "vocabulary.model")
     message = "was made with another vocabulary than the model in .*--vocabulary=.*vocabulary.model"
-    refused(mine, dataset, tmp_path, message)
+    check_rejected(mine, dataset, tmp_path, message)
 
 
-def test_a_branch_begins_from_its_trunk_only(given, run):
+def test_rejects_branch_with_pretrained_weights(given, run):
     with pytest.raises(InputError, match=r"initial_weights = .* and branch\.from_run = .* exclude"):
         small_run.config(
             "unused", initial_weights=str(given), branch__from_run=str(run), branch__multiple=1.0
         )
 
 
-def test_a_branch_may_leave_such_a_run(run, given, dataset, tmp_path):
+def test_branch_of_run_with_pretrained_weights(run, given, dataset, tmp_path):
     """Its trunk's own, as of any other run; the directory is not asked for."""
     changes = {"branch__from_run": str(run), "branch__step": 10, "stop": "1.5x"}
     outcome, _ = start(tmp_path / "branch", dataset, log__every="1 steps", **changes)
@@ -291,7 +291,7 @@ def test_a_branch_may_leave_such_a_run(run, given, dataset, tmp_path):
 # configs/continued.py
 
 
-def test_the_configuration_takes_its_shape_from_the_directory(given, dataset):
+def test_continued_config_takes_shape_of_model(given, dataset):
     made = continued.get_config(str(given))
     built = schema.build(made.to_dict())
     assert built.initial_weights == str(given)
@@ -300,14 +300,14 @@ def test_the_configuration_takes_its_shape_from_the_directory(given, dataset):
         assert getattr(built.model, name) == getattr(theirs, name)
 
 
-def test_the_configuration_asks_for_a_model():
-    with pytest.raises(InputError, match=r"which model\? Give --config=configs/continued.py:DIR"):
+def test_continued_config_requires_model():
+    with pytest.raises(InputError, match=r"--config=configs/continued\.py"):
         continued.get_config()
-    with pytest.raises(InputError, match="nowhere is no directory: give that of a model"):
+    with pytest.raises(InputError, match="nowhere"):
         continued.get_config("nowhere")
 
 
-def test_a_vocabulary_smaller_than_its_rows(given, tmp_path):
+def test_continued_config_takes_vocabulary_smaller_than_embedding(given, tmp_path):
     mine = shutil.copytree(given, tmp_path / "model")
     said = json.loads((mine / "config.json").read_text())
     assert (said["vocab_size"], said["embedding_size"]) == (300, 304)

@@ -47,7 +47,7 @@ def same(one, other):
 # What a run leaves
 
 
-def test_records_are_rows_of_means_and_of_evaluations(whole, dataset, tmp_path):
+def test_records_hold_means_and_evaluations(whole, dataset, tmp_path):
     rows = {step: set(values) for step, _, values in records(whole)}
     trained = {step for step, names in rows.items() if names & TRAIN_NAMES}
     assert trained == {3, 6, 9, 12, 15, 18}
@@ -71,7 +71,7 @@ def test_records_are_rows_of_means_and_of_evaluations(whole, dataset, tmp_path):
     assert each[20]["train/loss"] < each[1]["train/loss"] - 1  # it learned
 
 
-def test_evaluations_are_those_of_the_checkpoint_of_that_step(whole, dataset):
+def test_evaluation_matches_checkpoint_of_its_step(whole, dataset):
     program = small_run.program(small_run.config("unused"), small_run.mesh())
     state = saved(whole, 10).state
     windows = Windows(
@@ -89,7 +89,7 @@ def test_evaluations_are_those_of_the_checkpoint_of_that_step(whole, dataset):
         assert values[f"eval/{label}/loss"] == pytest.approx(total / 80, rel=1e-5)
 
 
-def test_the_batches_are_the_samples_of_the_stream_in_order(whole, dataset):
+def test_updates_use_windows_in_order_of_the_seed(whole, dataset):
     """The run again, by hand: every window in the order of the seed."""
     program = small_run.program(small_run.config("unused"), small_run.mesh())
     windows = Windows(dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
@@ -102,7 +102,7 @@ def test_the_batches_are_the_samples_of_the_stream_in_order(whole, dataset):
 
 
 @pytest.mark.slow
-def test_a_batch_that_grows_takes_the_samples_that_follow(dataset, tmp_path):
+def test_growing_batch_uses_the_next_samples(dataset, tmp_path):
     """By hand, in one go, and with a stop on either side of the growth."""
     grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
     outcome, _ = start(tmp_path / "whole", dataset, stop="3x", **grown)
@@ -130,13 +130,13 @@ def test_a_batch_that_grows_takes_the_samples_that_follow(dataset, tmp_path):
     assert [row[2]["train/loss"] for row in parts] == [row[2]["train/loss"] for row in whole]
 
 
-def test_doublings_and_their_branch_points_are_kept(whole, dataset, tmp_path):
+def test_milestone_checkpoints_are_kept(whole, dataset, tmp_path):
     assert saved_steps(whole) == [9, 10, 18, 20]  # 4, 8, 12 and 16 are gone
     start(tmp_path, dataset, stop="16 steps", checkpoint__keep_every="6 steps")
     assert saved_steps(tmp_path) == [6, 9, 10, 12, 16]
 
 
-def test_meta_says_what_a_reader_needs(whole, dataset):
+def test_meta_describes_the_checkpoint(whole, dataset):
     meta = saved(whole, 10).meta
     assert meta["step"] == 10
     assert meta["samples"] == 80
@@ -153,7 +153,7 @@ def test_meta_says_what_a_reader_needs(whole, dataset):
 # Stopping and going on
 
 
-def test_stopping_and_going_on_is_never_having_stopped(whole, dataset, tmp_path):
+def test_stopped_and_resumed_run_equals_unbroken_one(whole, dataset, tmp_path):
     assert start(tmp_path, dataset, stop="1x")[0] == Outcome(10, "stop")
     assert bits(tmp_path, 10) == bits(whole, 10)  # whatever comes later
     outcome, said = start(tmp_path, dataset, stop="2x")
@@ -165,7 +165,7 @@ def test_stopping_and_going_on_is_never_having_stopped(whole, dataset, tmp_path)
     assert saved(tmp_path, 20).meta["samples"] == 160
 
 
-def test_an_interrupted_run_goes_on_as_if_nothing_had_been(whole, dataset, tmp_path):
+def test_interrupted_run_resumes_to_the_same_bits(whole, dataset, tmp_path):
     assert start(tmp_path, dataset, after(7), stop="2x")[0] == Outcome(7, "interrupted")
     assert saved_steps(tmp_path)[-1] == 7
     assert start(tmp_path, dataset, after(0), stop="2x")[0] == Outcome(7, "interrupted")
@@ -175,17 +175,17 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(whole, dataset, tmp_p
     assert records(tmp_path) == records(whole)
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(whole, dataset, tmp_path):
+def test_killed_run_resumes_from_its_last_checkpoint(whole, dataset, tmp_path):
     for updates in (7, 10):  # after 4, the checkpoint before 7; after 12, the one before 14
         with pytest.raises(KeyboardInterrupt):
-            start(tmp_path, dataset, after(updates, then=KeyboardInterrupt()), stop="2x")
+            start(tmp_path, dataset, after(updates, error=KeyboardInterrupt()), stop="2x")
     assert saved_steps(tmp_path)[-1] == 12
     assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
     assert bits(tmp_path, 20) == bits(whole, 20)
     assert records(tmp_path) == records(whole)
 
 
-def test_intervals_may_change_and_leave_no_trace_in_the_weights(whole, dataset, tmp_path):
+def test_intervals_may_change_without_effect_on_weights(whole, dataset, tmp_path):
     start(
         tmp_path,
         dataset,
@@ -201,7 +201,7 @@ def test_intervals_may_change_and_leave_no_trace_in_the_weights(whole, dataset, 
     assert bits(tmp_path, 20) == bits(whole, 20)
 
 
-def test_a_run_that_is_there_does_nothing(whole, dataset, tmp_path):
+def test_finished_run_does_nothing(whole, dataset, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     before = sorted(p.name for p in (run / "records").iterdir())
     assert start(run, dataset, stop="2x")[0] == Outcome(20, "stop")
@@ -211,7 +211,7 @@ def test_a_run_that_is_there_does_nothing(whole, dataset, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stop_with_a_plus_goes_on_to_the_next_doubling(whole, dataset, tmp_path):
+def test_stop_with_plus_continues_to_next_doubling(whole, dataset, tmp_path):
     assert start(tmp_path, dataset, stop="1x+")[0] == Outcome(10, "stop")
     assert start(tmp_path, dataset, after(5), stop="1x+")[0] == Outcome(15, "interrupted")
     assert start(tmp_path, dataset, stop="1x+")[0] == Outcome(20, "stop")
@@ -219,7 +219,7 @@ def test_a_stop_with_a_plus_goes_on_to_the_next_doubling(whole, dataset, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_on_another_layout(whole, dataset, tmp_path):
+def test_run_resumes_on_another_mesh(whole, dataset, tmp_path):
     mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
     start(tmp_path, dataset, stop="1x")
     outcome, _ = start(tmp_path, dataset, mesh=mesh, stop="2x", microbatches=2)
@@ -231,7 +231,7 @@ def test_a_run_goes_on_on_another_layout(whole, dataset, tmp_path):
 
 
 @pytest.mark.slow
-def test_averages_may_come_later_and_go(whole, dataset, tmp_path):
+def test_averages_may_be_added_and_dropped(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="1x")
     _, said = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
     assert "average f100 is new: it starts from the weights at step 10" in said
@@ -269,7 +269,7 @@ def shortened(dataset, windows):
     return dataclasses.replace(dataset, splits={**dataset.splits, "train": split})
 
 
-def test_a_run_without_a_stop_ends_with_its_data(dataset, tmp_path):
+def test_run_without_stop_ends_with_its_data(dataset, tmp_path):
     short = shortened(dataset, 13 * small_run.BATCH + 3)
     assert start(tmp_path, short, stop="never", **RARELY)[0] == Outcome(13, "data")
     assert saved_steps(tmp_path)[-1] == 13
@@ -278,7 +278,7 @@ def test_a_run_without_a_stop_ends_with_its_data(dataset, tmp_path):
     assert [row[0] for row in records(tmp_path) if row[2].keys() >= EVAL_NAMES] == [5, 10, 13]
 
 
-def test_a_stop_past_the_data_is_refused_at_once(dataset, tmp_path):
+def test_rejects_stop_past_the_data(dataset, tmp_path):
     short = shortened(dataset, 13 * small_run.BATCH + 3)
     with pytest.raises(InputError) as caught:
         start(tmp_path, short, stop="2x")
@@ -288,7 +288,7 @@ def test_a_stop_past_the_data_is_refused_at_once(dataset, tmp_path):
     assert start(tmp_path, short, stop="13 steps", **RARELY)[0] == Outcome(13, "stop")
 
 
-def test_repeated_data_have_no_end(dataset, tmp_path):
+def test_repeated_data_do_not_end(dataset, tmp_path):
     short = shortened(dataset, 5 * small_run.BATCH)
     outcome, _ = start(tmp_path, short, after(12), stop="never", data__repeat=True, **RARELY)
     assert outcome == Outcome(12, "interrupted")
@@ -308,7 +308,7 @@ def test_repeated_data_have_no_end(dataset, tmp_path):
     ],
     ids=["length", "vocabulary", "evaluation"],
 )
-def test_data_that_do_not_fit_are_refused(dataset, changes, splits, message):
+def test_check_data_rejects_other_shape(dataset, changes, splits, message):
     dataset = dataclasses.replace(dataset, splits={**dataset.splits, **splits})
     with pytest.raises(InputError, match=message):
         preflight.check_data(small_run.config("run", **changes), dataset)

@@ -159,7 +159,7 @@ def arrays(number, given):
 
 
 @cases
-def test_work_is_the_formula_and_what_is_recorded_beside_it(architecture, loop, averages):
+def test_flops_match_formula_and_record(architecture, loop, averages):
     """The products are the formula's, to the last one: its attention is not halved, nor is ours."""
     given, _, step = compiled(architecture, loop, averages)
     products = product_flops(step.as_text())
@@ -175,7 +175,7 @@ def test_work_is_the_formula_and_what_is_recorded_beside_it(architecture, loop, 
 
 
 @cases
-def test_memory_traffic_is_as_recorded(architecture, loop, averages):
+def test_memory_traffic_matches_record(architecture, loop, averages):
     given, _, step = compiled(architecture, loop, averages)
     recorded = RECORDED[architecture, loop].arrays
     wanted = recorded + AVERAGE_ARRAYS * len(averages)
@@ -183,7 +183,7 @@ def test_memory_traffic_is_as_recorded(architecture, loop, averages):
 
 
 @pytest.mark.slow
-def test_an_average_is_read_and_written_once():
+def test_average_is_read_and_written_once():
     given, _, bare = compiled("olmo", "scan", ())
     _, _, full = compiled("olmo", "scan", MANY)
     more = full.cost_analysis()["bytes accessed"] - bare.cost_analysis()["bytes accessed"]
@@ -191,7 +191,7 @@ def test_an_average_is_read_and_written_once():
 
 
 @bare_cases
-def test_an_evaluation_is_a_third_of_the_products(architecture, loop, averages):
+def test_evaluation_takes_a_third_of_the_products(architecture, loop, averages):
     given, program, _ = compiled(architecture, loop, averages)
     weights = jax.ShapeDtypeStruct(
         (BATCH,), jnp.float32, sharding=sharding.batch_sharding(small_run.mesh())
@@ -206,7 +206,7 @@ def test_an_evaluation_is_a_third_of_the_products(architecture, loop, averages):
 
 
 @cases
-def test_the_state_stays_where_it_is(architecture, loop, averages):
+def test_state_is_updated_in_place(architecture, loop, averages):
     given, program, step = compiled(architecture, loop, averages)
     state = jax.tree.leaves(program.abstract_state)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in state)
@@ -220,7 +220,7 @@ def test_the_state_stays_where_it_is(architecture, loop, averages):
 
 
 @cases
-def test_logits_are_made_so_often(architecture, loop, averages):
+def test_number_of_logit_arrays(architecture, loop, averages):
     _, _, step = compiled(architecture, loop, averages)
     entry = step.as_text().partition("\nENTRY ")[2]
     elements = BATCH * SHAPE["length"] * SHAPE["embedding_rows"]
@@ -233,7 +233,7 @@ def test_logits_are_made_so_often(architecture, loop, averages):
     assert 0 < len(made) <= LOGITS, made
 
 
-def test_logits_are_never_all_in_memory(monkeypatch):
+def test_logits_are_never_whole_in_memory(monkeypatch):
     """With two blocks of rows, no array is as large as they are together."""
     elements = BATCH * SHAPE["length"] * SHAPE["embedding_rows"]
     monkeypatch.setattr(loss, "_LOGITS", {"cpu": elements // 2})
@@ -244,7 +244,7 @@ def test_logits_are_never_all_in_memory(monkeypatch):
 
 
 @cases
-def test_a_step_calls_nobody(architecture, loop, averages):
+def test_step_has_no_callbacks(architecture, loop, averages):
     _, _, step = compiled(architecture, loop, averages)
     text = step.as_text()
     assert not re.findall(r" (infeed|outfeed|send|recv)\(", text)
@@ -296,7 +296,7 @@ class Watched:
         return dataclasses.replace(program, train_step=train_step)
 
 
-def test_a_run_compiles_at_its_start_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
+def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
     """What goes to the device is put there; what comes back is asked for when it is ready."""
     monkeypatch.setattr(small_run, "_programs", {})  # other tests have compiled theirs
     changes = {"averages": (6.25,), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
