@@ -1,0 +1,111 @@
+"""Tokenizers of public models: the library's own ids, whatever else their files ask for."""
+
+import argparse
+import hashlib
+import inspect
+import json
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from byte_level_tokenizer import EOS, write_byte_level
+from decoded_ids import decode_one_by_one
+
+from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.errors import InputError
+
+SOURCE = inspect.getsource(argparse)
+AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_byte_level(tmp_path_factory.mktemp("hub") / "model", [SOURCE])
+
+
+def test_ids_are_those_of_the_library(path):
+    vocabulary = load_vocabulary(path)
+    oracle = tokenizers.Tokenizer.from_file(str(path))
+    assert oracle.encode(SOURCE).ids != oracle.encode(SOURCE, add_special_tokens=False).ids
+    assert len(oracle.encode(SOURCE).ids) == 4  # as the file asks
+    oracle.no_truncation()
+    oracle.no_padding()
+    texts = [SOURCE, "", AWKWARD, "a   b", "    "]
+    for ids, text in zip(vocabulary.encode(texts), texts, strict=True):
+        assert ids.dtype == np.int32
+        assert ids.tolist() == oracle.encode(text, add_special_tokens=False).ids
+        assert vocabulary.decode(ids) == text
+        assert "".join(decode_one_by_one(vocabulary, ids)) == text
+    assert vocabulary.encode([]) == []
+    assert vocabulary.size == oracle.get_vocab_size(with_added_tokens=True) == 601
+    assert vocabulary.eos_id == oracle.token_to_id(EOS) == 1
+    assert vocabulary.token_dtype == np.uint16
+    cut = vocabulary.encode(["a😀"])[0][:-1]
+    assert "".join(decode_one_by_one(vocabulary, cut)) == vocabulary.decode(cut)
+
+
+def test_special_tokens_are_not_read_from_text_nor_decoded_into_it(path):
+    vocabulary = load_vocabulary(path)
+    (ids,) = vocabulary.encode([f"a {EOS} b"])
+    assert vocabulary.eos_id not in ids
+    assert vocabulary.decode(ids) == f"a {EOS} b"
+    assert vocabulary.decode([*vocabulary.encode(["ab"])[0], vocabulary.eos_id, 0]) == "ab"
+
+
+def test_bundle_is_one_file(path, tmp_path):
+    vocabulary = load_vocabulary(path)
+    copy = tmp_path / "vocabulary.model"
+    copy.write_bytes(vocabulary.model)
+    assert load_vocabulary(copy) == vocabulary
+    assert load_vocabulary(copy).model == vocabulary.model
+    assert vocabulary.sha256 == hashlib.sha256(vocabulary.model).hexdigest()
+    other = write_byte_level(tmp_path / "other", [SOURCE], eos_token="<|padding|>")
+    assert load_vocabulary(other).eos_id == 0
+    assert load_vocabulary(other).sha256 != vocabulary.sha256
+
+
+@pytest.mark.parametrize("token", [EOS, {"content": EOS, "__type": "AddedToken"}])
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_eos_is_named_by_either_file(path, tmp_path, name, token):
+    copy = tmp_path / "tokenizer.json"
+    copy.write_bytes(path.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": null}')
+    (tmp_path / name).write_text(json.dumps({"eos_token": token}))
+    assert load_vocabulary(copy).eos_id == 1
+
+
+def test_hole_among_the_ids_counts(tmp_path):
+    model = tokenizers.models.WordLevel({"a": 0, "b": 7}, "a")
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "b"}')
+    assert load_vocabulary(tmp_path / "tokenizer.json").size == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "", r"tokenizer\.json is not JSON"),
+        ("tokenizer.json", '{"version": "1.0"', r"tokenizer\.json is not JSON"),
+        ("tokenizer.json", "[]", r"tokenizer\.json is not a JSON object"),
+        ("tokenizer.json", '{"model": {}}', r"is not a tokenizer that tokenizers .* can read"),
+        ("tokenizer_config.json", "{", r"tokenizer_config\.json is not JSON"),
+        ("tokenizer_config.json", "\udcff", r"tokenizer_config\.json is not JSON"),
+        ("tokenizer_config.json", "{}", "no EOS token.*name one .*as eos_token"),
+        ("tokenizer_config.json", '{"eos_token": "<eos>"}', "has no token '<eos>'"),
+        ("special_tokens_map.json", "nothing", r"special_tokens_map\.json is not JSON"),
+    ],
+)
+def test_broken_file_is_named(path, tmp_path, name, content, message):
+    for file in path.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_text(content, "utf-8", errors="surrogateescape")
+    with pytest.raises(InputError, match=message) as error:
+        load_vocabulary(tmp_path / "tokenizer.json")
+    assert "\n" not in str(error.value)
+
+
+def test_missing_library_is_named(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(InputError, match=r"pip install 'anytime_jax\[export\]'"):
+        load_vocabulary(path)

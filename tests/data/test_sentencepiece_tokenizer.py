@@ -1,0 +1,174 @@
+"""SentencePiece: training is lossless, deterministic and laid out like T5; decoding id by id."""
+
+import argparse
+import hashlib
+import inspect
+import io
+
+import pytest
+import sentencepiece
+from decoded_ids import check_random_ids, decode_one_by_one
+
+from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.errors import InputError
+
+SOURCE = inspect.getsource(argparse)
+AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
+FIRST_BYTE = 3  # of the vocabularies trained here
+PARTS = [FIRST_BYTE + byte for byte in "é漢😀\ufffd".encode()]
+CONTROL = [0, 1, 2]
+T5 = "t5_cc_all_32000_100extra.model"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "v.model"
+    train_vocabulary([SOURCE], 400, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(path):
+    return load_vocabulary(path)
+
+
+@pytest.mark.parametrize("text", [SOURCE, AWKWARD, "", " ", "\n", "\t", "  two  spaces  "])
+def test_round_trip(trained, text):
+    (ids,) = trained.encode([text])
+    assert trained.decode(ids) == text
+    given = decode_one_by_one(trained, ids)
+    assert "".join(given) == text
+    assert "\ufffd" not in "".join(given)
+    assert given[-1] == ""
+
+
+def test_training_is_deterministic_and_laid_out_like_t5(trained, path, tmp_path):
+    again = train_vocabulary([SOURCE], 400, tmp_path / "v.model")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    special = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
+    assert special == (0, 1, 2, -1)
+    assert (again.size, again.eos_id) == (400, 1)
+    assert again.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert again == trained
+
+
+def test_encoding_is_that_of_sentencepiece(trained, path):
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    texts = [SOURCE, "", AWKWARD]
+    encoded = trained.encode(texts)
+    assert [ids.tolist() for ids in encoded] == [processor.encode(text) for text in texts]
+    assert len(encoded[0]) < 0.6 * len(SOURCE)
+    assert trained.encode([]) == []
+
+
+def test_rare_characters_leave_room_for_pairs(tmp_path):
+    texts = ["".join(map(chr, range(0x4E00, 0x5E00))), SOURCE]
+    vocabulary = train_vocabulary(texts, 400, tmp_path / "v.model")
+    for text in texts:
+        assert vocabulary.decode(vocabulary.encode([text])[0]) == text
+    assert len(vocabulary.encode([SOURCE])[0]) < 0.7 * len(SOURCE)
+
+
+def test_sample_is_bounded(tmp_path):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += len(SOURCE)
+            yield SOURCE
+
+    train_vocabulary(endless(), 300, tmp_path / "v.model")
+    assert taken < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("texts", "size", "message"),
+    [
+        (["a few words"], 1000, "too high"),
+        ([SOURCE], 0, "take 259 before"),
+        ([], 400, "no text"),
+    ],
+)
+def test_impossible_size_is_refused(tmp_path, capfd, texts, size, message):
+    with pytest.raises(InputError, match=message) as error:
+        train_vocabulary(texts, size, tmp_path / "v.model")
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_t5(c4_data):
+    vocabulary = load_vocabulary(c4_data / T5)
+    assert (vocabulary.size, vocabulary.eos_id) == (32_100, 1)
+    assert vocabulary.encode(["Today is a fine"])[0].tolist() == [1960, 19, 3, 9, 1399]
+    assert vocabulary.decode([1960, 19, 3, 9, 1399, 1, 0, 0]) == "Today is a fine"
+    one_by_one = decode_one_by_one(vocabulary, [1960, 19, 3, 9, 1399, 1])
+    assert one_by_one[:3] == ["Today", " is", " "]
+    lone_space = 3
+    check_random_ids(vocabulary, [[lone_space], CONTROL, range(3, 300)])
+
+
+def test_character_in_bytes_comes_with_its_last_byte(trained):
+    ids = [FIRST_BYTE + byte for byte in "a😀é".encode()]
+    assert decode_one_by_one(trained, ids) == ["a", "", "", "", "😀", "", "é", ""]
+    assert decode_one_by_one(trained, ids[:3]) == ["a", "", "", "\ufffd\ufffd"]
+    # Bytes that can become no character any more are not held back, nor those before an EOS.
+    after = decode_one_by_one(trained, [*ids[:3], ids[0]])
+    assert after == ["a", "", "", "\ufffd\ufffda", ""]
+    assert decode_one_by_one(trained, [*ids[:3], 1]) == ["a", "", "", "\ufffd\ufffd", ""]
+
+
+def test_any_ids_decode_one_by_one_as_at_once(trained):
+    (spaces,) = trained.encode(["  \t     "])
+    check_random_ids(trained, [PARTS, PARTS, CONTROL, spaces.tolist()])
+
+
+@pytest.mark.parametrize("dummy_prefix", [False, True])
+@pytest.mark.parametrize("remove_spaces", [False, True])
+def test_other_rules_for_leading_spaces(tmp_path, dummy_prefix, remove_spaces):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SOURCE.splitlines()),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=400,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        byte_fallback=True,
+        add_dummy_prefix=dummy_prefix,
+        remove_extra_whitespaces=remove_spaces,
+        allow_whitespace_only_pieces=True,
+        minloglevel=5,
+    )
+    path = tmp_path / "v.model"
+    path.write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    spaces = [i for i in range(400) if set(processor.id_to_piece(i)) == {"\u2581"}]
+    check_random_ids(load_vocabulary(path), [PARTS, spaces, spaces + CONTROL])
+
+
+def test_cost_of_an_id_does_not_grow(trained, monkeypatch):
+    longest = 0
+
+    class Counting:
+        def __init__(self, processor):
+            self._processor = processor
+
+        def __getattr__(self, name):
+            return getattr(self._processor, name)
+
+        def decode(self, ids):
+            nonlocal longest
+            longest = max(longest, len(ids))
+            return self._processor.decode(ids)
+
+    decoder = trained.incremental_decoder()
+    monkeypatch.setattr(decoder, "_processor", Counting(decoder._processor))
+    (space,) = trained.encode([" "])[0].tolist()
+    for ids in (CONTROL[:2], [space], PARTS, [PARTS[0]], trained.encode([SOURCE])[0][:300]):
+        for piece in [*ids] * 100:
+            decoder.decode(int(piece))
+    assert 0 < longest <= 6
