@@ -193,8 +193,8 @@ class LocalExecutor:
         preparing = not (Path(data) / METADATA_NAME).exists() and any(
             other.config.data.path == data for other in training
         )
-        held = run_directory.is_locked(task.run.run_dir)
-        return task.run.trunk not in unfinished and not preparing and not held
+        locked = run_directory.is_locked(task.run.run_dir)
+        return task.run.trunk not in unfinished and not preparing and not locked
 
     def _collect(self) -> None:
         """Records runs that another executor finished, and the outcome of ended processes."""

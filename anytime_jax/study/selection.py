@@ -121,7 +121,7 @@ def gaps(results: Results, curve: LossCurve, label: str, cosines: Selection) -> 
 
     The envelope of another seed has the settings that the first seed selected.
     """
-    found: dict[float, Gap] = {}
+    by_multiple: dict[float, Gap] = {}
     for m, first in differences(curve, label, cosines).items():
         envelope_of = {x.seed: x.of(LIVE) for x in results.replicates(cosines[m])}
         each = [
@@ -132,8 +132,8 @@ def gaps(results: Results, curve: LossCurve, label: str, cosines: Selection) -> 
         several = len(each) > 1
         others = statistics.fmean(each[1:]) if several else math.nan
         stderr = statistics.stdev(each) / math.sqrt(len(each)) if several else math.nan
-        found[m] = Gap(first, others, statistics.fmean(each), stderr, len(each))
-    return found
+        by_multiple[m] = Gap(first, others, statistics.fmean(each), stderr, len(each))
+    return by_multiple
 
 
 def at_grid_edge(

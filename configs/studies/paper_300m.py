@@ -4,7 +4,7 @@
     python -m anytime_jax sweep --study=configs/studies/paper_300m.py --run --jobs=8
     python -m anytime_jax report --study=configs/studies/paper_300m.py
 
-The sweeps are those of its authors. The paper does not say which trunks its WSD branches start from;
+The sweeps are those of its authors. The paper does not say which trunks its WSD branches have;
 here every constant run has a branch at every horizon.
 
 Cost:   84 runs, 6,697 hours of one H100 at 160,000 tokens/s (the authors'),

@@ -51,9 +51,9 @@ def make_runs(space):
 
 def test_runs_are_named_after_their_change():
     seeds = paired(values("seed", 1), values("data.seed", 1))
-    made = make_runs(grid(PEAKS, seeds))
-    assert list(made) == ["mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1"]
-    run = made["mine-peak=0.003-seed=1"]
+    named = make_runs(grid(PEAKS, seeds))
+    assert list(named) == ["mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1"]
+    run = named["mine-peak=0.003-seed=1"]
     config = schema.build(run.settings)
     assert (config.schedule.peak, config.seed, config.data.seed) == (3e-3, 1, 1)
     assert (config.name, config.run_dir) == (run.name, f"root/{run.name}")
@@ -122,14 +122,14 @@ def test_run_of_a_study_is_an_ordinary_configuration():
 
 def settings_of(study, kind):
     """The settings of every run of a kind, as (peak, b2, alpha, horizon or stop)."""
-    found = []
+    sweep = []
     for run in study.runs:
         config, schedule = run.config, run.config.schedule
         if schedule.kind == kind:
             last = config.branch.multiple or schedule.get("horizon", config.stop)
-            found.append((schedule.peak, config.optimizer.b2, schedule.get("alpha"), last))
-    assert len(set(found)) == len(found)
-    return set(found)
+            sweep.append((schedule.peak, config.optimizer.b2, schedule.get("alpha"), last))
+    assert len(set(sweep)) == len(sweep)
+    return set(sweep)
 
 
 def combinations(peaks, b2s, alphas, lasts):

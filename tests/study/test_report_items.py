@@ -29,15 +29,14 @@ def rows_of(table):
 
 
 def test_every_item_is_made(items):
-    made, skipped = items
-    assert skipped == []
-    assert [item.name for item in made] == list(ITEMS)
-    for item in made:
+    assert items[1] == []
+    assert [item.name for item in items[0]] == list(ITEMS)
+    for item in items[0]:
         assert len({len(row) for row in item.content.table}) == 1, item.name
         assert item.content.caption
         only_table = item.name.startswith("settings") or item.name == "runs"
         assert (item.content.figure is None) == only_table
-    alphas = next(item.content.table for item in made if item.name == "alpha")
+    alphas = next(item.content.table for item in items[0] if item.name == "alpha")
     row = dict(zip(alphas[0], alphas[1], strict=True))
     assert row["alpha"] == "480"
     assert row["4x"] == f"{expected_loss('inverse_sqrt-peak=0.01-alpha=480', 4.0, 'f25'):.4f}"
@@ -89,8 +88,8 @@ def test_items_without_runs_are_skipped(tmp_path):
 
 def test_settings_may_be_words(tmp_path):
     study = with_copy("constant-peak=0.01", {"schedule.warmup": "96 steps"})
-    made = tables(Results(write_study(tmp_path, study=study)))
-    assert "warmup" in made["settings_of_single_trajectories"][0]
+    items = tables(Results(write_study(tmp_path, study=study)))
+    assert "warmup" in items["settings_of_single_trajectories"][0]
 
 
 def test_comparison_shows_other_kinds_of_schedule(tmp_path):
@@ -104,8 +103,8 @@ def test_comparison_shows_other_kinds_of_schedule(tmp_path):
 def test_committed_tables_follow_from_the_packed_records():
     directory = DOCS / "studies" / "laptop"
     with study_files.open_study(directory) as study:
-        made = tables(Results(study))
-    assert len(made) >= 9
-    for name, table in made.items():
+        items = tables(Results(study))
+    assert len(items) >= 9
+    for name, table in items.items():
         with (directory / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             assert list(csv.reader(file)) == [list(row) for row in table], name

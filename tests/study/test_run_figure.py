@@ -3,9 +3,8 @@
 import matplotlib.image
 import pytest
 
-from anytime_jax.checkpoints.records import RecordWriter, Row
+from anytime_jax.checkpoints.records import RecordWriter
 from anytime_jax.study import run_figure
-from anytime_jax.study.loss_table import evaluations
 
 
 def write_run(run_dir, evaluated, labels=("last", "f25")):
@@ -54,12 +53,3 @@ def test_run_without_evaluation_has_no_figure(tmp_path, evaluated):
     before = sorted(tmp_path.iterdir())
     assert run_figure.draw(tmp_path, "run") is None
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_evaluations_are_the_rows_with_losses():
-    rows = [
-        Row(1, 10, {"train/loss": 1.0}),
-        Row(2, 20, {"train/loss": 1.0, "eval/last/loss": 2.0, "eval/f6.25/loss": 3.0}),
-        Row(3, 30, {"eval_seconds": 1.0}),
-    ]
-    assert evaluations(rows) == [(rows[1], {"last": 2.0, "f6.25": 3.0})]

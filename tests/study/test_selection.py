@@ -39,8 +39,8 @@ def test_closest_has_the_least_mean_difference(results):
             x - cosines[m].of("last")[m] for m, x in zip(MULTIPLES, each, strict=True)
         )
     assert curve.settings["peak"] == min(mean, key=mean.get)
-    found = statistics.fmean(differences(curve, "f25", cosines).values())
-    assert found == pytest.approx(min(mean.values()), abs=1e-12)
+    mean_difference = statistics.fmean(differences(curve, "f25", cosines).values())
+    assert mean_difference == pytest.approx(min(mean.values()), abs=1e-12)
 
 
 def test_closest_compares_unfinished_runs_at_common_multiples(tmp_path):
@@ -76,21 +76,21 @@ def test_best_at_has_the_lowest_loss(results):
 def test_gaps_have_the_standard_error_over_seeds(results):
     cosines = envelope(results)
     curve = next(x for x in results.curves("constant") if x.settings["peak"] == 0.01)
-    found = gaps(results, curve, "f25", cosines)
+    by_multiple = gaps(results, curve, "f25", cosines)
     for m in MULTIPLES:
         peak = cosines[m].settings["peak"]
         first = expected_loss("constant-peak=0.01", m, "f25") - cosines[m].of("last")[m]
         if peak != 0.01:  # that cosine has one seed
-            assert (found[m].seeds, found[m].mean) == (1, first)
-            assert math.isnan(found[m].stderr)
+            assert (by_multiple[m].seeds, by_multiple[m].mean) == (1, first)
+            assert math.isnan(by_multiple[m].stderr)
             continue
         cosine = expected_loss(f"cosine-peak=0.01-horizon={m:g}x-seed=1", m, "last", seed=1)
         second = expected_loss("constant-peak=0.01-seed=1", m, "f25", seed=1) - cosine
-        assert found[m].first == pytest.approx(first, abs=1e-12)
-        assert found[m].mean == pytest.approx((first + second) / 2, abs=1e-12)
-        assert found[m].others == pytest.approx(second, abs=1e-12)
-        assert found[m].stderr == pytest.approx(abs(first - second) / 2, abs=1e-12)
-    assert {gap.seeds for gap in found.values()} >= {2}
+        assert by_multiple[m].first == pytest.approx(first, abs=1e-12)
+        assert by_multiple[m].mean == pytest.approx((first + second) / 2, abs=1e-12)
+        assert by_multiple[m].others == pytest.approx(second, abs=1e-12)
+        assert by_multiple[m].stderr == pytest.approx(abs(first - second) / 2, abs=1e-12)
+    assert {gap.seeds for gap in by_multiple.values()} >= {2}
 
 
 def test_at_grid_edge_names_the_settings(results):
