@@ -1,8 +1,8 @@
 """Turn text into a dataset of token windows.
 
-After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing.
---share=I/N does one of N shares of the work, beside the others; the same command without it does
-what they leave. --verify reads the dataset at --output whole and compares its checksums.
+After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing. --share=I/N
+does one of N shares of the work, next to the others; the same command without it does the rest.
+--verify reads the dataset at --output whole and compares its checksums.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
 from anytime_jax.data.preparation import RemainingWork, prepare, prepare_share
@@ -30,9 +31,11 @@ EXAMPLES = (
     "--verify --output=data/mine",
 )
 
-_LENGTH = 1024  # tokens a model sees of a window
-# Options that only some sources understand: (flag's attribute, those sources).
-_LIMITED_OPTIONS = {
+_DEFAULT_LENGTH = 1024
+_BUILTIN_MEGABYTES = 12.0
+_LINE_SECONDS = 5.0  # between lines of progress in a log
+# Options that only some sources have.
+_SOURCES = {
     "input": ("json", "folder", "tfds"),
     "validation_input": ("json", "folder"),
     "text_field": ("json", "folder", "tfds"),
@@ -40,56 +43,67 @@ _LIMITED_OPTIONS = {
     "validation_split": ("tfds",),
     "megabytes": ("builtin",),
 }
-# Options that verifying does not understand.
-_PREPARE_OPTIONS = (
-    *("source", "vocabulary", "train_vocabulary", "length", "share", "validation_fraction"),
-    *_LIMITED_OPTIONS,
+# Options without a meaning for --verify.
+_PREPARATION = (
+    "source",
+    "vocabulary",
+    "train_vocabulary",
+    "length",
+    "share",
+    "validation_fraction",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add = parser.add_argument
-    add("--source", choices=("builtin", "json", "folder", "tfds"))
-    add("--input", help="file, folder or quoted glob; for tfds the prepared dataset's directory")
-    add("--validation-input", help="validation text of its own (json, folder)")
+    add("--source", choices=("builtin", "json", "folder", "tfds"), help="kind of the text")
+    add("--input", metavar="PATH", help="file, folder or quoted glob; for tfds the data directory")
+    add("--validation-input", metavar="PATH", help="validation text of its own (json, folder)")
     add(
         "--validation-fraction",
         type=float,
-        help="or: set this share of the documents aside (default: 0.01; 0.05 for builtin)",
+        metavar="X",
+        help="fraction of the documents to validate on (default: 0.01; 0.05 for builtin)",
     )
-    add("--text-field", help='key or feature that holds the text (default "text")')
-    add("--split", help='tfds: split to train on (default "train")')
-    add("--validation-split", help='tfds: split to validate on (default "validation")')
-    add("--megabytes", type=float, help="builtin: how much text, in 10^6 bytes (default 12)")
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument(
-        "--vocabulary", metavar="PATH", help="a SentencePiece model, or a tokenizer.json"
+    add("--text-field", metavar="NAME", help="key or feature of the text (default: text)")
+    add("--split", help="tfds: split to train on (default: train)")
+    add("--validation-split", help="tfds: split to validate on (default: validation)")
+    add(
+        "--megabytes",
+        type=float,
+        metavar="X",
+        help=f"builtin: 10^6 bytes of text (default: {_BUILTIN_MEGABYTES:g})",
     )
-    vocabulary.add_argument(
-        "--train-vocabulary", metavar="SIZE", type=int, help="or: train one of this many pieces"
-    )
-    add("--length", type=int, help="tokens a model sees of a window (default: 1024)")
-    add("--output", required=True, type=Path, metavar="DIR", help="the dataset's directory")
-    add("--workers", type=int, help="processes (default: one per core where they pay off)")
-    add("--share", metavar="I/N", help="do share I of N, 0 to N - 1; see docs/data.md")
-    add("--verify", action="store_true", help="read the dataset at --output, and nothing else")
+    add("--vocabulary", metavar="FILE", help="SentencePiece model or tokenizer.json")
+    add("--train-vocabulary", metavar="SIZE", type=int, help="pieces of a vocabulary to train")
+    add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
+    add("--output", required=True, type=Path, metavar="DIR", help="dataset directory")
+    add("--workers", type=positive_int, metavar="N", help="processes (default: one per core)")
+    add("--share", metavar="I/N", help="do share I of N, from 0 to N - 1 (see docs/data.md)")
+    add("--verify", action="store_true", help="verify the dataset at --output")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prepares a dataset, or verifies one; returns the exit status."""
+    """Prepares or verifies a dataset; returns the exit status."""
     if arguments.verify:
-        _check_verify(arguments)
-        print(_verify(arguments))
+        for option in (*_PREPARATION, *_SOURCES):
+            if getattr(arguments, option) is not None:
+                raise InputError(f"{_flag(option)} has no meaning for --verify: leave it out")
+        with _progress_display() as progress:
+            info = verify_dataset(arguments.output, arguments.workers, progress)
+        print(f"{_summary(info)}\nverified: {info.path}, fingerprint {info.fingerprint}")
         return 0
-    if arguments.source is None or arguments.vocabulary == arguments.train_vocabulary:
-        raise InputError("--source and one of --vocabulary and --train-vocabulary are required")
+    if arguments.source is None:
+        raise InputError(
+            f"--source is missing: give one of {', '.join(_SOURCES['input'])}, builtin"
+        )
+    if (arguments.vocabulary is None) == (arguments.train_vocabulary is None):
+        raise InputError("give one of --vocabulary and --train-vocabulary")
     try:
         print(_prepare(arguments))
     except KeyboardInterrupt:
         print("\nthe same command resumes the preparation", file=sys.stderr)
-        raise
-    except InputError:
         raise
     except (RunError, OSError) as error:
         raise RunError(f"{error}; the same command resumes the preparation") from error
@@ -97,83 +111,58 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> str:
-    """Prepares, and says what."""
-    began = time.monotonic()
-    was_there = (arguments.output / METADATA_NAME).is_file()
+    """Prepares the dataset or a share of it, and returns a summary."""
+    start = time.monotonic()
+    existed = (arguments.output / METADATA_NAME).is_file()
     share = None if arguments.share is None else Share.parse(arguments.share)
-    trains = arguments.vocabulary is None
     work = prepare if share is None else functools.partial(prepare_share, share=share)
     with _progress_display() as progress:
         info = work(
             _source(arguments),
             arguments.output,
-            length=_LENGTH if arguments.length is None else arguments.length,
-            vocabulary=arguments.train_vocabulary if trains else arguments.vocabulary,
+            length=_DEFAULT_LENGTH if arguments.length is None else arguments.length,
+            vocabulary=arguments.vocabulary or arguments.train_vocabulary,
             workers=arguments.workers,
             progress=progress,
         )
     if isinstance(info, RemainingWork):
-        return _describe_remaining(share, info)
-    ready = "already prepared" if was_there else f"ready in {time.monotonic() - began:.1f} s"
-    return f"{_summary(info)}\n{ready}: {info.path}"
-
-
-def _describe_remaining(share: Share | None, work: RemainingWork) -> str:
-    done = f"share {share}: its parts are tokenised"
-    command = "the same command without --share"
-    if work.parts_left:
-        left = f"{work.parts_left:,} of {work.parts:,} are left to others"
-        return f"{done}, {left}; {command} does what they leave"
-    return f"{done}, and so are all others; {command} completes the dataset"
-
-
-def _verify(arguments: argparse.Namespace) -> str:
-    """Reads a prepared dataset whole, and says that it is what was written."""
-    with _progress_display() as progress:
-        info = verify_dataset(arguments.output, arguments.workers, progress)
-    windows = sum(counts.windows for counts in info.splits.values())
-    return (
-        f"{info.path} is what was written: {windows:,} windows of {info.length} + 1, fingerprint "
-        f"{info.fingerprint}"
-    )
-
-
-def _check_verify(arguments: argparse.Namespace) -> None:
-    for option in _PREPARE_OPTIONS:
-        if getattr(arguments, option) is not None:
-            raise InputError(
-                f"--{option.replace('_', '-')} means nothing to --verify; give --output alone"
-            )
+        rest = "and so are all others"
+        if info.parts_left:
+            rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
+        return (
+            f"share {share}: its parts are tokenised, {rest}; the same command without --share "
+            "completes the dataset"
+        )
+    state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
+    return f"{_summary(info)}\n{state}: {info.path}"
 
 
 def _source(arguments: argparse.Namespace) -> Source:
-    """The source that the options describe."""
     kind = arguments.source
-    for option, kinds in _LIMITED_OPTIONS.items():
+    for option, kinds in _SOURCES.items():
         if getattr(arguments, option) is not None and kind not in kinds:
             raise InputError(
-                f"--{option.replace('_', '-')} means nothing to --source={kind}, only to "
-                f"{', '.join(kinds)}; leave it out"
+                f"{_flag(option)} has no meaning for --source={kind}, only for "
+                f"{', '.join(kinds)}: leave it out"
             )
-    own = "validation_split" if kind == "tfds" else "validation_input"
-    if arguments.validation_fraction is not None and getattr(arguments, own) is not None:
-        raise InputError(
-            f"--validation-fraction and --{own.replace('_', '-')} exclude each other; give one"
-        )
-    options = {
-        "validation_fraction": arguments.validation_fraction,
-        **{option: getattr(arguments, option) for option in _LIMITED_OPTIONS},
-    }
-    given = {option: value for option, value in options.items() if value is not None}
+    separate = "validation_split" if kind == "tfds" else "validation_input"
+    if arguments.validation_fraction is not None and getattr(arguments, separate) is not None:
+        raise InputError(f"give one of --validation-fraction and {_flag(separate)}")
+    options = {name: getattr(arguments, name) for name in ("validation_fraction", *_SOURCES)}
+    options = {name: value for name, value in options.items() if value is not None}
     if kind == "builtin":
-        return BuiltinSource(**{"megabytes": 12.0, **given})
-    if "input" not in given:
-        raise InputError(f"--source={kind} needs --input; name the text to read")
+        return BuiltinSource(**{"megabytes": _BUILTIN_MEGABYTES, **options})
+    if "input" not in options:
+        raise InputError(f"--source={kind} needs --input, the text to read")
     if kind == "tfds":
-        if "validation_fraction" in given:
-            given["validation_split"] = None
-        return TfdsSource(**given)
-    return FileSource(kind, **given)
+        if "validation_fraction" in options:
+            options["validation_split"] = None
+        return TfdsSource(**options)
+    return FileSource(kind, **options)
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
 
 
 def _summary(info: DatasetInfo) -> str:
@@ -186,9 +175,9 @@ def _summary(info: DatasetInfo) -> str:
 
 @contextlib.contextmanager
 def _progress_display() -> Iterator[ProgressCallback]:
-    """A bar on a terminal, lines in a log."""
+    """Yields a function that shows progress: as a bar on a terminal, as lines in a log."""
     if not sys.stderr.isatty():
-        yield _LinePrinter()
+        yield _print_progress()
         return
     from rich.console import Console
     from rich.progress import (
@@ -222,21 +211,15 @@ def _progress_display() -> Iterator[ProgressCallback]:
         yield show
 
 
-class _LinePrinter:
-    """Prints progress as plain lines, at most one every few seconds and one at each end."""
+def _print_progress() -> ProgressCallback:
+    last = -_LINE_SECONDS
 
-    _SECONDS = 5.0
-
-    def __init__(self):
-        self._printed = -self._SECONDS
-
-    def __call__(self, progress: Progress) -> None:
+    def show(progress: Progress) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - self._printed >= self._SECONDS or progress.done in (0, progress.total):
-            self._printed = now
-            print(
-                f"{progress.stage}: {progress.done}/{progress.total} done, "
-                f"{progress.tokens:,} tokens",
-                file=sys.stderr,
-                flush=True,
-            )
+        if now - last >= _LINE_SECONDS or progress.done in (0, progress.total):
+            last = now
+            line = f"{progress.stage}: {progress.done}/{progress.total} done"
+            print(f"{line}, {progress.tokens:,} tokens", file=sys.stderr, flush=True)
+
+    return show

@@ -1,12 +1,10 @@
-"""The list of runs: every checkpoint and what else lies there, named; damage found and told."""
+"""Tests of the list of runs: every checkpoint and other entry is listed, damage is found."""
 
 import json
 import pathlib
 import shutil
 
 import pytest
-from run_command import run_command
-from small_run import dataset_fixture  # noqa: F401
 from training_runs import whole_fixture  # noqa: F401
 
 from anytime_jax.commands import runs
@@ -18,46 +16,40 @@ def run(whole, tmp_path):
     return pathlib.Path(shutil.copytree(whole, tmp_path / "runs" / "one"))
 
 
-def show(capsys, *arguments):
-    status = run_command(runs, [*arguments[:-1], f"--run={arguments[-1]}"])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def line(out, step):
-    """The words of a checkpoint's line, and what follows on lines of its own."""
-    rows = [row for row in out.split("\n") if "rows of records" not in row]
-    (found,) = [row for row in rows if row.split()[:1] == [str(step)] and len(row.split()) > 3]
-    return " ".join(found.split())
+def row(out, step):
+    """The words of a checkpoint's row."""
+    rows = [line for line in out.split("\n") if "rows of records" not in line]
+    (words,) = [x for x in map(str.split, rows) if x[:1] == [str(step)] and len(x) > 3]
+    return " ".join(words)
 
 
 def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_every_checkpoint_is_listed_and_nothing_is_touched(run, capsys):
+def test_every_checkpoint_is_listed_and_no_file_changes(run, command):
     before = contents(run)
-    status, out, err = show(capsys, run.parent)
+    status, out, err = command(runs, f"--run={run.parent}")
     assert (status, err) == (0, "")
     assert contents(run) == before
     assert f"{run}: tiny, 2 layers of width 16, inverse_sqrt at 0.01, stop 2x" in out
     for step, multiple in ((9, "0.9x"), (10, "1x"), (18, "1.8x"), (20, "2x")):
-        words = line(out, step)
+        words = row(out, step)
         assert f" {multiple} " in words
         assert words.endswith("kB params, opt, f25, f6.25 no")
-    assert line(out, 20).startswith("20 1.28K 2x")
+    assert row(out, 20).startswith("20 1.28K 2x")
     assert "rows of records, the last of step 20" in out
 
 
 @pytest.mark.slow
-def test_what_was_verified_is_remembered_until_its_files_change(run, capsys):
-    status, out, _ = show(capsys, "--verify", run)
+def test_verification_is_noted_until_files_change(run, command):
+    status, out, _ = command(runs, f"--run={run}", "--verify")
     assert status == 0
-    assert all(line(out, step).endswith(" UTC") for step in (9, 10, 18, 20))
+    assert all(row(out, step).endswith(" UTC") for step in (9, 10, 18, 20))
     (run / "checkpoints" / "10" / "params" / "_METADATA").touch()
-    status, out, _ = show(capsys, run)
-    assert line(out, 9).endswith(" UTC")
-    assert "no: changed since" in line(out, 10)
+    status, out, _ = command(runs, f"--run={run}")
+    assert row(out, 9).endswith(" UTC")
+    assert "no: changed since" in row(out, 10)
 
 
 def flip(file):
@@ -80,67 +72,63 @@ DAMAGE = {
     "a missing item": (lambda c: shutil.rmtree(c / "opt"), "opt"),
     "no meta": (lambda c: shutil.rmtree(c / "meta"), "meta"),
     "another step's": (lambda c: (shutil.rmtree(c), shutil.copytree(c.parent / "9", c)), "step 9"),
-    "nothing in it": (lambda c: (shutil.rmtree(c), c.mkdir()), "empty"),
-    "no seal": (lambda c: (c / "_CHECKPOINT_METADATA").unlink(), "incomplete"),
+    "an empty directory": (lambda c: (shutil.rmtree(c), c.mkdir()), "empty"),
+    "no file of completion": (lambda c: (c / "_CHECKPOINT_METADATA").unlink(), "incomplete"),
 }
-# Alike to the others in kind: left to the longer tests.
-LONGER = {"a flipped bit in an array", "a flipped bit in the moments", "a missing file", "no meta"}
+# Similar to the others.
+SLOW = {"a flipped bit in an array", "a flipped bit in the moments", "a missing file", "no meta"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow if k in LONGER else ()) for k in DAMAGE]
+    "kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in DAMAGE]
 )
-def test_damage_is_named_and_the_exit_status_is_1(run, capfd, kind):
+def test_damage_is_named_and_fails(run, command, kind):
     damage, part = DAMAGE[kind]
     damage(run / "checkpoints" / "10")
-    status, out, err = show(capfd, "--verify", run)
+    status, out, err = command(runs, f"--run={run}", "--verify")
     assert status == 1
     assert "Traceback" not in out + err
-    told = out[out.index("DAMAGED: ") :]
-    assert part in " ".join(told[: told.index("\n   18")].split())
-    assert line(out, 9).endswith(" UTC")
-    assert line(out, 20).endswith(" UTC")
-    assert "DAMAGED" in line(out, 10)
+    cell = out[out.index("DAMAGED: ") :]
+    assert part in " ".join(cell[: cell.index("\n   18")].split())
+    assert row(out, 9).endswith(" UTC")
+    assert row(out, 20).endswith(" UTC")
+    assert "DAMAGED" in row(out, 10)
 
 
-def test_all_else_that_lies_there_is_named(run, capsys):
+def test_other_entries_are_listed(run, command):
     folder = run / "checkpoints"
     shutil.copytree(folder / "20", folder / "24.orbax-checkpoint-tmp")
     shutil.copytree(folder / "9", folder / "8.damaged")
     (folder / "notes.txt").write_text("mine")
     (folder / "backup").mkdir()
-    status, out, _ = show(capsys, run)
+    status, out, _ = command(runs, f"--run={run}")
     assert status == 0
-    assert "half-written" in line(out, 24)
-    assert line(out, 8).endswith("8.damaged set aside as damaged")
+    assert "half-written" in row(out, 24)
+    assert row(out, 8).endswith("8.damaged set aside as damaged")
     assert "notes.txt not a checkpoint: ignored" in " ".join(out.split())
     assert "backup not a checkpoint: ignored" in " ".join(out.split())
 
 
-def test_torn_records_and_a_damaged_run_file_are_told(run, capsys):
+def test_torn_records_and_a_damaged_run_file_are_listed(run, command):
     with (run / "records" / "0000.jsonl").open("a") as file:
         file.write('{"step": 21')
     (run / "run.json").write_text("{")
-    status, out, _ = show(capsys, run)
+    status, out, _ = command(runs, f"--run={run}")
     assert status == 0
     assert "its last line is torn" in out
     assert "run.json is damaged" in out
 
 
-def test_a_run_without_checkpoints(tmp_path, capsys):
+def test_run_without_checkpoints_is_listed(tmp_path, command):
     (tmp_path / "run.json").write_text(json.dumps({"identity": {}}))
-    status, out, _ = show(capsys, tmp_path)
+    status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert "no checkpoint yet" in out
 
 
 @pytest.mark.parametrize("word", ["--run=none", "--run=.", "--run=run.txt", "none", "--verify=1"])
-def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capsys, word):
+def test_invalid_option_is_one_line(tmp_path, monkeypatch, rejected, word):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.txt").write_text("")
-    status = run_command(runs, [word])
-    out, err = capsys.readouterr()
-    assert (status, out) == (2, "")
-    assert err.startswith("error: ")
-    assert len(err.splitlines()) == 1
+    assert word.removesuffix("=1") in rejected(runs, word)
