@@ -64,8 +64,8 @@ def results(starts, tmp_path_factory):
     before = sorted(folder.iterdir())
     results = {}
     for name, (argv, _) in BAD.items():
-        start = starts.begin(*argv, folder=folder, apart=True)
-        results[name] = (start.wait(), start.said, start.complained)
+        start = starts.launch(*argv, folder=folder, separate_errors=True)
+        results[name] = (start.wait(), start.output, start.errors)
     return results, [p.name for p in sorted(folder.iterdir()) if p not in before]
 
 
@@ -147,9 +147,9 @@ def test_first_signal_requests_a_save_and_a_second_interrupt_kills():
 
 def wait_for(start, text):
     limit = time.monotonic() + 60
-    while text not in start.said:
-        over = start.is_over or time.monotonic() > limit
-        assert not over, f"it never printed {text!r}:\n{start.said}"
+    while text not in start.output:
+        over = start.has_ended or time.monotonic() > limit
+        assert not over, f"it never printed {text!r}:\n{start.output}"
         time.sleep(0.05)
 
 
@@ -162,27 +162,27 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
         eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
     )  # fmt: skip
-    first = starts.begin(f"--config={file}", "--config.name=two words", folder=tmp_path)
+    first = starts.launch(f"--config={file}", "--config.name=two words", folder=tmp_path)
     wait_for(first, "1x  validation")
     first.kill(number)
-    assert first.wait() == 0, first.said
-    assert "finishing this update, then saving" in first.said
-    assert "Traceback" not in first.said
-    (saved,) = re.findall(r"interrupted, saved at ([\d,]+) steps", first.said)
+    assert first.wait() == 0, first.output
+    assert "finishing this update, then saving" in first.output
+    assert "Traceback" not in first.output
+    (saved,) = re.findall(r"interrupted, saved at ([\d,]+) steps", first.output)
     step = int(saved.replace(",", ""))
     assert (run / "checkpoints" / str(step)).is_dir()
-    (line,) = re.findall(r"To resume: python -m anytime_jax\.main (.*)", first.said)
+    (line,) = re.findall(r"To resume: python -m anytime_jax\.main (.*)", first.output)
     argv = shlex.split(line)
     assert argv == [f"--config={file}", "--config.name=two words"]
 
     # To the next step but one: the end of a run, its table and its figure.
     end = step + 2
-    second = starts.begin(*argv, f"--config.stop={end} steps", folder=tmp_path)
-    assert second.wait() == 0, second.said
-    assert f"from     {step:,} steps" in second.said
-    assert f"at {end:,} steps" in second.said
-    assert "validation loss (nats per token), * the best of each row" in second.said
-    assert "To continue to" in second.said
+    second = starts.launch(*argv, f"--config.stop={end} steps", folder=tmp_path)
+    assert second.wait() == 0, second.output
+    assert f"from     {step:,} steps" in second.output
+    assert f"at {end:,} steps" in second.output
+    assert "validation loss (nats per token), * the best of each row" in second.output
+    assert "To continue to" in second.output
     assert (run / "curves.png").stat().st_size > 10_000
     assert any((run / "tensorboard").iterdir())
     rows = read_records(run)

@@ -1,12 +1,13 @@
-"""Starts of `python -m anytime_jax.main`, each a process of its own, without the price of imports.
+"""Processes of `python -m anytime_jax.main` that fork from one parent, which pays for the imports.
 
-Run as a program, this is the parent: it has imported everything and opened no device, and forks a
-child for every line on its standard input. `Starts` is what tests use. A child can be told to kill
-itself at a moment that no clock would hit: `MOMENTS`.
+Run as a program, this is the parent: it imports everything, opens no device, and forks a child for
+every line of its standard input. `Starts` is what tests use. A child can be made to kill itself at
+a moment that no clock would hit: `MOMENTS`.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import mmap
 import os
@@ -22,23 +23,23 @@ from collections.abc import Callable, Iterator
 HELPERS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HELPERS.parents[1]
 
-# Four times faster than XLA compiles by itself, since tests compile much and run little: without
-# LLVM's optimisation, with the older emitters of loops, and one module a program. The arithmetic is
-# the same but for fused multiply-adds. An XLA without the extra option passes over it.
+# Compiles four times faster, since tests compile much and run little: without LLVM's optimization,
+# with the older emitters of loops, and one module a program. The arithmetic is the same but for
+# fused multiply-adds. An XLA without the extra option ignores it.
 COMPILED_QUICKLY = (
     "--xla_backend_optimization_level=0"
     " --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
     " --xla_cpu_parallel_codegen_split_count=1"
 )
 
-# What a process was doing, as one byte of a file that outlives it.
+# The phase of a process, as one byte of a file that outlives it.
 PHASES = ("starting", "preparing", "updating", "saving", "evaluating")
-# Where a process kills itself: (what it waits for, how often it lets that pass).
+# Where a process can kill itself.
 MOMENTS = ("update", "save", "evaluation", "preparation")
 
 
 def environment(folder: pathlib.Path) -> dict[str, str]:
-    """What a process of `anytime_jax.main` finds around it; what it compiles goes to a folder."""
+    """Environment variables of a process, whose compiled programs go to a folder."""
     changes = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": COMPILED_QUICKLY,
@@ -51,22 +52,18 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def leaving(last: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Leaves this process, a forked child, with the exit status of what runs inside.
-
-    Args:
-      last: called before it goes.
-    """
+def exiting(at_exit: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Ends this forked process, after `at_exit`, with the exit status of the code inside."""
     status = 0
     try:
         yield
-    except SystemExit as left:
-        status = left.code or 0
+    except SystemExit as error:
+        status = error.code or 0
     except BaseException:
         traceback.print_exc()
         status = 1
     finally:
-        last()
+        at_exit()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -74,7 +71,7 @@ def leaving(last: Callable[[], object] = lambda: None) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Start:
-    """One start of a run, in a process that is already there."""
+    """One start of a run, in a process of its own."""
 
     pid: int
     number: int
@@ -83,39 +80,39 @@ class Start:
 
     @property
     def phase(self) -> str:
-        """What it was last doing."""
+        """The last of PHASES that it reached."""
         return PHASES[(self.folder / f"{self.number}.phase").read_bytes()[0]]
 
     @property
-    def said(self) -> str:
-        """Its standard output and error, or its output alone where they are apart."""
+    def output(self) -> str:
+        """Standard output, and standard error unless that is separate."""
         return (self.folder / f"{self.number}.log").read_text()
 
     @property
-    def complained(self) -> str:
-        """Its standard error, where that is apart."""
+    def errors(self) -> str:
+        """Standard error, if it is separate."""
         return (self.folder / f"{self.number}.err").read_text()
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
         return self.starts.has_ended(self.number)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Kills it, or sends it another signal, if it is still there."""
+        """Sends a signal, if the process has not ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = 120) -> int:
-        """Waits for its end and returns its exit status, negative for a signal."""
+        """Waits for the end and returns the exit status, negative for a signal."""
         return self.starts.wait(self.number, seconds)
 
 
 class Starts:
-    """A parent process that starts runs."""
+    """The parent process, as tests see it."""
 
     def __init__(self, folder: pathlib.Path):
-        """Starts the parent in a folder, where logs go."""
+        """Starts the parent in a folder, which gets the logs."""
         self._folder = folder
         self._parent = subprocess.Popen(
             [sys.executable, __file__],
@@ -123,39 +120,38 @@ class Starts:
             cwd=folder, env=environment(folder),
         )  # fmt: skip
         self._ended: dict[int, int] = {}
-        self._begun: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
         self._count = 0
         self._news = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def begin(
+    def launch(
         self,
         *argv: str,
         moment: str = "",
-        passes: int = 0,
+        skip: int = 0,
         folder: str | pathlib.Path = ".",
-        apart: bool = False,
+        separate_errors: bool = False,
     ) -> Start:
         """Starts `python -m anytime_jax.main ARGV`.
 
         Args:
-          argv: its arguments; where a moment is given, first --config=FILE, beside which lie its
-            run and data.
-          moment: one of MOMENTS at which it kills itself.
-          passes: how often it lets that moment pass.
-          folder: where it works.
-          apart: whether to keep its standard error by itself.
+          argv: arguments; with a moment the first is --config=FILE, in the folder of run and data.
+          moment: one of MOMENTS at which the process kills itself.
+          skip: number of such moments to skip.
+          folder: working directory.
+          separate_errors: whether standard error goes to a file of its own.
         """
         self._count += 1
         number = self._count
         (self._folder / f"{number}.phase").write_bytes(b"\0")
         (self._folder / f"{number}.log").touch()
-        order = {"number": number, "argv": argv, "moment": moment, "passes": passes}
-        order |= {"folder": str(folder), "apart": apart}
+        order = {"number": number, "argv": argv, "moment": moment, "skip": skip}
+        order |= {"folder": str(folder), "separate_errors": separate_errors}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
         with self._news:
-            assert self._news.wait_for(lambda: number in self._begun, 60)
-        return Start(self._begun[number], number, self._folder, self)
+            assert self._news.wait_for(lambda: number in self._pids, 60)
+        return Start(self._pids[number], number, self._folder, self)
 
     def wait(self, number: int, seconds: float) -> int:
         """Waits for a start's end; returns its exit status."""
@@ -169,28 +165,28 @@ class Starts:
             return number in self._ended
 
     def close(self) -> None:
-        """Ends the parent, and what a test that failed has left running."""
-        for number in self._begun.keys() - self._ended.keys():
-            os.kill(self._begun[number], signal.SIGKILL)
+        """Ends the parent, and starts that a failed test has left running."""
+        for number in self._pids.keys() - self._ended.keys():
+            os.kill(self._pids[number], signal.SIGKILL)
         self._parent.stdin.close()
         self._parent.wait(60)
         self._parent.stdout.close()
 
     def _listen(self) -> None:
         for line in self._parent.stdout:
-            what, number, value = line.split()
+            event, number, value = line.split()
             with self._news:
-                (self._begun if what == "begun" else self._ended)[int(number)] = int(value)
+                (self._pids if event == "started" else self._ended)[int(number)] = int(value)
                 self._news.notify_all()
 
 
 def serve() -> None:
-    """The parent: forks a child for every order, and says when it began and how it ended."""
+    """Runs the parent: forks a child for every order, and reports its start and its end."""
     import warnings
 
     from anytime_jax.commands import train  # noqa: F401
 
-    warnings.simplefilter("ignore")  # forking while JAX has threads is what this is about
+    warnings.simplefilter("ignore")  # of forks while JAX has threads
 
     def reap(number: int, child: int) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -201,39 +197,38 @@ def serve() -> None:
         child = os.fork()
         if not child:
             _run(order)
-        print("begun", order["number"], child, flush=True)
+        print("started", order["number"], child, flush=True)
         threading.Thread(target=reap, args=(order["number"], child)).start()
 
 
 def _run(order: dict) -> None:
-    """The child: the command line, watched."""
+    """Runs the command line in the child."""
     from anytime_jax.commands import dispatch
 
     number = order["number"]
     log = os.open(f"{number}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
-    if order["apart"]:
+    if order["separate_errors"]:
         log = os.open(f"{number}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 2)
-    with leaving():
-        _watch(f"{number}.phase", order["argv"], order["moment"], order["passes"])
+    with exiting():
+        _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
         sys.exit(dispatch.run("train", "python -m anytime_jax.main", order["argv"]))
 
 
-def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
-    """Writes down what the process does, and kills it at the moment asked for."""
+def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
+    """Writes the phase of the process to a file, and kills it at a moment."""
     from anytime_jax.checkpoints.manager import CheckpointManager
     from anytime_jax.training import preflight, startup
     from anytime_jax.training.evaluator import Evaluator
 
     with open(file, "r+b") as opened:
         byte = mmap.mmap(opened.fileno(), 1)
-    seen = {"count": 0}
+    left = itertools.count(skip, -1)
 
-    def met() -> None:
-        seen["count"] += 1
-        if seen["count"] > passes:
+    def reach_moment() -> None:
+        if next(left) <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def phase(name, function):
@@ -251,15 +246,15 @@ def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
         program = make(config, mesh)
 
         def train_step(state, tokens, update_averages=True):
-            byte[0] = PHASES.index("updating")  # and so until the next save or evaluation
-            made = program.train_step(state, tokens, update_averages)
+            byte[0] = PHASES.index("updating")  # until the next save or evaluation
+            result = program.train_step(state, tokens, update_averages)
             if moment == "update":
-                met()  # the update is under way on the device
-            return made
+                reach_moment()  # the device is computing the update
+            return result
 
         def eval_step(params, tokens, weights):
             if moment == "evaluation":
-                met()
+                reach_moment()
             return program.eval_step(params, tokens, weights)
 
         return dataclasses.replace(program, train_step=train_step, eval_step=eval_step)
@@ -271,17 +266,19 @@ def _watch(file: str, argv: list[str], moment: str, passes: int) -> None:
     if moment in ("save", "preparation"):
         pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/tokens/*"
         folder = pathlib.Path(argv[0].removeprefix("--config=")).parent
-        threading.Thread(target=_look_for, args=(folder, pattern, met), daemon=True).start()
+        threading.Thread(
+            target=_watch_files, args=(folder, pattern, reach_moment), daemon=True
+        ).start()
 
 
-def _look_for(folder: pathlib.Path, pattern: str, met) -> None:
-    """Calls `met` for every file of a pattern, as soon as it is there."""
-    there = set(folder.glob(pattern))
+def _watch_files(folder: pathlib.Path, pattern: str, reach_moment: Callable[[], None]) -> None:
+    """Calls `reach_moment` for every file of a pattern as soon as it exists."""
+    seen = set(folder.glob(pattern))
     while True:
-        with contextlib.suppress(FileNotFoundError):  # what is looked through comes and goes
-            for path in set(folder.glob(pattern)) - there:
-                there.add(path)
-                met()
+        with contextlib.suppress(FileNotFoundError):  # files are deleted during the search
+            for path in set(folder.glob(pattern)) - seen:
+                seen.add(path)
+                reach_moment()
         time.sleep(0.001)
 
 

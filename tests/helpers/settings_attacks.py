@@ -20,7 +20,7 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 import small_run  # noqa: F401  (imported by the configuration files)
-from forked_starts import leaving
+from forked_starts import exiting
 
 from anytime_jax.commands import dispatch, train  # noqa: F401
 from anytime_jax.data import dataset
@@ -158,7 +158,7 @@ def _start(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
         (folder / "report").write_text(json.dumps(report))
 
     _replace_training(report, stop_clock, data)
-    with leaving(write_report):
+    with exiting(write_report):
         sys.exit(dispatch.run("train", "python -m anytime_jax.main", argv))
 
 

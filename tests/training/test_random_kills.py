@@ -1,7 +1,7 @@
-"""A run that is killed at any moment and started again ends as one that never was: to the bit.
+"""Runs killed at any moment and started again, which end as an unbroken one to the bit.
 
-Real processes and SIGKILL. `pytest tests/test_kills.py -m slow -s` runs the campaign and prints its
-figures; ANYTIME_JAX_KILLS and ANYTIME_JAX_KILL_SEED change the number of kills and the seed.
+Real processes and SIGKILL. `pytest tests/training/test_random_kills.py -m slow -s` prints counts;
+ANYTIME_JAX_KILLS and ANYTIME_JAX_KILL_SEED set the number of kills and the seed.
 """
 
 import collections
@@ -20,7 +20,7 @@ from anytime_jax.checkpoints.records import TIMINGS, read_records
 
 
 def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str]:
-    """A run with data of its own, prepared when it first starts."""
+    """Arguments of a run whose data are prepared by its first start."""
     place = folder / name
     place.mkdir()
     file = write_config(place / "config.py", place / "run", place / "data", **CHANGES, **changes)
@@ -28,12 +28,12 @@ def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str
 
 
 def outcome(place: pathlib.Path):
-    """All that a run leaves: every checkpoint's meta and the bits of its arrays, the records."""
+    """Meta and arrays of every checkpoint, the records, and the files of the data set."""
     checkpoints = {}
     for step in checkpoint_directory.saved_steps(place / "run"):
         path = place / "run" / "checkpoints" / str(step)
         meta = checkpoint_reader.read_meta(path)
-        for name in ("config", "digest"):  # they hold the run's directory
+        for name in ("config", "digest"):  # these depend on the run directory
             del meta[name]
         checkpoints[step] = (meta, bits(place / "run", step))
     rows = []
@@ -46,24 +46,24 @@ def outcome(place: pathlib.Path):
 
 
 def complete(starts: Starts, argv: list[str]) -> None:
-    start = starts.begin(*argv)
-    assert start.wait() == 0, start.said
+    start = starts.launch(*argv)
+    assert start.wait() == 0, start.output
 
 
 @pytest.fixture(scope="module")
 def whole(starts, tmp_path_factory):
-    """What a run of 20 updates leaves that nothing killed."""
+    """The outcome of an unbroken run of 20 updates."""
     folder = tmp_path_factory.mktemp("whole")
     complete(starts, arguments(folder, "whole", "2x"))
     return outcome(folder / "whole")
 
 
 def kill_and_compare(starts, whole, folder, moments):
-    """A run killed at one moment after another, then left to itself: it is the run never killed."""
+    """Kills a run at some moments, completes it, and compares it to the unbroken one."""
     argv = arguments(folder, "killed", "2x")
-    for moment, passes in moments:
-        start = starts.begin(*argv, moment=moment, passes=passes)
-        assert start.wait() == -9, start.said
+    for moment, skip in moments:
+        start = starts.launch(*argv, moment=moment, skip=skip)
+        assert start.wait() == -9, start.output
     complete(starts, argv)
     checkpoints, rows, dataset = outcome(folder / "killed")
     assert dataset == whole[2]
@@ -74,7 +74,7 @@ def kill_and_compare(starts, whole, folder, moments):
         assert arrays == whole[0][step][1], step
 
 
-# (moment, how often it passes): each update, save and batch of an evaluation is one.
+# (moment, skip): each update, save and batch of an evaluation is a moment.
 IN_TURN = (("preparation", 0), ("update", 6), ("save", 1), ("evaluation", 8))
 
 
@@ -91,7 +91,7 @@ def test_a_kill_at_a_chosen_moment_leaves_no_trace(starts, whole, tmp_path, kill
 
 @pytest.mark.slow
 def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
-    """Runs of 160 updates, each started again and again until it gets to its end."""
+    """Runs of 160 updates, each started again until it is complete."""
     kills = int(os.environ.get("ANYTIME_JAX_KILLS", "100"))
     seed = int(os.environ.get("ANYTIME_JAX_KILL_SEED", time.time_ns() % 10**6))
     with capsys.disabled():
@@ -108,14 +108,14 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
         runs += 1
         argv, status = arguments(tmp_path, f"run{runs}", "16x"), -9
         while phases.total() < kills:
-            start = starts.begin(*argv)
-            # Starts go on where the last one got to: most of them are killed once or more.
+            start = starts.launch(*argv)
+            # A start continues where the last one got to: most runs are killed once or more.
             time.sleep(draw.uniform(0, seconds / 2))
             start.kill()
             status = start.wait()
             if status == 0:
                 break
-            assert status == -9, start.said
+            assert status == -9, start.output
             phases[start.phase] += 1
             found = checkpoint_directory.list_entries(tmp_path / f"run{runs}" / "run")
             half_written += any(x.kind == "half-written" for x in found)
