@@ -1,7 +1,7 @@
-"""The paper's shape of model as AI2's `ai2-olmo` package has it, and its `hf_olmo` loads it.
+"""Format of AI2's `ai2-olmo` package, for models of the paper's architecture.
 
 `config.yaml` is for the package itself (`OLMo(ModelConfig.load(FILE, key="model"))`), `config.json`
-for `transformers` after `import hf_olmo`; both read the same `model.safetensors`.
+for `transformers` after `import hf_olmo`; both use the same `model.safetensors`.
 """
 
 import json
@@ -10,8 +10,7 @@ from anytime_jax.checks import format_value, is_number
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
 
-# What the library takes a setting to be that is not there, where our decoder differs or has a
-# choice.
+# The library's defaults of settings that our decoder has otherwise, or can choose.
 _DEFAULTS: Settings = {
     "activation_type": "swiglu",
     "attention_layer_norm": False,
@@ -24,24 +23,24 @@ _DEFAULTS: Settings = {
 
 
 def _normalize(settings: Settings) -> Settings:
-    """Some say nothing, or that they are as another; a width of the MLP may be a multiple."""
-    given = {**_DEFAULTS, **settings}
-    if given.get("norm_after"):
+    """Fills in defaults, and settings that follow from others."""
+    settings = {**_DEFAULTS, **settings}
+    if settings.get("norm_after"):
         raise InputError("norm_after = True is not supported: it must be False")
-    heads, shared = given.get("n_heads"), given.get("n_kv_heads")
-    if shared not in (None, heads):
+    heads, kv_heads = settings.get("n_heads"), settings.get("n_kv_heads")
+    if kv_heads not in (None, heads):
         raise InputError(
-            f"n_kv_heads = {format_value(shared)} is not supported: every head has its own keys "
-            f"and values, n_heads = {format_value(heads)}"
+            f"n_kv_heads = {format_value(kv_heads)} is not supported: every head must have its "
+            f"own keys and values, n_heads = {format_value(heads)}"
         )
-    others = {
-        "embedding_size": given.get("vocab_size"),
-        "bias_for_layer_norm": given["include_bias"],
+    derived = {
+        "embedding_size": settings.get("vocab_size"),
+        "bias_for_layer_norm": settings["include_bias"],
         "multi_query_attention": False,
     }
-    if is_number(given.get("mlp_ratio")) and is_number(given.get("d_model")):
-        others["mlp_hidden_size"] = given["mlp_ratio"] * given["d_model"]
-    return given | {name: x for name, x in others.items() if given.get(name) is None}
+    if is_number(settings.get("mlp_ratio")) and is_number(settings.get("d_model")):
+        derived["mlp_hidden_size"] = settings["mlp_ratio"] * settings["d_model"]
+    return settings | {name: x for name, x in derived.items() if settings.get(name) is None}
 
 
 def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The OLMo-2 shape of model as `transformers` has it: `Olmo2ForCausalLM`, without custom code."""
+"""Format of `transformers` for models of the OLMo-2 architecture (`Olmo2ForCausalLM`)."""
 
 import json
 
@@ -8,17 +8,17 @@ from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMappin
 
 
 def _normalize(settings: Settings) -> Settings:
-    """The rotary embedding is described in two ways, by the age of the library that wrote it."""
+    """Resolves the settings of rotary embeddings, which vary with the version of `transformers`."""
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     rope = rope if isinstance(rope, dict) else {"rope_type": rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise InputError(f"rope_type = {format_value(kind)} is not supported: it must be 'default'")
-    heads, shared = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
-    if shared not in (None, heads):
+    heads, kv_heads = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
+    if kv_heads not in (None, heads):
         raise InputError(
-            f"num_key_value_heads = {format_value(shared)} is not supported: every head has "
-            f"its own keys and values, num_attention_heads = {format_value(heads)}"
+            f"num_key_value_heads = {format_value(kv_heads)} is not supported: every head must "
+            f"have its own keys and values, num_attention_heads = {format_value(heads)}"
         )
     theta = rope.get("rope_theta", settings.get("rope_theta"))
     return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}

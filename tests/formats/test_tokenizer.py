@@ -1,4 +1,4 @@
-"""Tokenizers that are written give SentencePiece's own ids, to the limits that docs/data.md has."""
+"""Written tokenizers give the ids of SentencePiece, up to the limits listed in docs/data.md."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from byte_level_tokenizer import write_byte_level
 
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats import tokenizer as formats
+from anytime_jax.formats import tokenizer
 from anytime_jax.formats.sentencepiece_model import parse_model
 from anytime_jax.formats.tokenizer import write_tokenizer
 
@@ -34,7 +34,7 @@ RARE = [
 
 
 def sentencepiece_model(folder, **options):
-    """A model trained with other options than the trainer's own."""
+    """A model trained with options."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SOURCES[0].splitlines() * 2),
@@ -48,7 +48,7 @@ def sentencepiece_model(folder, **options):
 
 
 def read(folder):
-    """The tokenizer in a folder, as `split_special_tokens` makes transformers use it."""
+    """The tokenizer in a folder, with the effect of `split_special_tokens` in transformers."""
     config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     read.encode_special_tokens = config["split_special_tokens"]
@@ -56,7 +56,7 @@ def read(folder):
 
 
 def both(path, folder):
-    """SentencePiece, and what is written of its model."""
+    """A SentencePiece model and its translation."""
     write_tokenizer(path, folder, 128)
     return sentencepiece.SentencePieceProcessor(model_file=str(path)), read(folder)
 
@@ -66,12 +66,12 @@ def assert_same(processor, written, texts):
         ids = processor.encode(text)
         assert written.encode(text).ids == ids, text[:100]
         decoded = written.decode(ids, skip_special_tokens=False)
-        # What SentencePiece does not know it shows as " ⁇ ".
+        # SentencePiece decodes the unknown piece as " ⁇ ".
         assert decoded == processor.decode(ids).replace(" ⁇ ", "<unk>"), text[:100]
 
 
 def assert_tied(processor, written, texts):
-    """Nearly all are cut in the same way, and the others in one of as high a score."""
+    """Nearly all ids are equal, and the others have an equal score."""
     differing = 0
     for text in texts:
         ids, given = processor.encode(text), written.encode(text).ids
@@ -100,7 +100,7 @@ def documents(c4_data):
     return [json.loads(line)["text"] for line in lines]
 
 
-def test_a_trained_vocabulary(trained, tmp_path):
+def test_trained_vocabulary_has_the_same_ids(trained, tmp_path):
     processor, written = both(trained, tmp_path / "new" / "folder")
     special = ["</s>", "a<pad></s>b", "<unk>", "<0x41>", "<0xE9>"]
     assert_same(processor, written, [*SOURCES, *SPACES, *MARKS, *RARE, *special])
@@ -108,7 +108,7 @@ def test_a_trained_vocabulary(trained, tmp_path):
         assert written.decode(written.encode(text).ids) == text
 
 
-def test_a_trained_vocabulary_on_c4(trained, documents, tmp_path):
+def test_trained_vocabulary_on_c4(trained, documents, tmp_path):
     assert_same(*both(trained, tmp_path), documents)
 
 
@@ -122,14 +122,14 @@ def test_t5_on_rare_text(t5):
 
 
 def test_t5_on_code(t5):
-    """A limit, as docs/data.md says it: sums of scores in float32 decide ties in another way."""
+    """Limit: sums of scores in float32 break ties in another way."""
     processor, written = t5
     texts = [*SOURCES, *(part for source in SOURCES for part in source.split("\n\n"))]
     assert_tied(processor, written, texts)
 
 
-def test_t5_on_marks_after_what_its_map_changes(t5):
-    """A limit, as docs/data.md says it: there, the map replaces a character with its marks."""
+def test_t5_drops_marks_after_mapped_characters(t5):
+    """Limit: `tokenizers` maps a character together with its marks."""
     processor, written = t5
     assert_same(processor, written, ["e\u0301", "か\u3099", "a\u0327\u0301"])
     assert processor.encode("½\u0301", out_type=str) == ["▁1", "⁄", "2", "\u0301"]
@@ -140,14 +140,14 @@ def test_t5_sentinels(t5):
     assert_same(*t5, ["a <extra_id_0> b", "<extra_id_99>", "x<extra_id_1>y"])
 
 
-def test_t5_reads_control_pieces_in_text_otherwise(t5):
-    """A limit, as docs/data.md says it: there, any piece of a unigram model may be text."""
+def test_t5_recognises_control_pieces_in_text(t5):
+    """Limit: any piece of a unigram model may be text in `tokenizers`."""
     processor, written = t5
     assert processor.encode("</s>", out_type=str) == ["▁", "<", "/", "s", ">"]
     assert written.encode("</s>").tokens == ["▁", "</s>"]
 
 
-def test_a_megabyte_takes_seconds(t5, trained, tmp_path):
+def test_megabyte_is_encoded_in_seconds(t5, trained, tmp_path):
     text = ("".join(SOURCES) * 4)[:1_000_000]
     for _, written in (t5, both(trained, tmp_path)):
         began = time.monotonic()
@@ -169,14 +169,14 @@ def test_a_megabyte_takes_seconds(t5, trained, tmp_path):
         {"model_type": "bpe", "normalization_rule_name": "identity"},
     ],
 )  # fmt: skip
-def test_other_models(tmp_path, options):
+def test_options_of_the_trainer_keep_the_ids(tmp_path, options):
     processor, written = both(sentencepiece_model(tmp_path, **options), tmp_path)
     lines = [line for source in SOURCES[:3] for line in source.split("\n\n")]
     assert_same(processor, written, [*SPACES, *MARKS, *RARE])
     (assert_tied if options["model_type"] == "unigram" else assert_same)(processor, written, lines)
 
 
-def test_files(trained, tmp_path):
+def test_files_for_transformers(trained, tmp_path):
     write_tokenizer(trained, tmp_path, 128)
     assert len(list(tmp_path.iterdir())) == 3
     special = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -190,14 +190,14 @@ def test_files(trained, tmp_path):
     vocabulary = load_vocabulary(trained)
     assert written.get_vocab_size() == vocabulary.size
     assert written.decode([5, 1, 0, 0]) == written.decode([5])
-    # And back again: what was written is a vocabulary, with the same ids.
+    # The result is a vocabulary with the same ids.
     again = load_vocabulary(tmp_path / "tokenizer.json")
     assert (again.size, again.eos_id) == (vocabulary.size, vocabulary.eos_id)
     for ids, others in zip(again.encode(SOURCES), vocabulary.encode(SOURCES), strict=True):
         assert ids.tolist() == others.tolist()
 
 
-def test_without_padding_the_eos_piece_fills_up(tmp_path):
+def test_eos_pads_where_there_is_no_padding_piece(tmp_path):
     write_tokenizer(sentencepiece_model(tmp_path, pad_id=-1), tmp_path, 128)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
     assert config["pad_token"] == "</s>"
@@ -206,13 +206,13 @@ def test_without_padding_the_eos_piece_fills_up(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "word"}, "of words or characters .WORD."),
-        ({"model_type": "char", "vocab_size": 80}, "of words or characters .CHAR."),
+        ({"model_type": "word"}, "WORD model"),
+        ({"model_type": "char", "vocab_size": 80}, "CHAR model"),
         ({"model_type": "bpe", "user_defined_symbols": ["<sep>"]}, "BPE model .* USER_DEFINED"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
     ],
 )
-def test_what_cannot_be_expressed_is_refused(tmp_path, options, message):
+def test_unsupported_model_is_rejected(tmp_path, options, message):
     path = sentencepiece_model(tmp_path, **options)
     with pytest.raises(InputError, match=message) as error:
         write_tokenizer(path, tmp_path / "output", 128)
@@ -220,29 +220,29 @@ def test_what_cannot_be_expressed_is_refused(tmp_path, options, message):
     assert not (tmp_path / "output").exists()
 
 
-def test_a_tokenizer_that_differs_is_not_written(trained, tmp_path, monkeypatch):
-    # There, the map gives one space for "\r\n", where SentencePiece makes two of it.
+def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatch):
+    # The map of `tokenizers` gives one space for "\r\n", SentencePiece two.
     model = sentencepiece_model(tmp_path, remove_extra_whitespaces=False)
-    with pytest.raises(RunError, match=r"'\\tone tab.* to SentencePiece and .* to tok") as error:
+    with pytest.raises(RunError, match=r"'\\tone tab.* in SentencePiece and .* in tok") as error:
         write_tokenizer(model, tmp_path / "output", 128)
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(formats, "_merges", lambda model: [])
+    monkeypatch.setattr(tokenizer, "_merges", lambda model: [])
     with pytest.raises(RunError, match='"The quick brown fox'):
         write_tokenizer(trained, tmp_path / "output", 128)
     assert not (tmp_path / "output").exists()
 
 
-def test_missing_library_is_named(trained, tmp_path, monkeypatch):
+def test_missing_library_is_reported(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(InputError, match=r"pip install 'anytime_jax\[export\]'"):
         write_tokenizer(trained, tmp_path, 128)
 
 
-def test_a_model_is_read_as_sentencepiece_reads_it(tmp_path):
-    # Not everywhere: these classes want a protobuf as new as the compiler that made them.
+def test_schema_agrees_with_sentencepiece(tmp_path):
+    # These classes import only under a protobuf as new as their compiler.
     theirs = pytest.importorskip("sentencepiece.sentencepiece_model_pb2").ModelProto()
     path = sentencepiece_model(tmp_path, add_dummy_prefix=False, byte_fallback=True, vocab_size=600)
-    for model in (path.read_bytes(), b""):  # all that is set, and all that is not
+    for model in (path.read_bytes(), b""):  # set fields, and defaults
         theirs.ParseFromString(model)
         ours = parse_model(model)
         assert [(p.piece, p.score, p.type) for p in ours.pieces] == [
@@ -254,7 +254,7 @@ def test_a_model_is_read_as_sentencepiece_reads_it(tmp_path):
                 assert values[0] == values[1], field.name
 
 
-def test_a_public_tokenizer_goes_back_as_it_was(tmp_path):
+def test_hugging_face_tokenizer_is_copied(tmp_path):
     path = write_byte_level(tmp_path / "model", SOURCES[:1], chat_template="{{ x }}")
     kept = tmp_path / "vocabulary.model"
     kept.write_bytes(load_vocabulary(path).model)

@@ -1,4 +1,4 @@
-"""Text drawn from a decoder: the distribution of a token, and the text as it goes on."""
+"""Sampling: the distribution of a token, and generated text."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ W = OLMO.vocab_size
 
 @functools.cache
 def weights():
-    """The oracle's, with the rows beyond the vocabulary made likely."""
+    """The oracle's, with large logits for the rows beyond the vocabulary."""
     _, params, _ = oracle("olmo")
     head = np.array(params["head"])
     head[:, W:] = 100 * head[:, :1]
@@ -30,8 +30,8 @@ def weights():
 
 
 @functools.cache
-def indifferent():
-    """Weights for which every token is as likely as any other."""
+def uniform_weights():
+    """Weights for which all tokens are equally likely."""
     return {**weights(), "head": jnp.zeros_like(weights()["head"])}
 
 
@@ -50,28 +50,28 @@ def sample(prompt, sampling, count, stop_id=EOS, params=None, config=OLMO):
     return list(generate_tokens(config, params or weights(), prompt, sampling, count, stop_id))
 
 
-# One token.
+# One token
 
 
 def exact(sampling, logits):
-    """The distribution in float64, by the words of the docstring."""
+    """The distribution in float64, as documented by `SamplingSettings`."""
     p = np.exp(np.asarray(logits, np.float64) / sampling.temperature)
     likely_first = sorted(range(len(p)), key=lambda i: (-p[i], i))
     kept = likely_first[: sampling.top_k] if sampling.top_k else likely_first
     if sampling.top_p < 1:
         whole = sum(p[i] for i in kept)
-        smallest, held = [], 0.0
-        while held < sampling.top_p:
+        smallest, total = [], 0.0
+        while total < sampling.top_p:
             smallest.append(kept[len(smallest)])
-            held += p[smallest[-1]] / whole
+            total += p[smallest[-1]] / whole
         kept = smallest
     left = np.zeros_like(p)
     left[kept] = p[kept]
     return left / left.sum()
 
 
-def check_drawn(ids, expected):
-    """No token outside the distribution's, and a chi-square that one in 10,000 exceeds."""
+def check_distribution(ids, expected):
+    """No token of probability 0, and a chi-square below that of one in 10,000."""
     counts = np.bincount(np.asarray(ids), minlength=len(expected))
     assert counts[expected == 0].sum() == 0
     inside = expected > 0
@@ -92,60 +92,60 @@ def check_drawn(ids, expected):
         (1.0, 1000, 0.95),
     ],
 )
-def test_a_token_has_the_distribution_of_the_softmax(temperature, top_k, top_p):
+def test_sample_token_has_the_exact_distribution(temperature, top_k, top_p):
     sampling = SamplingSettings(temperature, top_k, top_p, seed=0)
     logits = np.random.default_rng(1).normal(size=40).astype(np.float32)
-    logits[[3, 8, 20]] = logits.max()  # three alike: ids decide
+    logits[[3, 8, 20]] = logits.max()  # ties are ordered by id
     keys = jax.random.split(jax.random.key(5), 20_000)
     draw = jax.jit(jax.vmap(functools.partial(sample_token, sampling, jnp.asarray(logits))))
     ids = draw(keys)
     assert ids.dtype == jnp.int32
-    check_drawn(ids, exact(sampling, logits))
+    check_distribution(ids, exact(sampling, logits))
 
 
-def test_the_first_token_of_many_seeds():
-    """Through the whole of `stream`: the logits are those of `model.apply`, the seed is the key."""
+def test_first_token_over_seeds_has_the_exact_distribution():
+    """Through `generate_tokens`, with the logits of `decoder.apply`."""
     prompt = [5, 17, 3]
-    made = [sample(prompt, dataclasses.replace(NARROW, seed=s), 1, 89) for s in range(400)]
-    ids = [one[0] if one else 89 for one in made]  # a stop is a token as well
-    check_drawn(ids, exact(NARROW, logits_at()(prompt)))
+    texts = [sample(prompt, dataclasses.replace(NARROW, seed=s), 1, 89) for s in range(400)]
+    ids = [one[0] if one else 89 for one in texts]  # the stop id is a sample too
+    check_distribution(ids, exact(NARROW, logits_at()(prompt)))
 
 
-def test_the_tokens_of_one_text_are_drawn_apart_and_all_exist():
+def test_tokens_of_a_text_are_independent_and_in_the_vocabulary():
     ids = []
-    for seed in range(12):  # each until a token that is as likely as the others: 90 on average
-        ids += sample([], dataclasses.replace(PLAIN, seed=seed), 400, params=indifferent())
+    for seed in range(12):  # each ends at a token of probability 1/90
+        ids += sample([], dataclasses.replace(PLAIN, seed=seed), 400, params=uniform_weights())
     expected = np.full(W, 1 / (W - 1))
     expected[EOS] = 0
     assert len(ids) > 600
-    check_drawn(ids, expected)
+    check_distribution(ids, expected)
     pairs = np.corrcoef(ids[:-1], ids[1:])[0, 1]
     assert abs(pairs) < 5 / np.sqrt(len(ids))
 
 
-# A text.
+# A text
 
 
 def continue_greedily(prompt, count):
-    """The most likely token, count times, each from the whole context anew."""
-    context, made = list(prompt), []
+    """The most likely token, `count` times, each from the full context."""
+    context, ids = list(prompt), []
     for _ in range(count):
         if len(context) > OLMO.length:
             context = context[-OLMO.length // 2 :]
-        made.append(int(logits_at()(context).argmax()))
-        context.append(made[-1])
-    return made
+        ids.append(int(logits_at()(context).argmax()))
+        context.append(ids[-1])
+    return ids
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 15, 16, 17, 40])
-def test_greedy_is_the_argmax_of_the_whole_context_over_and_over(length):
+def test_greedy_equals_argmax_over_the_full_context(length):
     prompt = np.random.default_rng(length).integers(2, W, length)
     expected = continue_greedily(prompt, 45)
     never = next(i for i in range(W) if i not in expected)
     assert sample(prompt, GREEDY, 45, never) == expected
 
 
-def test_the_text_ends_at_its_stop_or_after_its_count():
+def test_text_ends_at_stop_id_or_count():
     prompt = [5, 17, 3]
     whole = sample(prompt, PLAIN, 60, 0)
     assert len(set(whole)) > 20
@@ -155,22 +155,22 @@ def test_the_text_ends_at_its_stop_or_after_its_count():
     assert sample(prompt, PLAIN, 0, 0) == []
 
 
-def test_an_empty_prompt_starts_as_documents_do():
+def test_empty_prompt_starts_after_eos():
     assert sample([], GREEDY, 12, EOS) == continue_greedily([EOS], 12)
     assert sample([50], GREEDY, 12, EOS) != continue_greedily([EOS], 12)
 
 
-def test_the_same_seed_gives_the_same_text():
+def test_seed_determines_the_text():
     assert sample([5], PLAIN, 30, 0) == sample([5], PLAIN, 30, 0)
     assert sample([5], PLAIN, 30, 0) != sample([5], dataclasses.replace(PLAIN, seed=1), 30, 0)
 
 
-def test_a_context_of_one_token():
+def test_context_of_one_token():
     config = dataclasses.replace(OLMO, length=1)
     assert len(sample([5, 6], PLAIN, 4, 0, config=config)) == 4
 
 
-def test_nothing_is_compiled_for_a_token_a_prompt_or_a_seed(compilations):
+def test_tokens_prompts_and_seeds_compile_nothing(compilations):
     sample([5, 6], NARROW, 2, 0)
     with compilations() as count:
         for length in (1, 3, 11, 16, 30):
@@ -179,7 +179,7 @@ def test_nothing_is_compiled_for_a_token_a_prompt_or_a_seed(compilations):
         assert count() == 0
 
 
-def test_prompts_of_many_lengths_share_a_few_programs(compilations):
+def test_prompt_lengths_share_programs(compilations):
     config = dataclasses.replace(OLMO, length=100)
     sample(range(2, 22), GREEDY, 2, 0, config=config)
     with compilations() as count:
@@ -191,7 +191,7 @@ def test_prompts_of_many_lengths_share_a_few_programs(compilations):
         assert count() == 1
 
 
-# Settings.
+# Settings
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_prompts_of_many_lengths_share_a_few_programs(compilations):
         ({"seed": -1}, "seed = -1"),
     ],
 )
-def test_bad_settings_are_refused(change, message):
+def test_settings_are_validated(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(PLAIN, **change)
 
@@ -221,6 +221,6 @@ def test_bad_settings_are_refused(change, message):
         ([5], -1, EOS, "count = -1"),
     ],
 )
-def test_what_is_no_token_is_refused_before_the_first(prompt, count, stop_id, message):
+def test_ids_are_validated_before_generating(prompt, count, stop_id, message):
     with pytest.raises(ValueError, match=message):
         generate_tokens(OLMO, weights(), prompt, PLAIN, count, stop_id)

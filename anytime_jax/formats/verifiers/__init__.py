@@ -1,1 +1,1 @@
-"""Scripts that load an exported model with the library it is for, in that library's interpreter."""
+"""Scripts that load an exported model with its library, in that library's interpreter."""

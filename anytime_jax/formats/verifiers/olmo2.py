@@ -2,8 +2,8 @@
 
     PYTHON olmo2.py DIR
 
-A script for an interpreter that has the target library; it imports nothing of this package. Prints
-one line of JSON: for each way of loading, the library, and the largest difference of any logit.
+Runs in an interpreter with the target library and imports nothing of this package. Prints one line
+of JSON: the largest difference of any logit for each way of loading, and whether tokens agree.
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # what is verified is the directory, and nothing else
+os.environ["HF_HUB_OFFLINE"] = "1"  # verifies the directory alone
 
 import safetensors.numpy
 import torch
@@ -19,7 +19,7 @@ import transformers
 
 
 def main(directory: Path) -> None:
-    """Prints how far the model in a directory is from its parity record."""
+    """Prints the differences to the parity record of a directory."""
     record = safetensors.numpy.load_file(directory / "parity.safetensors")
     model = transformers.Olmo2ForCausalLM.from_pretrained(directory).float().eval()
     with torch.no_grad():

@@ -1,0 +1,321 @@
+"""Models of other libraries, against tensors that those libraries wrote."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from exported_models import BOTH, read, same_bits, tensors, write, write_reference
+from reference_decoders import CONFIGS, oracle
+
+from anytime_jax.errors import InputError
+from anytime_jax.formats import model_reader
+from anytime_jax.formats.model_reader import PROVENANCE, WEIGHTS
+from anytime_jax.models import decoder
+
+INDEX = f"{WEIGHTS}.index.json"
+
+
+@BOTH
+def test_read_params_equal_the_oracle(name, tmp_path):
+    params = read(write_reference(tmp_path, name), name)
+    assert same_bits(params, oracle(name)[1])
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, oracle(name)[1])
+    arrays = oracle(name)[0]
+    logits = decoder.apply(CONFIGS[name], params, arrays["tokens"][:, :-1])
+    np.testing.assert_allclose(logits, arrays["logits"], rtol=0, atol=1e-5)
+
+
+@BOTH
+def test_export_round_trips(name, tmp_path):
+    write(tmp_path, name)
+    (tmp_path / PROVENANCE).write_text(json.dumps({"vocab_size": 90}))
+    model = model_reader.describe(tmp_path)
+    assert same_bits(read(tmp_path, name), oracle(name)[1])
+    shape = {x: getattr(CONFIGS[name], x) for x in model.shape}
+    assert model.shape == shape
+    whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
+    assert whole - shape.keys() == {"dtype", "attention", "layer_loop", "remat"}
+    assert {type(x) for x in model.shape.values()} == {str, int, float}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_weights_are_read(dtype, tmp_path):
+    arrays = {x: y.astype(dtype) for x, y in tensors("olmo").items()}
+    params = read(write_reference(tmp_path, "olmo", arrays), "olmo")
+    exact = oracle("olmo")[1]["head"]
+    np.testing.assert_array_equal(params["head"], exact.astype(dtype).astype(np.float32))
+
+
+def test_tensor_names_with_prefix_are_read(tmp_path):
+    """`OLMoForCausalLM.save_pretrained` puts the package's model under `model.`."""
+    arrays = {f"model.{name}": tensor for name, tensor in tensors("olmo").items()}
+    assert same_bits(
+        read(write_reference(tmp_path / "model", "olmo", arrays), "olmo"), oracle("olmo")[1]
+    )
+
+
+def split(folder, name, parts=3):
+    """The weights in several files, as large models have them."""
+    arrays = tensors(name)
+    files = [f"model-{i:05d}-of-{parts:05d}.safetensors" for i in range(1, parts + 1)]
+    weight_map = dict(zip(arrays, itertools.cycle(files)))
+    for file in files:
+        part = {x: arrays[x] for x in arrays if weight_map[x] == file}
+        safetensors.numpy.save_file(part, folder / file)
+    (folder / WEIGHTS).unlink()
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return files
+
+
+@BOTH
+def test_weights_in_several_files_are_read(name, tmp_path):
+    files = split(write_reference(tmp_path, name), name)
+    assert [x.name for x in model_reader.weight_files(tmp_path)] == files
+    assert same_bits(read(tmp_path, name), oracle(name)[1])
+    before = model_reader.weights_digest(tmp_path)
+    arrays = safetensors.numpy.load_file(tmp_path / files[-1])
+    safetensors.numpy.save_file({x: y + 1 for x, y in arrays.items()}, tmp_path / files[-1])
+    assert model_reader.weights_digest(tmp_path) != before
+    (tmp_path / files[1]).unlink()
+    with pytest.raises(InputError, match=f"has no {files[1]}: copy the model again"):
+        read(tmp_path, name)
+
+
+def test_single_file_takes_precedence_over_index(tmp_path):
+    write_reference(tmp_path, "olmo")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "old.safetensors"}}))
+    assert [x.name for x in model_reader.weight_files(tmp_path)] == [WEIGHTS]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"weight_map": {"a": "../other"}}', r"has no \.\./other"),
+        ('{"weight_map": {"a": "/etc/hostname"}}', "has no /etc/hostname"),
+        ('{"weight_map": {"a": ".."}}', r"has no \.\.:"),
+        ('{"weight_map": {"a": ""}}', "has no :"),
+        ('{"weight_map": {"a": 3}}', "has no weight_map of files"),
+        ('{"weight_map": ["a"]}', "has no weight_map of files"),
+        ("{}", "has no weight_map of files"),
+        ("[1]", "cannot be read"),
+        ('{"weight_map": ', "cannot be read"),
+        ('{"weight_map": {}}', "missing tensor transformer.*and 26 more"),
+    ],
+)
+def test_damaged_index_is_rejected(content, message, tmp_path):
+    folder = write_reference(tmp_path / "model", "olmo")
+    (folder / WEIGHTS).rename(tmp_path / "other")
+    (folder / INDEX).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read(folder, "olmo")
+
+
+def changed_tensors(name, **changes):
+    arrays = {**tensors(name), **changes}
+    return {x: y for x, y in arrays.items() if y is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lm_head.weight": None}, "missing tensor lm_head.weight: copy"),
+        (
+            {"lm_head.weight": None, "model.layers.2.mlp.up_proj.weight": None},
+            "missing tensor lm_head.weight and 1 more",
+        ),
+        (
+            {"model.layers.0.self_attn.q_proj.bias": np.zeros(32, np.float32)},
+            "unexpected tensor model.layers.0.self_attn.q_proj.bias",
+        ),
+        ({"model.layers.3.self_attn.q_proj.weight": np.zeros(2)}, "F64"),
+        (
+            {"lm_head.weight": np.zeros((32, 96), np.float32)},
+            r"lm_head.weight has the shape \(32, 96\); its configuration requires \(96, 32\)",
+        ),
+        (
+            {"model.norm.weight": np.zeros((), np.float32)},
+            r"model.norm.weight has the shape \(\);",
+        ),
+        (
+            {"lm_head.weight": np.zeros((96, 32), np.int8)},
+            "lm_head.weight has the type I8, not one",
+        ),
+    ],
+)
+def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
+    folder = write_reference(tmp_path, "olmo2", changed_tensors("olmo2", **changes))
+    with pytest.raises(InputError, match=message) as error:
+        model_reader.check_params(model_reader.describe(folder), CONFIGS["olmo2"])
+    assert str(folder) in str(error.value)
+    with pytest.raises(InputError, match=message):
+        read(folder, "olmo2")
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
+def test_truncated_weights_are_rejected(kept, tmp_path):
+    file = write_reference(tmp_path, "olmo") / WEIGHTS
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read .*copy it again"):
+        read(tmp_path, "olmo")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("olmo2", {"num_key_value_heads": 2}, "num_key_value_heads = 2 .*num_attention_heads = 4"),
+        ("olmo2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn' .* 'default'"),
+        (
+            "olmo2",
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
+            "rope_type = 'linear'",
+        ),
+        ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
+        ("olmo2", {"tie_word_embeddings": True}, "tie_word_embeddings = True .*must be False"),
+        ("olmo2", {"attention_bias": True}, "attention_bias = True"),
+        ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu' .*must be 'silu'"),
+        ("olmo2", {"rope_theta": ...}, "rope_theta is missing"),
+        ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide' is not allowed"),
+        ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True is not allowed"),
+        ("olmo2", {"num_hidden_layers": "3"}, "num_hidden_layers = '3' is not allowed"),
+        ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0 is not allowed"),
+        ("olmo2", {"hidden_size": -1}, "hidden_size = -1 is not allowed"),
+        ("olmo2", {"hidden_size": None}, "hidden_size is missing"),
+        ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3' is none of 'hf_olmo', 'olmo2'"),
+        ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\] is none of"),
+        ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu' .*must be 'gelu'"),
+        ("olmo", {"weight_tying": True}, "weight_tying = True .*must be False"),
+        ("olmo", {"include_bias": True}, "include_bias = True"),
+        ("olmo", {"bias_for_layer_norm": True}, "bias_for_layer_norm = True"),
+        ("olmo", {"layer_norm_type": "rms"}, "layer_norm_type = 'rms'"),
+        ("olmo", {"norm_after": True}, "norm_after = True"),
+        ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1 .*n_heads = 4"),
+        ("olmo", {"multi_query_attention": True}, "multi_query_attention = True"),
+        ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 .*must be None"),
+        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size is missing"),
+        ("olmo", {"n_layers": ...}, "n_layers is missing"),
+        # What ai2-olmo takes these to be where they are not there.
+        ("olmo", {"activation_type": ...}, "activation_type = 'swiglu'"),
+        ("olmo", {"attention_layer_norm": ...}, "attention_layer_norm = False"),
+        ("olmo", {"include_bias": ...}, "include_bias = True"),
+        ("olmo", {"rope": ...}, "rope = False"),
+        ("olmo", {"weight_tying": ...}, "weight_tying = True"),
+    ],
+)
+def test_unsupported_setting_is_named(name, changes, message, tmp_path):
+    folder = write_reference(tmp_path, name, {}, **changes)
+    with pytest.raises(InputError, match=message) as error:
+        model_reader.describe(folder)
+    assert str(folder / "config.json") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "ours", "value"),
+    [
+        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": 3}, "mlp_width", 96),
+        ("olmo", {"mlp_hidden_size": ..., "mlp_ratio": 4}, "mlp_width", 128),
+        ("olmo", {"mlp_ratio": 7}, "mlp_width", 128),
+        ("olmo", {"embedding_size": None, "n_kv_heads": 4}, "embedding_rows", 90),
+        ("olmo", {"bias_for_layer_norm": None}, "vocab_size", 90),
+        ("olmo", {"multi_query_attention": None}, "heads", 4),
+        ("olmo", {"rope_theta": ...}, "rope_theta", 10_000.0),
+        ("olmo", {"layer_norm_eps": ...}, "norm_epsilon", 1e-5),
+        ("olmo2", {"rms_norm_eps": ...}, "norm_epsilon", 1e-5),
+        ("olmo2", {"rope_scaling": None, "num_key_value_heads": 4}, "rope_theta", 500_000.0),
+        # Where both are given, transformers 5 takes the second.
+        ("olmo2", {"rope_parameters": {"rope_theta": 7}}, "rope_theta", 7.0),
+        ("olmo2", {"rope_theta": ..., "rope_parameters": {"rope_theta": 5}}, "rope_theta", 5.0),
+    ],
+)
+def test_alternative_spellings_of_settings(name, changes, ours, value, tmp_path):
+    shape = model_reader.describe(write_reference(tmp_path, name, {}, **changes)).shape
+    assert shape[ours] == value
+    assert type(shape[ours]) is type(value)
+
+
+def test_config_yaml_is_read_without_config_json(tmp_path):
+    write(tmp_path, "olmo")
+    (tmp_path / "config.json").unlink()
+    assert same_bits(read(tmp_path, "olmo"), oracle("olmo")[1])
+    assert model_reader.describe(tmp_path).shape["vocab_size"] == 90
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "{"),
+        ("config.json", "3"),
+        ("config.json", "[" * 100_000),
+        ("config.json", b"\xff"),
+        ("config.yaml", "model: ["),
+        ("config.yaml", "model: 3"),
+        ("config.yaml", "- model"),
+        ("config.yaml", ""),
+        ("config.yaml", "model: !!python/object/apply:os.getpid []"),
+        ("config.yaml", "model: {a: &a [x, x], b: &b [*a, *a], clip_qkv: [*b, *b]}"),
+        ("config.yaml", "[" * 1_500),
+    ],
+)
+def test_damaged_configuration_is_rejected(file, content, tmp_path):
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError, match=f"{file} cannot be read .*copy it again"):
+        model_reader.describe(tmp_path)
+
+
+def test_missing_model_is_rejected(tmp_path):
+    with pytest.raises(InputError, match="contains no model"):
+        model_reader.describe(tmp_path)
+    with pytest.raises(InputError, match="is not a directory"):
+        model_reader.describe(tmp_path / "not there")
+    write_reference(tmp_path, "olmo")
+    (tmp_path / WEIGHTS).unlink()
+    with pytest.raises(InputError, match=f"has no {WEIGHTS}"):
+        read(tmp_path, "olmo")
+
+
+@pytest.mark.parametrize(
+    ("files", "tokens"),
+    [
+        ({}, 96),
+        ({"tokenizer.json": {"model": {"vocab": {"a": 0, "b": 70}}}}, 71),
+        ({"tokenizer.json": {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}}, 2),
+        (
+            {"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 80}]}},
+            81,
+        ),
+        ({"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": None}}, 1),
+        ({"tokenizer.json": {}, PROVENANCE: {"vocab_size": 90}}, 90),
+    ],
+)
+def test_number_of_tokens_comes_from_the_vocabulary(files, tokens, tmp_path):
+    write_reference(tmp_path, "olmo2", {})
+    for file, content in files.items():
+        (tmp_path / file).write_text(json.dumps(content))
+    assert model_reader.describe(tmp_path).shape["vocab_size"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", "{", "cannot be read"),
+        ("tokenizer.json", "{}", "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {}}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": 3}}', "has no number of tokens"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 96}}}', "has 97 tokens and the model 96"),
+        (PROVENANCE, "{}", "has no number of tokens"),
+        (PROVENANCE, '{"vocab_size": 1.5}', "has no number of tokens"),
+    ],
+)
+def test_damaged_vocabulary_is_rejected(file, content, message, tmp_path):
+    write_reference(tmp_path, "olmo2", {})
+    (tmp_path / file).write_text(content)
+    with pytest.raises(InputError, match=message):
+        model_reader.describe(tmp_path)

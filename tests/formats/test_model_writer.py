@@ -1,0 +1,218 @@
+"""Exported models, against tensors and settings of the libraries they are for."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import yaml
+from exported_models import AI2, BOTH, EOS, SIZES, read, same_bits, tensors, write
+from reference_decoders import CONFIGS, oracle
+
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.formats import model_writer
+from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
+from anytime_jax.models import decoder
+
+
+@BOTH
+def test_written_tensors_equal_those_of_the_library(name, tmp_path):
+    found = safetensors.numpy.load_file(write(tmp_path, name) / WEIGHTS)
+    assert same_bits(found, tensors(name))
+    assert {name: x.shape for name, x in found.items()} == {
+        name: x.shape for name, x in tensors(name).items()
+    }
+    assert {x.dtype for x in found.values()} == {np.dtype("float32")}
+
+
+@BOTH
+def test_bfloat16_export_rounds_every_weight(name, tmp_path):
+    write(tmp_path, name, "bfloat16")
+    found = safetensors.numpy.load_file(tmp_path / WEIGHTS)
+    rounded = {x: y.astype(ml_dtypes.bfloat16) for x, y in tensors(name).items()}
+    assert same_bits(found, rounded)
+    assert {x.dtype for x in found.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    params = read(tmp_path, name)
+    assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
+    record = safetensors.numpy.load_file(tmp_path / PARITY)  # of these weights, not the exact ones
+    logits = decoder.apply(CONFIGS[name], params, record["tokens"][None])[0]
+    np.testing.assert_allclose(record["logits"], logits, rtol=0, atol=1e-6)
+    assert np.abs(record["logits"] - model_writer.compute_logits(
+        CONFIGS[name], oracle(name)[1], record["tokens"])).max() > 1e-4  # fmt: skip
+
+
+@BOTH
+def test_parity_record_is_float32_and_within_the_vocabulary(name, tmp_path):
+    config = dataclasses.replace(CONFIGS[name], dtype="bfloat16", attention="xla", remat="full")
+    record = safetensors.numpy.load_file(write(tmp_path, name, config=config) / PARITY)
+    assert record["tokens"].shape == (16,)
+    assert record["tokens"].max() < 90
+    assert len(set(record["tokens"].tolist())) == 16
+    logits = decoder.apply(CONFIGS[name], oracle(name)[1], record["tokens"][None])[0]
+    np.testing.assert_allclose(record["logits"], logits, rtol=0, atol=1e-6)
+
+
+def test_settings_for_ai2_olmo(tmp_path):
+    write(tmp_path, "olmo")
+    expected = {**AI2, **SIZES["olmo"]}
+    content = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    tokenizer = {"identifier": "tokenizer.json", "truncate_direction": "right"}
+    assert content == {"model": expected, "tokenizer": tokenizer}
+    assert type(content["model"]["rope_theta"]) is int
+    hub = {
+        "architectures": ["OLMoForCausalLM"],
+        "model_type": "hf_olmo",
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+    assert json.loads((tmp_path / "config.json").read_text()) == {**hub, **expected}
+    assert {x.name for x in tmp_path.iterdir()} == {"config.yaml", "config.json", WEIGHTS, PARITY}
+
+
+def test_settings_for_transformers(tmp_path):
+    write(tmp_path, "olmo2")
+    assert json.loads((tmp_path / "config.json").read_text()) == {
+        **SIZES["olmo2"],
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        "num_key_value_heads": 4,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": EOS,
+        "pad_token_id": None,
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+    content = json.loads((tmp_path / "generation_config.json").read_text())
+    assert content == {"eos_token_id": EOS}
+
+
+@BOTH
+def test_check_rejects_another_architecture(name):
+    other = {"olmo": "olmo2", "olmo2": "olmo"}[name]
+    with pytest.raises(InputError, match=f"architecture = '{other}' .* give --format={other}"):
+        FORMATS[name].check(CONFIGS[other])
+    FORMATS[name].check(CONFIGS[name])
+
+
+def test_check_rejects_fractional_rope_theta_for_ai2_olmo():
+    with pytest.raises(InputError, match=r"config.model.rope_theta = 10000.5 .* whole numbers"):
+        FORMATS["olmo"].check(dataclasses.replace(CONFIGS["olmo"], rope_theta=10_000.5))
+    FORMATS["olmo2"].check(dataclasses.replace(CONFIGS["olmo2"], rope_theta=10_000.5))
+
+
+def create(target, overwrite=False, content="new", fails=None):
+    with model_writer.create_directory(target, overwrite) as part:
+        (part / PROVENANCE).write_text(content)
+        if fails:
+            raise fails
+    return (target / PROVENANCE).read_text()
+
+
+def test_directory_appears_when_complete(tmp_path):
+    target = tmp_path / "deep" / "model"
+    with model_writer.create_directory(target, False) as part:
+        (part / PROVENANCE).write_text("new")
+        assert not target.exists()
+    assert [x.name for x in target.parent.iterdir()] == ["model"]
+    assert create(target, overwrite=True, content="newer") == "newer"
+    assert [x.name for x in target.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("error", [RunError("x"), OSError("x"), KeyboardInterrupt()])
+@pytest.mark.parametrize("old", [False, True])
+def test_failure_leaves_the_old_directory(old, error, tmp_path):
+    target = tmp_path / "model"
+    if old:
+        create(target, content="old")
+    with pytest.raises(type(error)):
+        create(target, overwrite=True, fails=error)
+    assert [x.name for x in tmp_path.iterdir()] == (["model"] if old else [])
+    assert not old or (target / PROVENANCE).read_text() == "old"
+
+
+def test_failing_rename_leaves_the_old_directory(tmp_path, monkeypatch):
+    target = tmp_path / "model"
+    create(target, content="old")
+    rename = pathlib.Path.rename
+
+    def fails(self, to):
+        if self.name.endswith(".part"):
+            raise OSError("no")
+        return rename(self, to)
+
+    monkeypatch.setattr(pathlib.Path, "rename", fails)
+    with pytest.raises(OSError, match="no"):
+        create(target, overwrite=True)
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert (target / PROVENANCE).read_text() == "old"
+
+
+def test_full_disk_is_a_run_error(tmp_path, monkeypatch):
+    def full(*unused):
+        raise safetensors.SafetensorError("no space left")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with (
+        pytest.raises(RunError, match=r"model\.safetensors cannot be written \(no space left\)"),
+        model_writer.create_directory(tmp_path / "model", False) as part,
+    ):
+        write(part, "olmo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite_replaces_exports_only(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years")
+    with pytest.raises(InputError, match="exists: choose another, or --overwrite"):
+        create(other)
+    with pytest.raises(
+        InputError, match=f"is not an exported model .no {PROVENANCE}. and is not overwri"
+    ):
+        create(other, overwrite=True)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="--output="):
+            create(tmp_path / "dangling", overwrite)
+        with pytest.raises(InputError, match="--output="):
+            create(other / "thesis.tex", overwrite)
+        with pytest.raises(InputError, match="cannot be created"):
+            create(other / "thesis.tex" / "model", overwrite)
+    assert (other / "thesis.tex").read_text() == "years"
+
+
+def test_output_may_be_a_link_or_a_dot(tmp_path, monkeypatch):
+    create(tmp_path / "model", content="old")
+    (tmp_path / "link").symlink_to("model")
+    create(tmp_path / "link", overwrite=True, content="by the link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "model" / PROVENANCE).read_text() == "by the link"
+    monkeypatch.chdir(tmp_path / "model")
+    with model_writer.create_directory(pathlib.Path("."), overwrite=True) as part:
+        (part / PROVENANCE).write_text("from inside")
+    assert (tmp_path / "model" / PROVENANCE).read_text() == "from inside"
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["link", "model"]
+
+
+def test_directory_created_meanwhile_is_not_replaced(tmp_path):
+    def create():
+        with model_writer.create_directory(tmp_path / "model", overwrite=False) as part:
+            (part / "file").touch()
+            (tmp_path / "model").mkdir()
+            (tmp_path / "model" / "theirs").touch()
+
+    with pytest.raises(InputError, match="exists: choose another"):
+        create()
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "theirs").is_file()

@@ -1,0 +1,104 @@
+"""Models as other libraries write them, with the tensors of the oracles."""
+
+import json
+
+import pytest
+import safetensors.numpy
+from reference_decoders import CONFIGS, oracle
+
+from anytime_jax.checkpoints.tree_names import flatten_by_name
+from anytime_jax.formats import model_reader, model_writer
+from anytime_jax.formats.model_reader import FORMATS, WEIGHTS
+
+BOTH = pytest.mark.parametrize("name", ["olmo", "olmo2"])
+EOS = 1
+SIZES = {
+    "olmo": {
+        "n_layers": 3,
+        "n_heads": 4,
+        "d_model": 32,
+        "mlp_hidden_size": 128,
+        "max_sequence_length": 16,
+        "vocab_size": 90,
+        "embedding_size": 96,
+        "rope_theta": 10_000,
+        "layer_norm_eps": 1e-5,
+    },
+    "olmo2": {
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "hidden_size": 32,
+        "intermediate_size": 96,
+        "max_position_embeddings": 16,
+        "vocab_size": 96,
+        "rope_theta": 500_000.0,
+        "rms_norm_eps": 1e-6,
+    },
+}
+# Settings of the paper's architecture in ai2-olmo 0.6.0.
+AI2 = {
+    "activation_type": "gelu",
+    "alibi": False,
+    "attention_dropout": 0.0,
+    "attention_layer_norm": True,
+    "attention_layer_norm_with_affine": True,
+    "bias_for_layer_norm": False,
+    "block_type": "sequential",
+    "clip_qkv": None,
+    "embedding_dropout": 0.0,
+    "embedding_layer_norm": False,
+    "eos_token_id": EOS,
+    "flash_attention": False,
+    "include_bias": False,
+    "init_device": "cpu",
+    "init_fn": "mitchell",
+    "layer_norm_type": "default",
+    "layer_norm_with_affine": True,
+    "multi_query_attention": False,
+    "pad_token_id": EOS,
+    "residual_dropout": 0.0,
+    "rope": True,
+    "scale_logits": False,
+    "weight_tying": False,
+}
+
+
+def tensors(name):
+    """The parameters of the other library, under its names."""
+    arrays = oracle(name)[0]
+    return {x.removeprefix("param/"): y for x, y in arrays.items() if x.startswith("param/")}
+
+
+def settings(name, **changes):
+    """The necessary content of config.json."""
+    if name == "olmo2":
+        return {"model_type": "olmo2", **SIZES[name], **changes}
+    return {"model_type": "hf_olmo", **AI2, **SIZES[name], **changes}
+
+
+def write_reference(folder, name, arrays=None, **changes):
+    """A directory as the other library writes it; a change to `...` removes a setting."""
+    folder.mkdir(exist_ok=True)
+    arrays = tensors(name) if arrays is None else arrays
+    safetensors.numpy.save_file(arrays, folder / WEIGHTS, {"format": "pt"})
+    config = {x: y for x, y in settings(name, **changes).items() if y is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def read(folder, name):
+    return model_reader.read_params(model_reader.describe(folder), CONFIGS[name])
+
+
+def write(folder, name, dtype="float32", config=None):
+    folder.mkdir(exist_ok=True)
+    model_format, params = FORMATS[name], oracle(name)[1]
+    model_writer.write_model(folder, model_format, config or CONFIGS[name], params, EOS, dtype)
+    return folder
+
+
+def same_bits(left, right):
+    """Whether two trees are equal bit by bit."""
+    left, right = flatten_by_name(left), flatten_by_name(right)
+    assert left.keys() == right.keys()
+    return all(left[x].tobytes() == right[x].tobytes() for x in left)
