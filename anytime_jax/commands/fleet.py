@@ -14,7 +14,7 @@ from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import run_figure, study_files
-from anytime_jax.study.tasks import Task, log_file, make_tasks
+from anytime_jax.study.tasks import StudyTask, log_file, make_tasks
 from anytime_jax.training import startup, trainer
 from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _status(ended)
 
 
-def _check_fleet(jobs: Sequence[Task]) -> None:
+def _check_fleet(jobs: Sequence[StudyTask]) -> None:
     """Checks that the runs can be one program."""
     for job in jobs:
         if job.fleet_key is None:

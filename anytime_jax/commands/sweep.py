@@ -24,7 +24,7 @@ from anytime_jax.models import flops
 from anytime_jax.study import slurm, study_files
 from anytime_jax.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.study.plan import Study
-from anytime_jax.study.tasks import Task, make_tasks
+from anytime_jax.study.tasks import StudyTask, make_tasks
 
 _MFU = 0.38  # of the authors' 150M runs on one H100
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _select(study: Study, pattern: str) -> list[Task]:
+def _select(study: Study, pattern: str) -> list[StudyTask]:
     """The tasks whose names match; their trunks must match too, or have reached them."""
     by_name = {task.run.name: task for task in make_tasks(study)}
     tasks = [task for name, task in by_name.items() if fnmatch.fnmatch(name, pattern)]
@@ -91,7 +91,7 @@ def _select(study: Study, pattern: str) -> list[Task]:
     return tasks
 
 
-def _table(study: Study, tasks: Sequence[Task], arguments: argparse.Namespace) -> Table:
+def _table(study: Study, tasks: Sequence[StudyTask], arguments: argparse.Namespace) -> Table:
     """The runs with state and cost, and the totals."""
     speed, description = _speed(arguments, tasks[0])
     title = f"{study.name}: {study.title} Hours at {description}, training only."
@@ -122,7 +122,7 @@ def _table(study: Study, tasks: Sequence[Task], arguments: argparse.Namespace) -
     return table
 
 
-def _speed(arguments: argparse.Namespace, task: Task) -> tuple[float, str]:
+def _speed(arguments: argparse.Namespace, task: StudyTask) -> tuple[float, str]:
     """FLOP/s for the hours of `--list`, and where they come from."""
     tokens_per_s, mfu = arguments.tokens_per_s, arguments.mfu
     if tokens_per_s is not None:
@@ -141,7 +141,7 @@ def _speed(arguments: argparse.Namespace, task: Task) -> tuple[float, str]:
     return peak * mfu, f"{mfu:.0%} of the peak of one {arguments.device}"
 
 
-def _state(task: Task) -> str:
+def _state(task: StudyTask) -> str:
     if task.is_finished:
         return "finished"
     if task.step > task.start_step:

@@ -16,7 +16,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
-from anytime_jax.study.tasks import Task, log_file
+from anytime_jax.study.tasks import StudyTask, log_file
 
 _POLL_SECONDS = 0.5
 
@@ -70,7 +70,7 @@ def make_command(study_file: str, name: str, *others: str) -> list[str]:
 class _Process:
     """A process that trains a run or a fleet; `logs` has each log and its length before."""
 
-    tasks: list[Task]
+    tasks: list[StudyTask]
     popen: subprocess.Popen[bytes]
     logs: dict[str, tuple[Path, int]]
     slot: int
@@ -88,7 +88,7 @@ class LocalExecutor:
         self,
         study: Study,
         study_file: str,
-        tasks: Sequence[Task],
+        tasks: Sequence[StudyTask],
         slots: Sequence[Slot],
         fleet_size: int,
         print_line: Callable[[str], None],
@@ -178,14 +178,14 @@ class LocalExecutor:
             )
         return True
 
-    def _next_fleet(self) -> list[Task]:
+    def _next_fleet(self) -> list[StudyTask]:
         """The first run that is ready, with others that fit into one fleet with it."""
         ready = [task for task in self._pending if self._is_ready(task)]
         if not ready or self._fleet_size == 1 or ready[0].fleet_key is None:
             return ready[:1]
         return [task for task in ready if task.fleet_key == ready[0].fleet_key][: self._fleet_size]
 
-    def _is_ready(self, task: Task) -> bool:
+    def _is_ready(self, task: StudyTask) -> bool:
         """Whether the trunk is finished and no other process has the run or prepares its data."""
         training = [task for process in self._processes for task in process.tasks]
         unfinished = {other.run.name for other in [*self._pending, *training]}
@@ -208,7 +208,7 @@ class LocalExecutor:
                 for task in process.tasks:
                     self._record_outcome(task, process, status)
 
-    def _record_outcome(self, task: Task, process: _Process, status: int) -> None:
+    def _record_outcome(self, task: StudyTask, process: _Process, status: int) -> None:
         elapsed = format_duration(time.monotonic() - process.started)
         if task.is_finished:
             self._record_finished(task, f"in {elapsed}")
@@ -226,7 +226,7 @@ class LocalExecutor:
                 self._gave_up |= message in self._config_errors
                 self._config_errors.add(message)
 
-    def _record_finished(self, task: Task, how: str) -> None:
+    def _record_finished(self, task: StudyTask, how: str) -> None:
         self._finished += 1
         self._print(f"finished {task.run.name}, {how} ({self._finished} of {self._total})")
 
@@ -264,7 +264,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _last_line(process: _Process, task: Task) -> str:
+def _last_line(process: _Process, task: StudyTask) -> str:
     """The last line that the process logged for a run, or for the whole fleet."""
     for name in (task.run.name, process.tasks[0].run.name):  # a fleet logs to its first run
         log, begin = process.logs[name]

@@ -19,7 +19,7 @@ from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
-from anytime_jax.study.tasks import Task
+from anytime_jax.study.tasks import StudyTask
 
 SCRIPT = Path("launch/slurm.sbatch")
 
@@ -47,7 +47,7 @@ submit() {{ # array indices, options of sbatch: prints the job id
 """
 
 
-def write(study: Study, study_file: str, tasks: Sequence[Task], directory: str | Path) -> str:
+def write(study: Study, study_file: str, tasks: Sequence[StudyTask], directory: str | Path) -> str:
     """Writes the job arrays of the unfinished tasks and returns instructions to print.
 
     Raises:
@@ -79,7 +79,7 @@ def write(study: Study, study_file: str, tasks: Sequence[Task], directory: str |
     )
 
 
-def _check(unfinished: Sequence[Task]) -> None:
+def _check(unfinished: Sequence[StudyTask]) -> None:
     """Checks that array tasks, which start at any time on any host, cannot conflict."""
     if not SCRIPT.is_file():
         raise InputError(f"{SCRIPT} does not exist here: start this command in the repository")
@@ -101,10 +101,10 @@ def _check(unfinished: Sequence[Task]) -> None:
             )
 
 
-def _group_by_trunk(unfinished: Sequence[Task]) -> dict[str, list[Task]]:
+def _group_by_trunk(unfinished: Sequence[StudyTask]) -> dict[str, list[StudyTask]]:
     """Tasks by the unfinished trunk they wait for, "" for none; each trunk before its branches."""
     names = {task.run.name for task in unfinished}
-    branches: dict[str, list[Task]] = {}
+    branches: dict[str, list[StudyTask]] = {}
     for task in unfinished:
         trunk = task.run.trunk if task.run.trunk in names else None
         branches.setdefault(trunk or "", []).append(task)
@@ -119,7 +119,7 @@ def _submit_script(
     study: Study,
     study_file: str,
     directory: Path,
-    groups: Mapping[str, Sequence[Task]],
+    groups: Mapping[str, Sequence[StudyTask]],
     index: Mapping[str, int],
 ) -> str:
     command = ["python", "-m", "anytime_jax", "sweep"]

@@ -17,7 +17,7 @@ from anytime_jax.training import branching
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class StudyTask:
     """A run to train.
 
     Attributes:
@@ -79,14 +79,14 @@ def log_file(study: Study, name: str) -> Path:
     return directory / f"{name}.log"
 
 
-def make_tasks(study: Study) -> list[Task]:
+def make_tasks(study: Study) -> list[StudyTask]:
     """Returns a task for each run of a study.
 
     Raises:
       InputError: if a configuration is invalid, a branch does not fit its trunk, or a run
         directory belongs to another run; the message names the run.
     """
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, StudyTask] = {}
     fingerprints: dict[str, str] = {}  # of data: the first run trained on them
     for run in study.runs:
         try:
@@ -97,7 +97,7 @@ def make_tasks(study: Study) -> list[Task]:
                     f"config.stop = {run.settings['stop']!r}: a run of a study stops once; give a "
                     "point or 'horizon'"
                 )
-            task = Task(run, config, config.branch_step or 0, stop_step)
+            task = StudyTask(run, config, config.branch_step or 0, stop_step)
             _check_directory(task, fingerprints)
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         except InputError as error:
@@ -106,7 +106,7 @@ def make_tasks(study: Study) -> list[Task]:
     return list(tasks.values())
 
 
-def _check_directory(task: Task, fingerprints: dict[str, str]) -> None:
+def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
     """Checks that the run directory is new or the run's own, and that all runs share their data."""
     saved = run_directory.read_identity(task.run.run_dir)
     if saved is None:
@@ -130,7 +130,7 @@ def _check_directory(task: Task, fingerprints: dict[str, str]) -> None:
     run_directory.check_identity(task.run.run_dir, identity)
 
 
-def _check_trunk(task: Task, trunk: Task | None) -> None:
+def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
     """Checks that a branch has a trunk that reaches it, and inherits from it."""
     if not task.start_step:
         return

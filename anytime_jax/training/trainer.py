@@ -62,7 +62,7 @@ def train_fleet(
     interrupted: Callable[[], bool] = never,
     fall_back: bool = False,
 ) -> list[Outcome | Exception]:
-    """Trains runs of one shape (`study.tasks.Task.fleet_key`) as one program; see `train`.
+    """Trains runs of one shape (`study.tasks.StudyTask.fleet_key`) as one program; see `train`.
 
     Args:
       configs: the runs.

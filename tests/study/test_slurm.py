@@ -71,7 +71,7 @@ def test_branches_wait_for_their_own_trunk(write_arrays, start, tmp_path, capsys
 def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path):
     finished = {"constant-seed=0", "wsd-seed=1-horizon=1x"}
     is_finished = property(lambda task: task.run.name in finished)
-    monkeypatch.setattr("anytime_jax.study.tasks.Task.is_finished", is_finished)
+    monkeypatch.setattr("anytime_jax.study.tasks.StudyTask.is_finished", is_finished)
     status, file, arrays = write_arrays()
     assert status == 0
     names = ["constant-seed=1", *(f"wsd-seed=0-horizon={m}x" for m in (1, 2))]
@@ -81,7 +81,9 @@ def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path):
 
 
 def test_finished_study_writes_nothing(write_arrays, monkeypatch, capsys):
-    monkeypatch.setattr("anytime_jax.study.tasks.Task.is_finished", property(lambda task: True))
+    monkeypatch.setattr(
+        "anytime_jax.study.tasks.StudyTask.is_finished", property(lambda task: True)
+    )
     status, _, arrays = write_arrays()
     assert status == 0
     assert "all 6 runs of tiny are finished" in capsys.readouterr().out
