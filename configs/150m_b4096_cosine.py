@@ -4,7 +4,7 @@
 
 Settings: ours, inside the paper's grid; it publishes none for batch 4096.
 Cost:     3.0 hours of one H100 at the default 1x; another horizon with
-          `--config.schedule.horizon=4x` and a `run_dir` of its own.
+          `--config.schedule.horizon=4x` and its own `run_dir`.
 Result:   unpublished as numbers (the paper's large-batch figure).
 """
 

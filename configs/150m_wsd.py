@@ -3,11 +3,11 @@
     python -m anytime_jax.main --config=configs/150m_wsd.py \
         --config.branch.from_run=runs/150m_constant --config.branch.multiple=4
 
-Restores the trunk's checkpoint at 90% of the horizon and decays from there; the trunk must have
-been there, and stays as it is. `--config.schedule.shape` takes "linear", "1-sqrt" or "cosine",
-`--config.schedule.floor` the fraction of the peak at the end. With `--config.branch.step=STEP` in
-place of the multiple it leaves another checkpoint, whose step is 90% of the horizon unless
-`--config.schedule.horizon` is given; then name a `run_dir` too.
+Starts from the trunk's checkpoint at 90% of the horizon and decays from there; the trunk must have
+reached it, and is only read. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine",
+`--config.schedule.floor` the last learning rate over the peak. With `--config.branch.step=STEP`
+instead of the multiple it starts from another checkpoint, whose step is 90% of the horizon unless
+`--config.schedule.horizon` is set; then give a `run_dir` too.
 
 Settings: those of the trunk, configs/150m_constant.py.
 Cost:     0.3 hours of one H100 at 1x, 9.7 hours at 32x: 10% of a run of that length.

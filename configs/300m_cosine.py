@@ -4,7 +4,7 @@
 
 Settings: ours, inside the paper's grid; it publishes none for this schedule.
 Cost:     11.4 hours of one H100 at the default 1x; another horizon with
-          `--config.schedule.horizon=4x` and a `run_dir` of its own.
+          `--config.schedule.horizon=4x` and its own `run_dir`.
 Result:   validation loss of the last iterate, the best setting at each horizon, published:
 
           1x      2x      4x      8x     16x

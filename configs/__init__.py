@@ -1,1 +1,1 @@
-"""Runs: one file each. `base.py` holds every setting."""
+"""Configurations: one file a run; `base.py` has every setting."""

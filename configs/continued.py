@@ -1,17 +1,16 @@
-r"""A model from other hands, gone on with as an anytime run.
+r"""Continued pretraining of an existing model, as an anytime run.
 
     python -m anytime_jax prepare --source=folder --input=TEXTS \
         --vocabulary=DIR/tokenizer.json --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
-DIR holds a model of the OLMo-2 shape as `transformers` has it, of the paper's as AI2's `ai2-olmo`
-does, or what `python -m anytime_jax export` wrote: its weights, its shape and its vocabulary. The
-run begins at step 0 from these weights, with a constant rate after a warmup, and every average
-starts from them.
+DIR has the weights, shape and vocabulary of a model: OLMo 2 in the layout of `transformers`, OLMo
+in that of AI2's `ai2-olmo`, or an export of `python -m anytime_jax export`. The run starts at step
+0 from these weights, with a constant rate after a warmup; every average starts from them.
 
-Cost:   that of the model; `python -m anytime_jax layouts --config=configs/continued.py:DIR` says
-        what it takes of each device.
-Result: the text decides. A peak of a tenth of the model's own last rate is a careful start.
+Cost:   depends on the model; `python -m anytime_jax layouts --config=configs/continued.py:DIR`
+        estimates the device memory.
+Result: depends on the text. A tenth of the model's last learning rate is a careful peak.
 """
 
 import pathlib
@@ -24,13 +23,9 @@ from configs import base
 
 
 def get_config(model: str = "") -> ConfigDict:
-    """Returns the configuration.
-
-    Args:
-      model: directory of the model.
-    """
+    """Returns the configuration of a run from the model in a directory."""
     if not model:
-        raise InputError("which model? Give --config=configs/continued.py:DIR, with its directory")
+        raise InputError("no model: give its directory, as --config=configs/continued.py:DIR")
     config = base.get_config()
     config.name = "continued"
     config.run_dir = "runs/continued"

@@ -45,25 +45,25 @@ def large_batch(name: str) -> ConfigDict:
 
 
 def constant(config: ConfigDict, peak: float, b2: float) -> ConfigDict:
-    """Gives a run the constant learning rate."""
+    """Sets a constant learning rate."""
     return _schedule(config, b2, kind="constant", peak=peak)
 
 
 def inverse_sqrt(config: ConfigDict, peak: float, b2: float, alpha: float) -> ConfigDict:
-    """Gives a run the inverse square root, `alpha` in updates."""
+    """Sets an inverse-square-root learning rate; `alpha` is in updates."""
     return _schedule(config, b2, kind="inverse_sqrt", peak=peak, alpha=alpha)
 
 
 def cosine(config: ConfigDict, peak: float, b2: float, horizon: str) -> ConfigDict:
-    """Gives a run half a cosine to a tenth of the peak, and stops it at the horizon."""
+    """Sets a cosine decay to a tenth of the peak, and the stop at its horizon."""
     config.stop = "horizon"
     return _schedule(config, b2, kind="cosine", peak=peak, horizon=horizon, floor=0.1)
 
 
 def wsd(config: ConfigDict, peak: float, b2: float, trunk: str) -> ConfigDict:
-    """Makes a run a WSD branch of a constant one: linear to a tenth of the peak over its last 10%.
+    """Sets a WSD branch of a constant run: linear to a tenth of the peak over the last 10%.
 
-    Each `branch.multiple` is a run of its own, in a directory of its own.
+    Each `branch.multiple` is a run with its own directory.
     """
     config.stop = "horizon"
     config.branch.from_run = f"runs/{trunk}"
@@ -86,10 +86,10 @@ def experiment(
     Args:
       root: directory of the study.
       model: one of the models above.
-      horizons: of the branches, in Chinchilla multiples.
-      cosines: the settings of each cosine: its peak, b2 and horizon.
-      constants: the peak and b2 of each constant run.
-      inverse_sqrts: the peak, b2 and alpha of each inverse square root.
+      horizons: Chinchilla multiples of the branches.
+      cosines: peak, b2 and horizon of each cosine.
+      constants: peak and b2 of each constant run.
+      inverse_sqrts: peak, b2 and alpha of each inverse square root.
     """
     trunks = runs("constant", constant(model("constant"), 0.0, 0.0), constants, root)
     inverse = inverse_sqrt(model("inverse_sqrt"), 0.0, 0.0, 0.0)

@@ -1,14 +1,14 @@
-"""A trained anytime model in a few minutes on a laptop, from text that is already there.
+"""Anytime training of a small model in a few minutes on a laptop, on built-in text.
 
     python -m anytime_jax.main --config=configs/quickstart.py
 
-Prepares the built-in corpus (the Python sources on this machine) and its vocabulary, once; then
-trains a decoder of 81,920 block parameters with the inverse square root and the five averages to
-4x its Chinchilla budget. Run it again and it goes on to 8x, 16x, ...: there is no horizon.
+Prepares the built-in corpus (the Python sources on this machine) and its vocabulary once, then
+trains a decoder of 81,920 block parameters with an inverse-square-root rate and five averages to 4x
+its Chinchilla budget. Run again, it continues to 8x, 16x, ...: there is no horizon.
 
 Cost:   about 3 minutes on two CPU cores, after half a minute for the corpus.
-Result: validation loss near 3.24 nats for `last` and 3.17 for `f25` at 4x; it depends a little on
-        which Python packages, and so which text, are on the machine.
+Result: validation loss near 3.24 nats for `last` and 3.17 for `f25` at 4x; the text, and so
+        the loss, depends a little on the Python packages of the machine.
 """
 
 from ml_collections import ConfigDict

@@ -26,7 +26,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="FILE[:NAME]",
         help="configuration file, and the name of one of its runs if it is a study; "
-        "--config.NAME=VALUE overrides a setting (all are explained in configs/base.py)",
+        "--config.NAME=VALUE overrides a setting (docs/settings.md explains them)",
     )
 
 
