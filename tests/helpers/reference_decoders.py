@@ -1,4 +1,4 @@
-"""Decoders of other libraries as fixtures: shapes, parameters and gradients under our names."""
+"""Fixtures of other libraries' decoders: settings, parameters and gradients by our names."""
 
 import dataclasses
 import functools
@@ -46,12 +46,12 @@ OLMO2 = dataclasses.replace(
 CONFIGS = {"olmo": OLMO, "olmo2": OLMO2}
 
 
-def stack(get):
-    return np.stack([get(layer) for layer in range(LAYERS)])
+def stack(array_of_layer):
+    return np.stack([array_of_layer(layer) for layer in range(LAYERS)])
 
 
 def from_olmo(arrays, prefix):
-    """AI2's names to ours. Their linear weights are [out, in]; ours read left to right."""
+    """Renames AI2's parameters; their linear weights are [out, in], ours [in, out]."""
 
     def block(layer, name):
         return arrays[f"{prefix}/transformer.blocks.{layer}.{name}.weight"]
@@ -74,7 +74,7 @@ def from_olmo(arrays, prefix):
 
 
 def from_olmo2(arrays, prefix):
-    """The names of `transformers`' Olmo2ForCausalLM to ours."""
+    """Renames the parameters of `transformers`' Olmo2ForCausalLM."""
 
     def layer(i, name):
         return arrays[f"{prefix}/model.layers.{i}.{name}.weight"]
@@ -101,7 +101,7 @@ def from_olmo2(arrays, prefix):
 
 @functools.cache
 def oracle(architecture):
-    """The oracle's numbers: parameters and gradients under our names."""
+    """The fixture of an architecture: all arrays, parameters, gradients."""
     with np.load(FIXTURES / f"{architecture}.npz", allow_pickle=False) as file:
         arrays = dict(file)
     rename = {"olmo": from_olmo, "olmo2": from_olmo2}[architecture]

@@ -1,22 +1,15 @@
-"""The decoder against other people's implementations of it, run once (tests/oracles)."""
+"""Decoder: against fixtures of other libraries (tests/oracles), and its own settings."""
 
 import dataclasses
 import functools
+import itertools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_decoders import (
-    CONFIGS,
-    LAYERS,
-    OLMO,
-    OLMO2,
-    PAPER,
-    oracle,
-    slow,
-)
+from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
 
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
@@ -24,9 +17,7 @@ from anytime_jax.models.loss import token_losses
 from anytime_jax.models.matmul import mixed_einsum
 
 
-def run(config, params, tokens):
-    """Loss, logits and gradients of the mean token loss."""
-
+def loss_logits_gradients(config, params, tokens):
     def loss(params):
         logits = decoder.apply(config, params, tokens[:, :-1])
         return token_losses(logits, tokens[:, 1:]).mean(), logits
@@ -44,40 +35,34 @@ def run(config, params, tokens):
         ("olmo", "scan", "xla", "full"),
         ("olmo2", "scan", "plain", "none"),
         ("olmo2", "unroll", "xla", "full"),
-        slow("olmo", "scan", "plain", "products"),
+        *(
+            slow("olmo", layer_loop, attention, remat)
+            for layer_loop, attention, remat in itertools.product(
+                ("scan", "unroll"), ("plain", "xla"), ("none", "products", "full")
+            )
+        ),
         slow("olmo", "scan", "blocks", "full"),
-        slow("olmo", "unroll", "plain", "products"),
         slow("olmo2", "unroll", "blocks", "none"),
-        slow("olmo", "scan", "plain", "full"),
-        slow("olmo", "scan", "xla", "none"),
-        slow("olmo", "scan", "xla", "products"),
-        slow("olmo", "unroll", "plain", "none"),
-        slow("olmo", "unroll", "plain", "full"),
-        slow("olmo", "unroll", "xla", "none"),
-        slow("olmo", "unroll", "xla", "products"),
-        slow("olmo", "unroll", "xla", "full"),
         slow("olmo2", "scan", "plain", "products"),
         slow("olmo2", "scan", "xla", "full"),
         slow("olmo2", "unroll", "plain", "none"),
         slow("olmo2", "unroll", "xla", "products"),
     ],
 )
-def test_logits_and_gradients_of_the_oracle(architecture, layer_loop, attention, remat):
+def test_logits_and_gradients_match_oracle(architecture, layer_loop, attention, remat):
     config = dataclasses.replace(
         CONFIGS[architecture], layer_loop=layer_loop, attention=attention, remat=remat
     )
-    arrays, params, grads = oracle(architecture)
-    loss, found_logits, found_grads = run(config, params, arrays["tokens"])
-    assert found_logits.dtype == jnp.float32
-    np.testing.assert_allclose(found_logits, arrays["logits"], rtol=0, atol=1e-5)
+    arrays, params, expected = oracle(architecture)
+    loss, logits, grads = loss_logits_gradients(config, params, arrays["tokens"])
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, arrays["logits"], rtol=0, atol=1e-5)
     assert float(loss) == pytest.approx(float(arrays["loss"]), abs=1e-6)
-    assert jax.tree.structure(found_grads) == jax.tree.structure(grads)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6), found_grads, grads
-    )
+    assert jax.tree.structure(grads) == jax.tree.structure(expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6), grads, expected)
 
 
-def test_the_oracle_has_every_parameter():
+def test_oracles_have_every_parameter():
     for architecture, config in CONFIGS.items():
         arrays, params, _ = oracle(architecture)
         shapes = jax.tree.map(lambda leaf: leaf.shape, decoder.param_shapes(config))
@@ -86,7 +71,7 @@ def test_the_oracle_has_every_parameter():
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == theirs
 
 
-def test_every_parameter_is_float32_and_named_for_the_placement_rule():
+def test_parameters_are_float32_and_have_named_axes():
     for config in (PAPER, OLMO2):
         shapes = decoder.param_shapes(config)
         assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
@@ -103,7 +88,7 @@ def test_every_parameter_is_float32_and_named_for_the_placement_rule():
     [(12, 150_994_944, 216_843_264), (24, 301_989_888, 367_887_360)],
     ids=["150M", "300M"],
 )
-def test_parameter_counts_of_the_paper(layers, blocks, total):
+def test_count_params_of_paper_models(layers, blocks, total):
     config = dataclasses.replace(PAPER, layers=layers)
     assert decoder.count_params(config) == {"blocks": blocks, "head": 32_128 * 1024, "all": total}
     # By hand: 4 D^2 of attention and 8 D^2 of MLP; 4 norms a block, one at the end, two tables.
@@ -112,31 +97,31 @@ def test_parameter_counts_of_the_paper(layers, blocks, total):
     assert total == blocks + (4 * layers + 1) * D + 2 * 32_128 * D
 
 
-def test_parameter_count_of_a_gated_mlp():
+def test_count_params_of_gated_mlp():
     D, F, V = 32, 96, 96
     blocks = LAYERS * (4 * D * D + 3 * D * F)
     expected = {"blocks": blocks, "head": D * V, "all": blocks + (4 * LAYERS + 1) * D + 2 * D * V}
     assert decoder.count_params(OLMO2) == expected
 
 
-# What each choice of arithmetic does, beside leaving the numbers as they are.
+# Settings that change the program, not its results.
 
 
-def text_of_gradient(config):
+def gradient_jaxpr(config):
     _, params, _ = oracle(config.architecture)
     tokens = np.zeros((2, 8), np.int32)
     return str(jax.make_jaxpr(jax.grad(lambda p: decoder.apply(config, p, tokens).sum()))(params))
 
 
-def test_layers_are_scanned_or_unrolled_as_asked():
+def test_layer_loop_scans_or_unrolls():
     for layer_loop, unroll in (("scan", 1), ("unroll", LAYERS)):
         config = dataclasses.replace(OLMO, layer_loop=layer_loop)
-        assert f"unroll={unroll}\n" in text_of_gradient(config)
+        assert f"unroll={unroll}\n" in gradient_jaxpr(config)
 
 
-def test_rematerialisation_is_as_asked():
+def test_remat_recomputes_activations_or_products():
     texts = {
-        remat: text_of_gradient(dataclasses.replace(OLMO, remat=remat))
+        remat: gradient_jaxpr(dataclasses.replace(OLMO, remat=remat))
         for remat in ("none", "products", "full")
     }
     # The MLP's erf runs in the forward pass, and again in the backward pass unless it was saved.
@@ -149,7 +134,7 @@ def test_rematerialisation_is_as_asked():
 
 
 @pytest.mark.parametrize("attention", ["plain", "blocks", "xla", "cudnn"])
-def test_the_attention_asked_for_is_used(attention, monkeypatch):
+def test_configured_attention_is_used(attention, monkeypatch):
     used = []
 
     def record(q, k, v, *, is_causal, implementation):
@@ -166,26 +151,26 @@ def test_the_attention_asked_for_is_used(attention, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 16])
-def test_attention_in_blocks_is_attention(length):
-    """Whatever the blocks make of the length; with scores so large that a maximum is needed."""
+def test_blocks_attention_matches_plain(length):
+    """For lengths that blocks do not divide, and scores so large that a maximum is needed."""
     rng = np.random.default_rng(length)
     heads = (rng.normal(size=(3, 2, length, 4, 8)) * [[[[[30]]]], [[[[1]]]], [[[[1]]]]]).astype(
         "f4"
     )
     sensitivity = rng.normal(size=heads.shape[1:])
 
-    def both(path):
-        def weighed(heads):
+    def value_and_grad(path):
+        def weighted_sum(heads):
             return (causal_attention(*heads, "float32", path) * sensitivity).sum()
 
-        return jax.jit(jax.value_and_grad(weighed))(heads)
+        return jax.jit(jax.value_and_grad(weighted_sum))(heads)
 
-    (plain, plain_grad), (blocks, blocks_grad) = both("plain"), both("blocks")
+    (plain, plain_grad), (blocks, blocks_grad) = value_and_grad("plain"), value_and_grad("blocks")
     assert float(blocks) == pytest.approx(float(plain), rel=1e-6)
     np.testing.assert_allclose(blocks_grad, plain_grad, rtol=1e-5, atol=2e-5)
 
 
-def test_automatic_attention(monkeypatch):
+def test_auto_attention_by_platform(monkeypatch):
     single = dataclasses.replace(OLMO, attention="auto")
     half = dataclasses.replace(single, dtype="bfloat16")
     assert decoder.resolve_attention(dataclasses.replace(half, attention="xla")) == "xla"
@@ -199,24 +184,24 @@ def test_automatic_attention(monkeypatch):
         assert decoder.resolve_attention(half) == of_half
 
 
-# 16-bit products.
+# bfloat16 products.
 
 
-def test_16_bit_products_are_near_float32():
-    """Operands have 8 bits: the logits, of size 1 to 3, move by some 1e-2; the gradients by 3%."""
+def test_bfloat16_results_are_near_float32():
+    """Operands have 8 bits: logits of size 1 to 3 change by some 1e-2, gradients by 3%."""
     arrays, params, grads = oracle("olmo")
     config = dataclasses.replace(OLMO, dtype="bfloat16")
-    loss, logits, found = run(config, params, arrays["tokens"])
+    loss, logits, actual = loss_logits_gradients(config, params, arrays["tokens"])
     assert logits.dtype == jnp.float32
     error = np.abs(np.asarray(logits) - arrays["logits"])
-    assert 1e-4 < error.max() < 3e-2  # above: they are not float32 in disguise
+    assert 1e-4 < error.max() < 3e-2  # at least 1e-4: they are not float32
     assert float(loss) == pytest.approx(float(arrays["loss"]), abs=2e-3)
 
-    def near(value, exact):
+    def assert_near(value, exact):
         assert value.dtype == jnp.float32
         assert np.linalg.norm(value - exact) < 0.03 * np.linalg.norm(exact)
 
-    jax.tree.map(near, found, grads)
+    jax.tree.map(assert_near, actual, grads)
 
 
 SPECS = {
@@ -228,12 +213,12 @@ SPECS = {
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_products_and_their_gradients(spec):
+def test_mixed_einsum_and_gradients(spec):
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=shape).astype(np.float32) for shape in SPECS[spec])
     cotangent = rng.normal(size=np.einsum(spec, x, y).shape).astype(np.float32)
 
-    def found(dtype):
+    def actual(dtype):
         out, back = jax.vjp(lambda x, y: mixed_einsum(spec, x, y, dtype), x, y)
         return [out, *back(jnp.asarray(cotangent))]
 
@@ -243,13 +228,13 @@ def test_products_and_their_gradients(spec):
         out, back = jax.vjp(einsum, x, y)
         return [out, *back(cotangent)]
 
-    for ours, plain in zip(found("float32"), exact(x, y, cotangent), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-6)
+    for ours, expected in zip(actual("float32"), exact(x, y, cotangent), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
     # In 16 bits: the products of the rounded operands, the cotangent rounded too.
     rounded = [jnp.asarray(a).astype(jnp.bfloat16) for a in (x, y, cotangent)]
-    for ours, plain in zip(found("bfloat16"), exact(*rounded), strict=True):
+    for ours, expected in zip(actual("bfloat16"), exact(*rounded), strict=True):
         assert ours.dtype == jnp.float32
-        np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
 
 
 # Initialisation.
@@ -264,18 +249,18 @@ def wide_init(architecture):
 
 
 def check_truncated_normal(values, sigma):
-    """Mean, spread and cut of a sample, each within five standard errors."""
+    """Mean, variance and truncation of a sample, the first two within five standard errors."""
     x = np.asarray(values, np.float64).ravel() / sigma
     density = math.exp(-4.5) / math.sqrt(2 * math.pi)
     inside = math.erf(3 / math.sqrt(2))
-    variance = 1 - 6 * density / inside  # of a unit normal cut at three sigma: 0.9866^2
+    variance = 1 - 6 * density / inside  # of a unit normal truncated at three sigma: 0.9866^2
     assert math.sqrt(variance) == pytest.approx(0.9866, abs=1e-4)
     assert abs(x.mean()) < 5 * math.sqrt(variance / x.size)
     assert abs(x.var() / variance - 1) < 5 * math.sqrt(2 / x.size)
     assert 2.5 < np.abs(x).max() <= 3 * (1 + 1e-6)
 
 
-def test_initialisation_of_olmo():
+def test_init_of_olmo():
     config, params = wide_init("olmo")
     D, F = config.width, config.mlp_width
     check_truncated_normal(params["embedding"], 1 / math.sqrt(D))
@@ -289,7 +274,7 @@ def test_initialisation_of_olmo():
         check_truncated_normal(block["mlp_out"], 1 / math.sqrt(2 * F * (layer + 1)))
 
 
-def test_initialisation_of_olmo2():
+def test_init_of_olmo2():
     _, params = wide_init("olmo2")
     for leaf in jax.tree.leaves(params):
         if leaf.ndim > 2 or leaf.shape[0] > 100 or leaf.shape[-1] > 100:
@@ -297,7 +282,7 @@ def test_initialisation_of_olmo2():
 
 
 @pytest.mark.parametrize("architecture", ["olmo", "olmo2"])
-def test_norms_start_at_one_and_nothing_is_drawn_twice(architecture):
+def test_init_norms_are_one_and_matrices_uncorrelated(architecture):
     _, params = wide_init(architecture)
     norms = [params["final_norm"], *(params["blocks"][f"{n}_norm"] for n in ("attn", "mlp"))]
     norms += [params["blocks"][f"{n}_norm"] for n in "qk"]
@@ -312,7 +297,7 @@ def test_norms_start_at_one_and_nothing_is_drawn_twice(architecture):
     assert np.abs(correlations).max() < 6 / math.sqrt(4096)
 
 
-def test_initialisation_follows_its_key_and_not_the_layer_loop():
+def test_init_depends_on_key_and_not_on_layer_loop():
     config, params = wide_init("olmo")
     unrolled = dataclasses.replace(config, layer_loop="unroll")
     init = jax.jit(functools.partial(decoder.init_params, unrolled))
@@ -323,7 +308,7 @@ def test_initialisation_follows_its_key_and_not_the_layer_loop():
 
 
 def test_initial_loss():
-    """About ln V plus half the variance of the logits, which the head makes 0.9866^2."""
+    """About ln V plus half the variance of the logits, 0.9866^2."""
     config, params = wide_init("olmo")
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (8, 65))
     logits = jax.jit(functools.partial(decoder.apply, config))(params, tokens[:, :-1])
@@ -335,13 +320,13 @@ def test_initial_loss():
     assert math.log(32_128) + 0.9866**2 / 2 == pytest.approx(10.86, abs=0.01)
 
 
-# Order.
+# Causality.
 
 
 @pytest.mark.parametrize(
     ("architecture", "attention"), [("olmo", "plain"), ("olmo", "xla"), ("olmo2", "plain")]
 )
-def test_a_token_cannot_see_the_future(architecture, attention):
+def test_logits_do_not_depend_on_later_tokens(architecture, attention):
     config = dataclasses.replace(CONFIGS[architecture], attention=attention)
     arrays, params, _ = oracle(architecture)
     logits = jax.jit(functools.partial(decoder.apply, config))
@@ -355,7 +340,7 @@ def test_a_token_cannot_see_the_future(architecture, attention):
         assert (np.abs(after[:, k:] - before[:, k:]).max(axis=-1) > 1e-6).all()
 
 
-def test_rows_of_a_batch_are_apart():
+def test_rows_of_a_batch_are_independent():
     arrays, params, _ = oracle("olmo")
     logits = jax.jit(functools.partial(decoder.apply, OLMO))
     tokens = arrays["tokens"][:, :-1]
@@ -364,19 +349,19 @@ def test_rows_of_a_batch_are_apart():
     np.testing.assert_allclose(swapped[::-1], both, rtol=0, atol=2e-6)
 
 
-def test_rotation_is_a_turn_in_each_plane():
-    """Channel i and its partner K/2 further are one complex number, turned by its frequency."""
+def test_rotate_multiplies_complex_pairs():
+    """Channels i and i + K/2 are a complex number, rotated by position times frequency."""
     K, L, theta = 8, 50, 10_000.0
     x = np.random.default_rng(0).normal(size=(1, L, 2, K)).astype(np.float32)
     frequency = theta ** (-2 * np.arange(K // 2) / K)
-    turn = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
-    turned = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * turn
-    found = rotate(jnp.asarray(x), rotary_table(L, K, theta))
-    expected = np.concatenate([turned.real, turned.imag], axis=-1)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    phase = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
+    rotated = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * phase
+    actual = rotate(jnp.asarray(x), rotary_table(L, K, theta))
+    expected = np.concatenate([rotated.real, rotated.imag], axis=-1)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5)
 
 
-def test_rotated_products_depend_on_the_distance_only():
+def test_rotated_products_depend_only_on_distance():
     K, L = 8, 64
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(np.tile(rng.normal(size=(1, 1, 1, K)), (1, L, 1, 1))) for _ in range(2))
@@ -389,32 +374,31 @@ def test_rotated_products_depend_on_the_distance_only():
     assert np.ptp(products[0]) > 0.1
 
 
-# Settings.
-
-INVALID = [
-    ({"layers": 0}, "layers = 0 is not allowed: it must be a whole number from 1"),
-    ({"heads": 0}, "heads = 0"),
-    ({"width": 32.0}, r"width = 32\.0"),
-    ({"mlp_width": -1}, "mlp_width = -1"),
-    ({"length": 0}, "length = 0"),
-    ({"vocab_size": True}, "vocab_size = True"),
-    (
-        {"embedding_rows": 89},
-        "embedding_rows = 89 is not allowed: it must be a whole number from 90",
-    ),
-    ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
-    ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-    ({"architecture": "gpt"}, "architecture = 'gpt' is not allowed: .* one of olmo, olmo2"),
-    ({"dtype": "float16"}, "dtype = 'float16'"),
-    ({"attention": "flash"}, "attention = 'flash' .* auto, plain, blocks, xla, cudnn"),
-    ({"layer_loop": "loop"}, "layer_loop = 'loop'"),
-    ({"remat": "some"}, "remat = 'some'"),
-    ({"heads": 3}, "heads = 3 .* splits width = 32 into heads of an even size"),
-    ({"heads": 32}, "heads = 32 .* heads of an even size"),
-]
+# Bad settings.
 
 
-@pytest.mark.parametrize(("change", "message"), INVALID, ids=[m for _, m in INVALID])
-def test_bad_settings_are_refused(change, message):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 0}, "layers = 0 "),
+        ({"heads": 0}, "heads = 0 "),
+        ({"width": 32.0}, r"width = 32\.0"),
+        ({"mlp_width": -1}, "mlp_width = -1"),
+        ({"length": 0}, "length = 0 "),
+        ({"vocab_size": True}, "vocab_size = True"),
+        ({"embedding_rows": 89}, "embedding_rows = 89 .*90"),
+        ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
+        ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
+        ({"architecture": "gpt"}, "architecture = 'gpt' .*olmo, olmo2"),
+        ({"dtype": "float16"}, "dtype = 'float16'"),
+        ({"attention": "flash"}, "attention = 'flash' .*auto, plain, blocks, xla, cudnn"),
+        ({"layer_loop": "loop"}, "layer_loop = 'loop'"),
+        ({"remat": "some"}, "remat = 'some'"),
+        ({"heads": 3}, "heads = 3 .*width = 32"),
+        ({"heads": 32}, "heads = 32 .*even"),
+    ],
+    ids=str,
+)
+def test_model_config_rejects_bad_values(changes, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(OLMO, **change)
+        dataclasses.replace(OLMO, **changes)

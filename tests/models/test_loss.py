@@ -1,4 +1,4 @@
-"""The loss of a batch, a block of rows at a time, against float64 and against the whole."""
+"""Token cross-entropy, in blocks and from logits, against float64."""
 
 import functools
 
@@ -15,14 +15,14 @@ from anytime_jax.models import loss
 B, L, D, V = 8, 6, 5, 11
 
 
-def made(seed=0):
-    rng = np.random.default_rng(seed)
+def random_arrays():
+    rng = np.random.default_rng(0)
     hidden, head = rng.normal(size=(B, L, D)), 3 * rng.normal(size=(D, V))
     return hidden.astype(np.float32), head.astype(np.float32), rng.integers(0, V, (B, L))
 
 
-def in_float64(hidden, head, targets):
-    """Token losses, and the gradients of their mean, by the textbook."""
+def reference(hidden, head, targets):
+    """Token losses and the gradients of their mean, by the textbook."""
     hidden, head = hidden.astype(np.float64), head.astype(np.float64)
     p = np.exp(hidden @ head)
     p /= p.sum(axis=-1, keepdims=True)
@@ -33,7 +33,7 @@ def in_float64(hidden, head, targets):
 
 @pytest.fixture(name="rows", params=[1, 2, 8])
 def rows_fixture(request, monkeypatch):
-    """Rows whose logits are in memory at once."""
+    """Rows in a block of logits."""
     monkeypatch.setattr(loss, "_LOGITS", {"cpu": request.param * L * V})
     return request.param
 
@@ -44,22 +44,22 @@ def mean_and_gradients(constrain, *arrays):
     return jax.jit(value_and_grad)(*arrays)
 
 
-def test_losses_of_logits():
-    hidden, head, targets = made()
-    found = loss.token_losses(jnp.asarray(hidden @ head), jnp.asarray(targets))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, in_float64(hidden, head, targets)[0], rtol=1e-5, atol=1e-6)
+def test_token_losses():
+    hidden, head, targets = random_arrays()
+    losses = loss.token_losses(jnp.asarray(hidden @ head), jnp.asarray(targets))
+    assert losses.dtype == jnp.float32
+    np.testing.assert_allclose(losses, reference(hidden, head, targets)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_losses_in_blocks(rows):
-    arrays = made()
-    found = loss.token_losses_from_hidden(*arrays, "float32", UNCONSTRAINED)
-    np.testing.assert_allclose(found, in_float64(*arrays)[0], rtol=1e-5, atol=1e-6)
+def test_token_losses_from_hidden(rows):
+    arrays = random_arrays()
+    losses = loss.token_losses_from_hidden(*arrays, "float32", UNCONSTRAINED)
+    np.testing.assert_allclose(losses, reference(*arrays)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_the_mean_and_its_gradients(rows):
-    arrays = made()
-    losses, dhidden, dhead = in_float64(*arrays)
+def test_mean_loss_from_hidden_and_gradients(rows):
+    arrays = random_arrays()
+    losses, dhidden, dhead = reference(*arrays)
     mean, grads = mean_and_gradients(UNCONSTRAINED, *arrays)
     assert float(mean) == pytest.approx(losses.mean(), rel=1e-6)
     assert float(loss.mean_loss_from_hidden(*arrays, "float32", UNCONSTRAINED)) == pytest.approx(
@@ -69,36 +69,35 @@ def test_the_mean_and_its_gradients(rows):
     np.testing.assert_allclose(grads[1], dhead, rtol=0, atol=1e-6)
 
 
-def test_a_factor_goes_through():
-    """As where a loss is one term of a sum."""
-    hidden, head, targets = made()
+def test_gradient_scales_with_a_factor():
+    hidden, head, targets = random_arrays()
     twice = jax.grad(
         lambda x: 2 * loss.mean_loss_from_hidden(x, head, targets, "float32", UNCONSTRAINED)
     )(hidden)
-    np.testing.assert_allclose(twice, 2 * in_float64(hidden, head, targets)[1], rtol=0, atol=2e-7)
+    np.testing.assert_allclose(twice, 2 * reference(hidden, head, targets)[1], rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("axes", [{}, {"fsdp": 2}, {"fsdp": 2, "tensor": 2}])
-def test_rows_stay_on_their_devices(axes, rows):
-    """Each of the shards has its own blocks; the gradient of the head is summed at the end."""
+def test_sharded_loss_matches_single_device(axes, rows):
+    """Each shard has its own blocks; the gradient of the head is summed at the end."""
     mesh = small_run.mesh(4, **axes)
-    hidden, head, targets = made()
+    hidden, head, targets = random_arrays()
     head = np.concatenate([head, head[:, :1]], axis=1)  # an even number, to split
     put = functools.partial(sharding.put_batch, mesh, batch_size=B)
     mean, grads = mean_and_gradients(ShardingConstraint(mesh), put(hidden), head, put(targets))
-    one, wanted = mean_and_gradients(UNCONSTRAINED, hidden, head, targets)
-    assert float(mean) == pytest.approx(float(one), rel=1e-6)
-    for found, expected in zip(grads, wanted, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+    single_mean, single_grads = mean_and_gradients(UNCONSTRAINED, hidden, head, targets)
+    assert float(mean) == pytest.approx(float(single_mean), rel=1e-6)
+    for grad, expected in zip(grads, single_grads, strict=True):
+        np.testing.assert_allclose(grad, expected, rtol=0, atol=1e-7)
 
 
-def test_operands_of_16_bits():
-    """Rounded to 8 bits before each product, and the result still float32."""
-    arrays = made()
+def test_bfloat16_operands():
+    """Rounded to 8 bits before each product; the result is float32."""
+    arrays = random_arrays()
     grad = jax.grad(lambda x: loss.mean_loss_from_hidden(x, *arrays[1:], "bfloat16", UNCONSTRAINED))
-    found, wanted = np.asarray(grad(arrays[0])), in_float64(*arrays)[1]
-    assert found.dtype == np.float32
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    actual, expected = np.asarray(grad(arrays[0])), reference(*arrays)[1]
+    assert actual.dtype == np.float32
+    error = np.abs(actual - expected).max() / np.abs(expected).max()
     assert 1e-4 < error < 3e-2
 
 
@@ -112,5 +111,5 @@ def test_operands_of_16_bits():
         (3, 8192, 100_352, "gpu", 1),  # one row at least
     ],
 )
-def test_how_many_rows_at_once(rows, length, vocabulary, platform, expected):
+def test_rows_per_block(rows, length, vocabulary, platform, expected):
     assert loss.rows_per_block(rows, length, vocabulary, platform) == expected

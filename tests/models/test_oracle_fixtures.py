@@ -1,4 +1,4 @@
-"""The committed fixtures are what the oracles say, where their environments are at hand."""
+"""Committed fixtures: equal to what the oracles produce, where their environments exist."""
 
 import os
 import pathlib
@@ -15,17 +15,15 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
     ("script", "variable"),
     [("ai2_olmo.py", "ANYTIME_JAX_OLMO_PYTHON"), ("olmo2.py", "ANYTIME_JAX_OLMO2_PYTHON")],
 )
-def test_the_fixtures_can_be_made_again(script, variable, tmp_path):
+def test_oracles_reproduce_fixtures(script, variable, tmp_path):
     python = os.environ.get(variable)
     if not python:
-        pytest.skip(
-            f"{variable} names no interpreter (tests/oracles/README.md says how to make it)"
-        )
+        pytest.skip(f"{variable} is not set (tests/oracles/README.md)")
     command = [python, str(TESTS / "oracles" / script), "--output", str(tmp_path)]
     subprocess.run(command, check=True, timeout=300)
-    made = sorted(tmp_path.glob("*.npz"))
-    assert made
-    for path in made:
+    paths = sorted(tmp_path.glob("*.npz"))
+    assert paths
+    for path in paths:
         new, old = np.load(path), np.load(TESTS / "fixtures" / path.name)
         assert set(new.files) == set(old.files)
         for name in new.files:

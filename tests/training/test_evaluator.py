@@ -1,4 +1,4 @@
-"""Evaluation against the plain mean over the same windows."""
+"""Evaluator: against the plain mean over the same windows."""
 
 import jax
 import numpy as np
@@ -11,19 +11,19 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.models import decoder
 from anytime_jax.training.evaluator import Evaluator
 
-ALL = 75  # windows, of some more
+ALL = 75  # windows; the split has some more
 LABELS = ("last", "f6.25", "f25")
 
 
-class Counting:
-    """Windows that remember what was asked of them."""
+class RecordingWindows:
+    """Windows that record which batches are read."""
 
     def __init__(self, windows):
         self.windows = windows
-        self.asked = []
+        self.batches = []
 
     def batch(self, n, size, rows=None):
-        self.asked.append((n, size))
+        self.batches.append((n, size))
         return self.windows.batch(n, size, rows)
 
 
@@ -65,8 +65,8 @@ def plain_losses(config, windows, state):
     def losses(params):
         logits = np.asarray(apply(config.model, params, tokens[:, :-1]), np.float64)
         shifted = logits - logits.max(axis=-1, keepdims=True)
-        right = np.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
-        return np.log(np.exp(shifted).sum(axis=-1)) - right
+        target = np.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
+        return np.log(np.exp(shifted).sum(axis=-1)) - target
 
     trees = {"last": state.params, **averaging.averages(state.opt_state)}
     return {label: losses(tree) for label, tree in trees.items()}
@@ -74,40 +74,34 @@ def plain_losses(config, windows, state):
 
 @pytest.mark.parametrize("count", [10, 16, 3, ALL])  # 3 is less than a batch
 def test_losses_are_the_plain_mean_of_each_tree(config, windows, state, plain_losses, count):
-    found = evaluator(config, windows, count, 8)(state)
-    wanted = {label: losses[:count].mean() for label, losses in plain_losses.items()}
-    assert found == pytest.approx(wanted, rel=1e-6)
-    assert len({round(loss, 3) for loss in found.values()}) == 3
+    actual = evaluator(config, windows, count, 8)(state)
+    expected = {label: losses[:count].mean() for label, losses in plain_losses.items()}
+    assert actual == pytest.approx(expected, rel=1e-6)
+    assert len({round(loss, 3) for loss in actual.values()}) == 3
 
 
-def test_the_same_every_time_to_the_bit(config, windows, state):
+def test_losses_repeat_bitwise(config, windows, state):
     evaluate = evaluator(config, windows, 10, 8)
     assert evaluate(state) == evaluate(state) == evaluator(config, windows, 10, 8)(state)
 
 
-def test_all_trees_are_evaluated_in_one_pass(config, windows, state):
-    counting = Counting(windows)
-    evaluator(config, counting, 20, 8)(state)
-    assert counting.asked == [(0, 8), (8, 8), (16, 8)]
+def test_all_trees_share_one_pass(config, windows, state):
+    recording = RecordingWindows(windows)
+    evaluator(config, recording, 20, 8)(state)
+    assert recording.batches == [(0, 8), (8, 8), (16, 8)]
 
 
-def test_the_live_weights_come_first_then_averages_by_number(config, windows, state):
+def test_live_weights_come_first_then_averages_by_number(config, windows, state):
     assert tuple(evaluator(config, windows, 10, 8)(state)) == LABELS
     labels = ("f100", "uniform", "f6.25", "ema0.99", "f25", "ema0.9")
     trees = dict.fromkeys(labels, state.params)
     many = state._replace(opt_state=averaging.replace_averages(state.opt_state, trees))
     assert tuple(evaluator(config, windows, 10, 8)(many)) == (
-        "last",
-        "ema0.9",
-        "ema0.99",
-        "f6.25",
-        "f25",
-        "f100",
-        "uniform",
+        *("last", "ema0.9", "ema0.99", "f6.25", "f25", "f100", "uniform"),
     )
 
 
-def test_nothing_is_compiled_for_another_tree_or_another_pass(config, windows, state, compilations):
+def test_another_tree_or_pass_compiles_nothing(config, windows, state, compilations):
     evaluate = evaluator(config, windows, 10, 8)
     evaluate(state)
     with compilations() as count:
@@ -117,8 +111,8 @@ def test_nothing_is_compiled_for_another_tree_or_another_pass(config, windows, s
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-def test_eight_devices_agree_with_one(config, windows, state):
-    alone = evaluator(config, windows, 10, 8)(state)
+def test_eight_devices_match_one(config, windows, state):
+    single = evaluator(config, windows, 10, 8)(state)
     mesh = small_run.mesh(8, fsdp=4, tensor=2)
-    spread = jax.device_put(state, small_run.program(config, mesh).state_shardings)
-    assert evaluator(config, windows, 10, 8, mesh)(spread) == pytest.approx(alone, rel=1e-6)
+    sharded = jax.device_put(state, small_run.program(config, mesh).state_shardings)
+    assert evaluator(config, windows, 10, 8, mesh)(sharded) == pytest.approx(single, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Thirty updates of this trainer against PyTorch and AI2's code, run once (tests/oracles)."""
+"""Thirty updates: against PyTorch and AI2's code (fixture of tests/oracles)."""
 
 import pathlib
 
@@ -34,7 +34,7 @@ def start():
     ids="microbatches={}".format,
 )
 def ours(request, oracle, start):
-    """Metrics by name, and the last state, of the same run in this package."""
+    """Metrics by name, and the last state, of the same run here."""
     config = small_run.config(
         "unused",
         **{f"model__{name}": value for name, value in SHAPE.items()},
@@ -46,7 +46,7 @@ def ours(request, oracle, start):
     )
     program = small_run.program(config, small_run.mesh())
     first = program.init()
-    # New buffers for weights and averages alike: the train step donates what it is given.
+    # Copies, since the train step donates its state.
     copies = {label: jax.tree.map(jnp.copy, start) for label in config.averaging_rules}
     opt_state = averaging.replace_averages(first.opt_state, copies)
     state = first._replace(params=jax.tree.map(jnp.copy, start), opt_state=opt_state)
@@ -75,16 +75,16 @@ def test_learning_rates(ours, oracle):
 @pytest.mark.parametrize("label", ["last", "f6.25", "f25"])
 def test_weights_and_averages(ours, oracle, label):
     state = ours[1]
-    found = state.params if label == "last" else averaging.averages(state.opt_state)[label]
+    actual = state.params if label == "last" else averaging.averages(state.opt_state)[label]
     prefix = "final" if label == "last" else f"average/{label.removeprefix('f')}"
-    wanted = small_run.leaves(from_olmo(oracle, prefix))
-    found = small_run.leaves(found)
-    assert found.keys() == wanted.keys()
-    for name, leaf in found.items():
-        np.testing.assert_allclose(leaf, wanted[name], rtol=0, atol=5e-5, err_msg=name)
+    expected = small_run.leaves(from_olmo(oracle, prefix))
+    actual = small_run.leaves(actual)
+    assert actual.keys() == expected.keys()
+    for name, leaf in actual.items():
+        np.testing.assert_allclose(leaf, expected[name], rtol=0, atol=5e-5, err_msg=name)
 
 
-def test_rows_that_no_token_asks_for_stay_as_they_were(ours, start):
+def test_padding_rows_of_embedding_never_change(ours, start):
     state = ours[1]
     padding = slice(OLMO.vocab_size, OLMO.embedding_rows)
     trees = {"last": state.params, **averaging.averages(state.opt_state)}
