@@ -23,7 +23,7 @@ def tau_of(f, updates):
 
 
 def weighted_sum(iterates, old):
-    """The average of theta_0, theta_1, ..., given the weights `old` of the past at t = 1, 2, ...
+    """The average of theta_0, theta_1, ... for weights `old` of the past at t = 1, 2, ...
 
     theta_s enters with weight 1 - old_s and is then multiplied by every later `old`.
     """
@@ -33,7 +33,7 @@ def weighted_sum(iterates, old):
 
 
 def feed(transform, iterates):
-    """The state after the transform has seen every iterate, given as updates between them."""
+    """The state after the transform has seen every iterate."""
     state = transform.init(jnp.asarray(iterates[0]))
 
     def step(carry, theta):
@@ -61,16 +61,16 @@ def test_averages_of_a_hundred_thousand_updates(step):
     updates = 100_000
     iterates = random_walk(updates, 16, step)
     rules = [*PAPER, FixedDecay(0.999), Uniform(), Uniform(1000)]
-    found = averages(feed(average_params(rules), iterates))
+    averaged = averages(feed(average_params(rules), iterates))
 
     for f in PAPER:
         exact, _ = weighted_sum(iterates, tau_of(f, updates))
-        assert relative_error(found[f"f{f:g}"], exact) < 1e-5
+        assert relative_error(averaged[f"f{f:g}"], exact) < 1e-5
     exact, _ = weighted_sum(iterates, np.full(updates, 0.999))
-    assert relative_error(found["ema0.999"], exact) < 1e-5
+    assert relative_error(averaged["ema0.999"], exact) < 1e-5
     for label, start in (("uniform", 0), ("uniform1000", 1000)):
         exact = iterates[start + 1 :].mean(axis=0, dtype=np.float64)
-        assert relative_error(found[label], exact) < 1e-5
+        assert relative_error(averaged[label], exact) < 1e-5
 
 
 def test_increment_form_beats_two_products_in_float32():
@@ -111,9 +111,9 @@ def test_half_life_is_a_fraction_of_the_run():
         updates = 10_000
         change = round(updates * (1 - 1 / f))
         iterates = np.where(np.arange(updates + 1) < change, 0.0, 1.0).astype(np.float32)
-        found = averages(feed(average_params([f]), iterates[:, None]))[f"f{f:g}"]
+        averaged = averages(feed(average_params([f]), iterates[:, None]))[f"f{f:g}"]
         # The old part is 2^(-f * sum of 1/t), about ((N - N/f) / N)^(f ln 2).
-        assert float(found[0]) == pytest.approx(1 - (1 - 1 / f) ** (f * math.log(2)), abs=2e-3)
+        assert float(averaged[0]) == pytest.approx(1 - (1 - 1 / f) ** (f * math.log(2)), abs=2e-3)
 
 
 def old_weights(rule, updates):
@@ -208,9 +208,9 @@ def recursion(history, old):
     return average
 
 
-def assert_trees_close(found, expected, rtol):
+def assert_trees_close(averaged, expected, rtol):
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol), found, expected
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol), averaged, expected
     )
 
 
@@ -241,15 +241,15 @@ def test_averages_in_donated_adamw_steps(compilations):
             history.append(numbers(params))
     assert count() == 0
     assert len(traced) == 1
-    found = averages(state)
+    averaged = averages(state)
     # Sorted, as dictionaries come out of jit.
-    assert list(found) == sorted(["f6.25", "f12.5", "f25", "f50", "f100", "ema0.9", "uniform2"])
+    assert list(averaged) == sorted(["f6.25", "f12.5", "f25", "f50", "f100", "ema0.9", "uniform2"])
     for f in PAPER:
         expected = recursion(history, lambda t, f=f: 2.0 ** (-f / t))
-        assert_trees_close(found[f"f{f:g}"], expected, 2e-6)
-    assert_trees_close(found["ema0.9"], recursion(history, lambda t: 0.9), 2e-6)
+        assert_trees_close(averaged[f"f{f:g}"], expected, 2e-6)
+    assert_trees_close(averaged["ema0.9"], recursion(history, lambda t: 0.9), 2e-6)
     mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64), *history[3:])
-    assert_trees_close(found["uniform2"], mean, 2e-6)
+    assert_trees_close(averaged["uniform2"], mean, 2e-6)
 
 
 def test_updates_pass_through_and_extra_arguments_are_ignored():
@@ -282,9 +282,9 @@ def test_averages_of_bfloat16_parameters_are_float32():
     update = jnp.full((4,), 1.0, jnp.bfloat16)  # theta is 2
     updates, state = jax.jit(transform.update)(update, state, params)
     assert updates.dtype == jnp.bfloat16
-    found = averages(state)["ema0.999"]
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, 1.001, rtol=1e-7)
+    averaged = averages(state)["ema0.999"]
+    assert averaged.dtype == jnp.float32
+    np.testing.assert_allclose(averaged, 1.001, rtol=1e-7)
 
 
 @pytest.mark.parametrize("jitted_init", [False, True])
@@ -343,9 +343,9 @@ def test_masked_leaves_are_not_averaged():
     state = optimizer.init(params)
     updates = {"table": jnp.zeros(3, jnp.int32), "vector": jnp.full(4, 2.0)}
     _, state = jax.jit(optimizer.update)(updates, state, params)
-    found = averages(state)["f1"]
-    assert isinstance(found["table"], optax.MaskedNode)
-    np.testing.assert_allclose(found["vector"], 0.5 * 1 + 0.5 * 0, rtol=2e-7)
+    averaged = averages(state)["f1"]
+    assert isinstance(averaged["table"], optax.MaskedNode)
+    np.testing.assert_allclose(averaged["vector"], 0.5 * 1 + 0.5 * 0, rtol=2e-7)
 
 
 def test_find_state_and_replace_averages():
@@ -358,7 +358,7 @@ def test_find_state_and_replace_averages():
     assert list(averages(replaced)) == ["f50"]
     jax.tree.map(np.testing.assert_array_equal, replaced[0], state[0])
     assert int(averaging.find_state(replaced).count) == 0
-    assert list(averages(state)) == ["f6.25", "f25"]  # the given state is as it was
+    assert list(averages(state)) == ["f6.25", "f25"]  # unchanged
     twice = optax.chain(average_params([1.0]), average_params([2.0])).init(params)
     for state, number in ((optax.adam(0.1).init(params), 0), (twice, 2)):
         with pytest.raises(ValueError, match=f"{number} average_params"):

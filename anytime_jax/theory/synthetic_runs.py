@@ -123,8 +123,8 @@ def select(config: FigureConfig, results: Sequence[Risks]) -> list[SelectedRun]:
                 for label in risks.labels:
                     rows = risks.excess(noise, label)[k * number : (k + 1) * number]
                     best = lowest(rows, risks.checkpoints, config.select_at)
-                    of_best = config.multipliers[best], risks.checkpoints, rows[best]
-                    selected.append(SelectedRun(noise, problem.a, problem.b, name, label, *of_best))
+                    curve = config.multipliers[best], risks.checkpoints, rows[best]
+                    selected.append(SelectedRun(noise, problem.a, problem.b, name, label, *curve))
     return selected
 
 

@@ -73,8 +73,8 @@ def numbers(tree):
     return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
 
 
-def assert_close(found, expected):
-    for one, other in zip(numbers(found), numbers(expected), strict=True):
+def assert_close(averaged, expected):
+    for one, other in zip(numbers(averaged), numbers(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * max(1, np.abs(other).max()))
 
 
