@@ -115,13 +115,16 @@ def _prepare(arguments: argparse.Namespace) -> str:
     start = time.monotonic()
     existed = (arguments.output / METADATA_NAME).is_file()
     share = None if arguments.share is None else Share.parse(arguments.share)
+    vocabulary = arguments.vocabulary
+    if vocabulary is None:
+        vocabulary = arguments.train_vocabulary
     work = prepare if share is None else functools.partial(prepare_share, share=share)
     with _progress_display() as progress:
         info = work(
             _source(arguments),
             arguments.output,
             length=_DEFAULT_LENGTH if arguments.length is None else arguments.length,
-            vocabulary=arguments.vocabulary or arguments.train_vocabulary,
+            vocabulary=vocabulary,
             workers=arguments.workers,
             progress=progress,
         )
