@@ -1,6 +1,5 @@
-"""Averages that move at every k-th update, and averages in host memory, against what they were."""
+"""Averages updated at every k-th update, and averages in host memory."""
 
-import dataclasses
 import itertools
 import types
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
+import training_runs
 from small_run import dataset_fixture  # noqa: F401
 from training_runs import bits, records, start
 
@@ -144,7 +144,7 @@ def test_average_every_update_is_one_program(compilations):
 @pytest.mark.parametrize("update_averages", [False, True])
 @pytest.mark.parametrize("memory", ["device", "host"])
 def test_averages_pass_through_where_not_updated(memory, update_averages):
-    """Of the traced program: what comes out is the very variable that went in."""
+    """In the traced program, where the output is the very variable of the input."""
     program = program_of(memory)
     state, batch = program.abstract_state, jax.ShapeDtypeStruct(TOKENS[0].shape, jnp.int32)
     traced = jax.make_jaxpr(lambda s, x: program.train_step(s, x, update_averages))(state, batch)
@@ -162,20 +162,20 @@ def test_averages_pass_through_where_not_updated(memory, update_averages):
 # Evaluation and checkpoints
 
 
-class Counting:
-    """Windows that count their batches."""
+class RecordedWindows:
+    """Windows that record the batches read."""
 
     def __init__(self, windows):
-        self.windows, self.asked = windows, []
+        self.windows, self.starts = windows, []
 
     def batch(self, n, size, rows=None):
-        self.asked.append(n)
+        self.starts.append(n)
         return self.windows.batch(n, size, rows)
 
 
 @pytest.mark.slow
 def test_evaluation_fetches_one_average_at_a_time(dataset, on_device, on_host, monkeypatch):
-    windows = Counting(
+    windows = RecordedWindows(
         Windows(dataset, "validation", length=small_run.LENGTH, seed=0, repeat=True, shuffle=False)
     )
     step, fetched = program_of("host").eval_step, []
@@ -184,16 +184,16 @@ def test_evaluation_fetches_one_average_at_a_time(dataset, on_device, on_host, m
         fetched.append(list(trees))
         return inside(trees)
 
-    monkeypatch.setattr(evaluator.sharding, "fetch", fetch)
+    monkeypatch.setattr(evaluator.sharding, "to_device_memory", fetch)
     measure = Evaluator(step, windows, small_run.LENGTH, 20, 8, small_run.mesh())
     wanted = measure(on_device[1])
     assert fetched == [["last", "f6.25", "f25"]]
-    assert windows.asked == [0, 8, 16]
+    assert windows.starts == [0, 8, 16]
     found = measure(on_host[1])
     assert found == wanted
     assert list(found) == list(wanted)
     assert fetched[1:] == [["last"], ["f6.25"], ["f25"]]
-    assert windows.asked == [0, 8, 16] * 4
+    assert windows.starts == [0, 8, 16] * 4
     assert measure(on_host[1], iter([False] * 4 + [True]).__next__) is None
     assert kinds(on_host[1]) == {"pinned_host"}
 
@@ -286,31 +286,22 @@ def test_added_average_starts_in_host_memory(on_device, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["device", "host"])
 def test_stopped_and_resumed_run_equals_unbroken_one(memory, dataset, tmp_path, monkeypatch):
-    """Stops, evaluations and saves lie where they like beside the averages' moves."""
-    told, inside = [], preflight.make_program
-
-    def spied(given, mesh):
-        program = inside(given, mesh)
-
-        def train_step(state, tokens, update_averages=True):
-            told.append((int(state.step) + 1, update_averages))
-            return program.train_step(state, tokens, update_averages)
-
-        return dataclasses.replace(program, train_step=train_step)
-
-    monkeypatch.setattr(preflight, "make_program", spied)
+    """Stops, evaluations and saves do not fall on updates of the averages."""
+    monkeypatch.setattr(preflight, "make_program", training_runs.recording)
+    first = len(training_runs.updates)
     changes = {"average_every": EVERY, "average_memory": memory}
     outcome, _ = start(tmp_path / "whole", dataset, stop="10 steps", **changes)
     assert outcome == Outcome(10, "stop")
-    assert told == [(step, step % EVERY == 0) for step in range(1, 11)]
+    updated = [update_averages for _, update_averages in training_runs.updates[first:]]
+    assert updated == [step % EVERY == 0 for step in range(1, 11)]
     for stop in ("5 steps", "10 steps"):
         start(tmp_path / "parts", dataset, stop=stop, **changes)
-    assert told[10:] == told[:10]
+    assert [flag for _, flag in training_runs.updates[first + 10 :]] == updated
     assert bits(tmp_path / "parts", 10) == bits(tmp_path / "whole", 10)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
 
 
-# What the machine lacks
+# Rejections
 
 
 def test_rejects_platform_without_host_memory(monkeypatch):

@@ -1,7 +1,8 @@
-"""What breaks a run in flight: it ends at a good checkpoint, in one line, or goes on as asked."""
+"""Faults of a run in flight: it ends in one line at a good checkpoint, or continues if told to."""
 
 import dataclasses
 import errno
+import itertools
 import json
 import math
 import shutil
@@ -30,31 +31,32 @@ from anytime_jax.training import step as step_lib
 from anytime_jax.training.metrics import Writers
 from anytime_jax.training.trainer import Outcome
 
-# Batches of one token, and what their loss is multiplied with.
+# Tokens that a bad batch consists of, by the factor of its loss.
 BAD_TOKENS = {math.nan: 299, 3.0: 298}
-_breakable = {}
+_compiled = {}
 
 
-def broken_at(monkeypatch, updates, what=math.nan):
-    """The loss of some updates, and so their gradient, comes out as NaN or as a multiple."""
+def spoil_updates(monkeypatch, updates, factor=math.nan):
+    """Multiplies the loss of some updates, and so their gradient, by a factor."""
     loss = step_lib.batch_mean_loss
 
     def make(config, mesh):
         key = (config.guard.skip == "spikes", config.guard.spike, guard.LOSS_WINDOW)
-        if key not in _breakable:  # compiled once for all tests
-            _breakable[key] = step_lib.make_program(config, mesh).train_step
+        if key not in _compiled:  # compiled once for all tests
+            _compiled[key] = step_lib.make_program(config, mesh).train_step
 
         def train_step(state, tokens, update_averages=True):
-            bad = int(state.step) + 1 in updates
-            return _breakable[key](state, jnp.where(bad, BAD_TOKENS[what], tokens), update_averages)
+            if int(state.step) + 1 in updates:
+                tokens = jnp.full_like(tokens, BAD_TOKENS[factor])
+            return _compiled[key](state, tokens, update_averages)
 
         return dataclasses.replace(small_run.program(config, mesh), train_step=train_step)
 
     def batch_mean_loss(config, constrain, params, tokens):
-        factor = 1.0
-        for multiple, token in BAD_TOKENS.items():
-            factor = jnp.where((tokens[:, :1] == token).all(), multiple, factor)
-        return loss(config, constrain, params, tokens) * factor
+        multiple = 1.0
+        for number, token in BAD_TOKENS.items():
+            multiple = jnp.where((tokens[:, :1] == token).all(), number, multiple)
+        return loss(config, constrain, params, tokens) * multiple
 
     monkeypatch.setattr(preflight, "make_program", make)
     monkeypatch.setattr(step_lib, "batch_mean_loss", batch_mean_loss)
@@ -69,15 +71,12 @@ def check_last_good(run, step):
 
 def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        broken_at(patch, {7})
-        message = (
-            r"update 7 \(samples 48 to 55\) has a loss of nan, .* and a gradient of norm nan; the "
-            r"last good checkpoint in .* is that of step 4\. Try --config\.guard\.skip=nonfinite"
-        )
+        spoil_updates(patch, {7})
+        message = r"update 7 \(samples 48 to 55\) .* of step 4.* --config\.guard\.skip=nonfinite"
         with pytest.raises(RunError, match=message):
             start(tmp_path, dataset, stop="2x")
         check_last_good(tmp_path, 4)
-    # Without what broke it, the run goes on as if nothing had been.
+    # Without the fault, the run resumes and equals the unbroken one.
     monkeypatch.setattr(preflight, "make_program", small_run.program)
     assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
     assert bits(tmp_path, 20) == bits(whole, 20)
@@ -85,7 +84,7 @@ def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_pat
 
 
 def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
-    broken_at(monkeypatch, {7, 12, 13})
+    spoil_updates(monkeypatch, {7, 12, 13})
     changes = {"guard__skip": "nonfinite", "guard__limit": 2, "stop": "2x"}
     changes["checkpoint__every"] = "100 steps"
     outcome, said = start(tmp_path / "run", dataset, **changes)
@@ -100,7 +99,7 @@ def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
     counts = {k: int(x) for k, x in small_run.leaves(saved(tmp_path / "run", 20).state).items()
               if k.endswith((".step", ".count"))}  # fmt: skip
     assert set(counts.values()) == {20}
-    # A stop between two bad updates changes nothing, nor does an interval that one falls into.
+    # A stop between two bad updates changes nothing.
     start(tmp_path / "parts", dataset, **{**changes, "stop": "12 steps"})
     start(tmp_path / "parts", dataset, **changes)
     assert bits(tmp_path / "parts", 20) == bits(tmp_path / "run", 20)
@@ -112,7 +111,7 @@ def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
 
 
 def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch):
-    broken_at(monkeypatch, {6, 7, 8})
+    spoil_updates(monkeypatch, {6, 7, 8})
     with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* of step 4"):
         start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
 
@@ -121,7 +120,7 @@ def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch
 @pytest.mark.parametrize("skip", ["spikes", "nonfinite"])
 def test_spike_is_reported_and_skipped_if_configured(dataset, tmp_path, monkeypatch, skip):
     monkeypatch.setattr(guard, "LOSS_WINDOW", 4)
-    broken_at(monkeypatch, {12}, what=3.0)
+    spoil_updates(monkeypatch, {12}, factor=3.0)
     changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
     _, said = start(tmp_path, dataset, log__every="1 steps", **changes)
     assert "update 12 (samples 88 to 95) has a loss of 1" in said
@@ -166,7 +165,7 @@ def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "0000.jsonl")
 
     monkeypatch.setattr(Writers, "write", fail)
-    with pytest.raises(RunError, match=r"No space left on device.*last good checkpoint .* none"):
+    with pytest.raises(RunError, match=r"No space left on device.* none"):
         start(tmp_path, dataset, stop="2x")
 
 
@@ -174,16 +173,16 @@ def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypat
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(preflight, "free_bytes", lambda path: 100_000)
-        with pytest.raises(InputError, match=r"a checkpoint takes 547 kB and the disk has 100 kB"):
+        with pytest.raises(InputError, match=r"config\.run_dir = .* 547 kB .* 100 kB"):
             start(run, dataset)
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
-    with pytest.raises(InputError, match=r"take 335 kB on each device, which has 200 kB"):
+    with pytest.raises(InputError, match=r"config\.model: .* 335 kB .* 200 kB"):
         start(run, dataset)
     assert not run.exists()
 
 
 def damage(run, step):
-    """Changes one bit of a weight on disk, so to say: its checksum is that of another number."""
+    """Makes the checksum of a weight that of other numbers, as a flipped bit would."""
     file = run / "checkpoints" / str(step) / "meta" / "metadata"
     meta = json.loads(file.read_text())
     meta["checksums"]["params"]["head"] += "1"
@@ -195,7 +194,7 @@ def test_damaged_checkpoint_ends_start_and_names_newest_good_one(dataset, tmp_pa
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
     before = sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
-    message = r"checkpoints/9: params/head is damaged.* that of step 8: --fall_back sets"
+    message = r"checkpoints/9: params/head .* step 8: --fall_back"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
     assert sorted(p for p in tmp_path.rglob("*") if "records" not in p.parts) == before
@@ -205,7 +204,7 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
     (tmp_path / "checkpoints" / "12").mkdir()
-    with pytest.raises(RunError, match=r"checkpoints/12 is empty\. The newest good .* of step 8"):
+    with pytest.raises(RunError, match=r"checkpoints/12 .* of step 8"):
         start(tmp_path, dataset, stop="2x")
     outcome, said = start(tmp_path, dataset, stop="2x", fall_back=True)
     assert outcome == Outcome(20, "stop")
@@ -226,7 +225,7 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
 def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="4 steps")
     damage(tmp_path, 4)
-    with pytest.raises(RunError, match="There is no good one"):
+    with pytest.raises(RunError, match="--fall_back"):
         start(tmp_path, dataset, stop="2x")
     assert start(tmp_path, dataset, stop="2x", fall_back=True)[0] == Outcome(20, "stop")
     assert bits(tmp_path, 20) == bits(whole, 20)
@@ -234,12 +233,11 @@ def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path
 
 
 def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
-    """By a kill, or by a signal while it ran: at a point of the run, and at its end."""
-    asked = []
+    """After a signal during the evaluation, in the middle of the run and at its stop."""
+    calls = itertools.count(1)
 
     def interrupted():
-        asked.append(1)
-        return len(asked) > 12  # after ten updates: in the evaluation at 10
+        return next(calls) > 12  # after ten updates: in the evaluation at 10
 
     assert start(tmp_path, dataset, interrupted, stop="2x")[0] == Outcome(10, "interrupted")
     assert 10 not in [step for step, _, values in records(tmp_path) if EVAL_NAMES & values.keys()]

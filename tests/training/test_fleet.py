@@ -1,4 +1,4 @@
-"""Runs of one shape as one program, beside the same runs each alone."""
+"""Fleets: runs as one program, compared to the same runs trained alone."""
 
 import io
 
@@ -15,7 +15,7 @@ from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.records import TIMINGS, read_records
-from anytime_jax.errors import RunError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import fleet, preflight
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import make_program
@@ -30,7 +30,7 @@ OWN = {
     "optimizer__b2": 0.9,
     "optimizer__epsilon": 1e-6,
 }
-# All that a program can take as data differs; and one run leaves before the others.
+# They differ in all that may differ in a fleet, and one stops before the others.
 RUNS = {
     "plain": {"stop": "8 steps"},
     "own": {"stop": "8 steps", **OWN},
@@ -50,15 +50,15 @@ def train(members, dataset, **options):
 
 
 def rows(run):
-    """What a run wrote down, but for times."""
+    """The records of a run without timings."""
     return [
         (row.step, {name: x for name, x in row.values.items() if name not in TIMINGS})
         for row in read_records(run)
     ]
 
 
-def check_alike(one, other):
-    """The same rows, and the same checkpoints, to the rounding of sums in another order."""
+def check_equal(one, other):
+    """Equal records, to the rounding of sums in another order, and checkpoints of equal steps."""
     mine, theirs = rows(one), rows(other)
     assert [step for step, _ in mine] == [step for step, _ in theirs]
     for (_, values), (_, expected) in zip(mine, theirs, strict=True):
@@ -81,7 +81,7 @@ def alone_fixture(dataset, tmp_path_factory):
 
 @pytest.fixture(name="whole", scope="module")
 def whole_fixture(dataset, tmp_path_factory):
-    """All of them as a fleet, in one go; and how they ended."""
+    """The runs as a fleet, uninterrupted: folder, members, results."""
     folder = tmp_path_factory.mktemp("fleet")
     members = [member(folder / name, dataset, **changes) for name, changes in RUNS.items()]
     return folder, members, train(members, dataset)
@@ -90,14 +90,14 @@ def whole_fixture(dataset, tmp_path_factory):
 @pytest.mark.parametrize("name", RUNS)
 def test_fleet_equals_its_runs_trained_alone(name, alone, whole, dataset):
     folder, members, ended = whole
-    place = list(RUNS).index(name)
-    goal = int(RUNS[name]["stop"].split()[0])
-    assert ended[place] == Outcome(goal, "stop")
-    assert ended[place].samples == goal * members[place][0].batch_size
-    check_alike(folder / name, alone / name)
-    abstract = make_program(members[place][0], small_run.mesh()).abstract_state
+    i = list(RUNS).index(name)
+    stop_step = int(RUNS[name]["stop"].split()[0])
+    assert ended[i] == Outcome(stop_step, "stop")
+    assert ended[i].samples == stop_step * members[i][0].batch_size
+    check_equal(folder / name, alone / name)
+    abstract = make_program(members[i][0], small_run.mesh()).abstract_state
     found, expected = (
-        restore_checkpoint(path / name / "checkpoints" / str(goal), abstract)
+        restore_checkpoint(path / name / "checkpoints" / str(stop_step), abstract)
         for path in (folder, alone)
     )
     jax.tree.map(
@@ -107,11 +107,11 @@ def test_fleet_equals_its_runs_trained_alone(name, alone, whole, dataset):
     )
     assert found.meta["samples"] == expected.meta["samples"]
     assert found.meta["config"]["seed"] == expected.meta["config"]["seed"]
-    assert "validation" in members[place][1].console.file.getvalue()
+    assert "validation" in members[i][1].console.file.getvalue()
 
 
 def test_runs_of_fleet_differ(whole):
-    """Or all that is compared above would show nothing."""
+    """Or the comparison above would show nothing."""
     folder, members, _ = whole
     abstract = make_program(members[0][0], small_run.mesh()).abstract_state
     states = [
@@ -128,7 +128,7 @@ def test_runs_of_fleet_differ(whole):
 
 @pytest.mark.slow
 def test_interrupted_fleet_resumes(dataset, tmp_path, alone):
-    """By some of its runs, at different steps, beside one that is finished."""
+    """Some of its runs, at their own steps; at last all of them are complete."""
     first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
     calls = iter(range(100))
     ended = train(first, dataset, interrupted=lambda: next(calls) > 2)
@@ -144,22 +144,22 @@ def test_interrupted_fleet_resumes(dataset, tmp_path, alone):
 
 
 def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
-    """One by a rate that overflows float32 at once; one that cannot be begun."""
+    """One has a learning rate that overflows float32 at once, one cannot start."""
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("")
     broken = {"stop": "8 steps", "schedule__peak": 1e38}
     names = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
     members = [member(tmp_path / name, dataset, **changes) for name, changes in names.items()]
     taken, good, bad = train(members, dataset)
-    assert "holds files but no run.json" in str(taken)
+    assert isinstance(taken, InputError)
     assert good == Outcome(8, "stop")
     assert isinstance(bad, RunError)
     assert "the last good checkpoint" in str(bad)
-    check_alike(tmp_path / "plain", alone / "plain")
+    check_equal(tmp_path / "plain", alone / "plain")
 
 
 def test_differing_hyperparameters_become_data():
-    """One number for each run where they differ; where they agree, a constant as for one alone."""
+    """One number for each run where they differ, else the constant of a run alone."""
     assert fleet._as_data([0.9, 0.9]) == 0.9
     found = fleet._as_data([0.9, 0.95])
     assert found.dtype == np.float32
