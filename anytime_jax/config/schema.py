@@ -1,8 +1,7 @@
 """Settings of a run: every one declared once, and the rules that span them.
 
-A configuration file is Python and returns an `ml_collections.ConfigDict` with every setting
-(`configs/base.py` has them all); `build` turns it into a frozen, checked `Config`.
-docs/settings.md is generated from the declarations.
+`build` turns the settings of a configuration file (`configs/base.py` has them all) into a frozen,
+checked `Config`. docs/settings.md is generated from the declarations.
 """
 
 import dataclasses
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import LARGEST_COUNT, format_value, is_number, require
+from anytime_jax.config import optimization
 from anytime_jax.config.clock import Clock, Stop, read_stop
 from anytime_jax.config.fields import (
     DIRECTORY,
@@ -31,12 +31,6 @@ from anytime_jax.config.fields import (
     setting,
 )
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.optimization import (
-    GuardConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    averaging_rule,
-)
 from anytime_jax.errors import InputError
 
 
@@ -207,9 +201,9 @@ class Config(Group):
     model: ModelConfig = setting("shape and arithmetic of the decoder")
     data: DataConfig = setting("source of the token windows")
     branch: BranchConfig = setting("trunk of a branch", branch="free", variant=False)
-    schedule: ScheduleConfig = setting("learning rate", branch="named", per_run=True)
-    optimizer: OptimizerConfig = setting("AdamW and its clipping", branch="named")
-    guard: GuardConfig = setting("bad updates", identity=False)
+    schedule: optimization.ScheduleConfig = setting("learning rate", branch="named", per_run=True)
+    optimizer: optimization.OptimizerConfig = setting("AdamW and its clipping", branch="named")
+    guard: optimization.GuardConfig = setting("bad updates", identity=False)
     mesh: MeshConfig = setting("devices along each axis", identity=False)
     eval: EvalConfig = setting("evaluation", identity=False)
     checkpoint: CheckpointConfig = setting("checkpoints", identity=False)
@@ -225,7 +219,7 @@ class Config(Group):
     def averaging_rules(self) -> dict[str, averaging.Rule]:
         """The averaging rules by label."""
         try:
-            return averaging.label_rules([averaging_rule(x) for x in self.averages])
+            return averaging.label_rules([optimization.averaging_rule(x) for x in self.averages])
         except ValueError as error:
             raise ValueError(f"averages: {error}") from error
 
@@ -281,8 +275,8 @@ class Config(Group):
 
     def select(self, condition: Callable[[Setting], bool]) -> dict[str, Any]:
         """Returns the settings whose declarations satisfy a condition, by dotted name."""
-        flat = flatten(self.to_dict())
-        return {name: flat[name] for name in flat if condition(SETTINGS[name])}
+        flat = flatten(self.to_dict()).items()
+        return {name: value for name, value in flat if condition(SETTINGS[name])}
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the identity settings by dotted name, with the fingerprint of the data.
@@ -307,17 +301,14 @@ class Config(Group):
                     f"batch_growth: {size} is not a multiple of batch_size / microbatches = {part}"
                 )
         if self.eval_windows == 0:
-            raise ValueError(
-                f"eval.tokens = {self.eval.tokens} is less than one sequence of "
-                f"model.length = {self.model.length}"
-            )
+            length = f"one sequence of model.length = {self.model.length}"
+            raise ValueError(f"eval.tokens = {self.eval.tokens} is less than {length}")
         self._check_branch()
         horizon, stop = self.learning_rate.horizon_steps, self.stop_rule.step
         if horizon is not None and (stop is None or stop > horizon):
             raise ValueError(
-                f"stop = {format_value(self.stop)} is past the schedule's horizon of "
-                f"{self.clock.describe(horizon)}: stop there or earlier, or choose a schedule "
-                "without a horizon"
+                f"stop = {format_value(self.stop)} is past the end of the schedule at "
+                f"{self.clock.describe(horizon)}: stop there, or choose a schedule without an end"
             )
 
     def _check_branch(self) -> None:
@@ -378,24 +369,15 @@ def check_layout(
     platform: str,
     host_memory: bool = True,
 ) -> None:
-    """Checks the batch, the heads, the attention and the averages against the device mesh.
+    """Raises an InputError if a configuration does not fit a device mesh.
 
-    Args:
-      config: the configuration.
-      devices: number of devices in the mesh.
-      batch_shards: number of parts into which the mesh splits a batch.
-      tensor: number of devices that split each matrix product.
-      platform: "cpu", "gpu" or "tpu".
-      host_memory: whether the devices can keep arrays in the memory of their hosts.
-
-    Raises:
-      InputError: if something does not divide, or the devices lack it.
+    The mesh splits a batch into `batch_shards` parts, and each matrix product over `tensor`
+    devices; `platform` is "cpu", "gpu" or "tpu"; `host_memory` tells whether its devices can keep
+    arrays in the memory of their hosts.
     """
-    per_step = config.batch_size // config.microbatches
-    for name, size in (
-        ("batch_size / microbatches", per_step),
-        ("eval.batch_size", config.eval.batch_size),
-    ):
+    part = config.batch_size // config.microbatches
+    sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
+    for name, size in sizes.items():
         if size % batch_shards:
             raise InputError(
                 f"config.{name} = {size} is not divisible by the {batch_shards} parts into which a "

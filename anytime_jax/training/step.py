@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import Dtype
-from anytime_jax.config.schema import Config, OptimizerConfig
+from anytime_jax.config.optimization import OptimizerConfig
+from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden

@@ -1,4 +1,4 @@
-"""The clock against the paper's own numbers and plain arithmetic."""
+"""Tests of the clock, against the paper's numbers and plain arithmetic."""
 
 import bisect
 import itertools
@@ -20,7 +20,7 @@ MEDIUM = Clock(512, 1024, 2 * PAPER)  # 300M
 LARGE = Clock(4096, 1024, PAPER)  # 150M at batch 4096
 
 
-def test_the_papers_budgets():
+def test_budgets_of_the_paper():
     assert (SMALL.chinchilla_steps, MEDIUM.chinchilla_steps) == (12_500, 12_500)
     assert SMALL.tokens_per_step == 262_144
     assert SMALL.tokens(12_500) == PAPER
@@ -59,19 +59,14 @@ def test_the_papers_budgets():
         ("0.00001x", 1),
         ("1e1x", 125_000),
         ("2 x", 25_000),
+        ("12500 STEPS", 12_500),
+        ("12500 Steps", 12_500),
+        ("3.2768b TOKENS", 12_500),
+        ("1X", 12_500),
     ],
 )
-def test_points(point, steps):
+def test_point_is_a_step(point, steps):
     assert SMALL.steps(point) == steps
-
-
-@pytest.mark.parametrize("point", ["12500 STEPS", "12500 Steps"])
-def test_points_in_capitals(point):
-    assert SMALL.steps(point) == 12_500
-
-
-def test_tokens_in_capitals():
-    assert SMALL.steps("3.2768b TOKENS") == SMALL.steps("1X") == 12_500
 
 
 @pytest.mark.parametrize(
@@ -83,14 +78,14 @@ def test_tokens_in_capitals():
         *(4, 4.0, None, ()),
     ],
 )
-def test_points_that_cannot_be_read(point):
+def test_unreadable_point_is_named(point):
     with pytest.raises(ValueError, match=r'must be a point in a run such as "12500 steps"') as bad:
         SMALL.steps(point, "stop")
     assert str(bad.value).startswith(f"stop = {format_value(point)} is not allowed")
 
 
 @pytest.mark.parametrize("point", ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"])
-def test_points_that_are_too_far_away(point):
+def test_point_beyond_int32_is_refused(point):
     assert SMALL.steps("2147483647 steps") == 2**31 - 1
     with pytest.raises(ValueError, match=r"must be less than 2\^31 updates away") as bad:
         read_stop(point, SMALL, None)
@@ -99,7 +94,7 @@ def test_points_that_are_too_far_away(point):
 
 
 @pytest.mark.parametrize("text", ["4", "", "4x++", "never+", "horizon+", "Never"])
-def test_a_stop_that_cannot_be_read_is_shown_as_given(text):
+def test_unreadable_stop_is_shown(text):
     with pytest.raises(ValueError, match=r'"4x\+" .*"horizon" or "never"$') as bad:
         read_stop(text, SMALL, None)
     assert str(bad.value).startswith(f"stop = {text!r} is not allowed: it must be a point")
@@ -109,7 +104,7 @@ clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integer
 
 
 @given(clocks, st.integers(0, 10**15))
-def test_tokens_fall_on_the_first_update_that_has_seen_them(clock, tokens):
+def test_tokens_round_up_to_an_update(clock, tokens):
     assume(tokens <= (2**31 - 1) * clock.tokens_per_step)
     step = clock.steps(f"{tokens} tokens")
     assert clock.tokens(step) >= tokens
@@ -117,7 +112,7 @@ def test_tokens_fall_on_the_first_update_that_has_seen_them(clock, tokens):
 
 
 @given(clocks, st.integers(0, 10**9))
-def test_a_step_is_its_own_point(clock, step):
+def test_step_is_its_own_point(clock, step):
     assert clock.steps(f"{step} steps") == step
     assert clock.steps(f"{step:_} steps") == step
     assert clock.steps(f"{clock.tokens(step)} tokens") == step
@@ -125,7 +120,7 @@ def test_a_step_is_its_own_point(clock, step):
 
 
 @given(clocks, st.decimals(0, 10_000, places=3))
-def test_multiples_are_of_whole_updates(clock, multiple):
+def test_multiples_count_whole_updates(clock, multiple):
     exact = Fraction(multiple) * clock.chinchilla_steps
     assume(exact < 2**31)
     assert clock.steps(f"{multiple:f}x") == math.ceil(exact)
@@ -135,7 +130,7 @@ def test_multiples_are_of_whole_updates(clock, multiple):
 
 
 @given(clocks, st.integers(0, 10**12))
-def test_the_next_doubling(clock, step):
+def test_next_doubling(clock, step):
     following = clock.next_doubling(step)
     powers = [clock.chinchilla_steps * 2**i for i in range(60)]
     assert following == min(p for p in powers if p > step)
@@ -144,7 +139,7 @@ def test_the_next_doubling(clock, step):
 
 
 @given(st.integers(1, 30))
-def test_milestones_are_the_doublings_and_their_branch_points(one):
+def test_milestones_are_doublings_and_their_branch_points(one):
     clock = Clock(1, 1, one)
     end = 40 * one
     doublings = [one * 2**i for i in range(8)]
@@ -168,7 +163,7 @@ def test_branch_points_round_up(horizon):
     assert 10 * branch >= 9 * horizon > 10 * (branch - 1)
 
 
-def test_numbers_for_people():
+def test_describe():
     given = [0, 7, 999, 1000, 12_500, 999_499, 999_501, PAPER, 1e12, 5e15]
     texts = ["0", "7", "999", "1K", "12.5K", "999K", "1M", "3.28B", "1T", "5e+03T"]
     assert [format_count(x) for x in given] == texts
@@ -178,7 +173,7 @@ def test_numbers_for_people():
 
 @pytest.mark.parametrize("name", ["batch_size", "length", "chinchilla_tokens"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "7", None])
-def test_bad_settings_are_refused(name, value):
+def test_bad_clock_setting_is_named(name, value):
     given = {"batch_size": 8, "length": 8, "chinchilla_tokens": 64, name: value}
     with pytest.raises(ValueError, match=re.escape(f"{name} = {value!r} is not allowed: it must")):
         Clock(**given)
@@ -190,7 +185,7 @@ def test_bad_settings_are_refused(name, value):
 GROWN = Clock(32, 128, 480 * 32 * 128, (("2x", 64), ("1920 steps", 128), ("40M tokens", 192)))
 
 
-def test_a_grown_batch_counts_as_counting_one_by_one_does():
+def test_grown_batch_counts_samples():
     samples = [0]
     for step in range(6000):
         samples.append(samples[-1] + GROWN.batch_at(step))
@@ -208,7 +203,7 @@ def test_a_grown_batch_counts_as_counting_one_by_one_does():
         assert GROWN.steps(f"{number}x") == bisect.bisect_left(samples, number * one)
 
 
-def test_doublings_and_branches_of_a_grown_batch():
+def test_doublings_and_branches_of_grown_batch():
     assert [step for step in range(1, 3000) if GROWN.is_doubling(step)] == [480, 960, 1440, 2160]
     assert [GROWN.multiple(step) for step in (480, 960, 1440, 2160)] == [1, 2, 4, 8]
     for step in range(1, 4000):
@@ -240,6 +235,6 @@ def test_batches_follow_the_growth(begin):
         ("2x", 64),
     ],
 )
-def test_a_growth_that_is_none_is_refused(growth):
+def test_bad_growth_is_refused(growth):
     with pytest.raises(ValueError, match=r"batch_growth = .* is not allowed: it must"):
         Clock(32, 128, 10**6, growth)
