@@ -38,7 +38,7 @@ class Progress:
     """Progress of one stage of a preparation.
 
     Attributes:
-      stage: "tokenising" (tasks are parts), "writing" or "verifying" (tasks are shards).
+      stage: "tokenising" (tasks are parts), "hashing" or "verifying" (tasks are 256 MB of tokens).
       done: finished tasks, those of earlier starts included.
       total: all tasks.
       tokens: tokens in the finished tasks.

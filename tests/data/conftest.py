@@ -20,7 +20,7 @@ PROGRESS = ("tokenising: ", "hashing: ", "verifying: ")
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A small text, and what is made of it.
+    """A small text, and the datasets prepared from it.
 
     Attributes:
       folder: `train.jsonl`, `validation.jsonl`, the vocabulary `v.model`, the prepared dataset

@@ -332,12 +332,12 @@ def test_bad_record_is_named_and_other_parts_are_kept(inputs, tmp_path):
 
 
 def test_builtin_is_prepared_once(tmp_path):
-    options = {"length": 64, "vocab_size": 512, "megabytes": 1.0}
+    options = {"length": 64, "vocab_size": 512, "megabytes": 0.4}
     first = prepare_builtin(tmp_path / "builtin", **options)
     assert (first.vocab_size, first.length) == (512, 64)
     assert 0.005 < first.splits["validation"].tokens / first.splits["train"].tokens < 0.3
     start = time.monotonic()
     assert prepare_builtin(tmp_path / "builtin", **options) == first
     assert time.monotonic() - start < 0.2
-    with pytest.raises(InputError, match=r"megabytes 1\.0"):
+    with pytest.raises(InputError, match=r"megabytes 0\.4"):
         prepare_builtin(tmp_path / "builtin", **{**options, "megabytes": 2.0})

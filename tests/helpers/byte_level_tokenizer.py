@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer such as public models have, made with the tokenizers library."""
+"""A byte-level BPE tokenizer like those of public models, trained with the tokenizers library."""
 
 import json
 
@@ -9,10 +9,10 @@ EOS = "<|endoftext|>"
 
 
 def write_byte_level(folder, texts, size=600, **config):
-    """Writes the files of one into a folder; returns the path of its tokenizer.json.
+    """Writes the files of a tokenizer into a folder; returns the path of its tokenizer.json.
 
-    It asks for all that preparation must not do: a token at the beginning of every text, an end
-    after four tokens, and padding to as many.
+    Its settings are those that preparation must ignore: a token at the beginning of every text,
+    truncation to four tokens, and padding to as many.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
