@@ -1,38 +1,39 @@
 #!/usr/bin/env bash
-# Trains with N processes on this machine, as N hosts would:
+# Train with N processes on this machine, as on N hosts:
 #
 #   launch/local.sh 2 -- --config=configs/quickstart.py
 #   DEVICES=4 launch/local.sh 2 -- --config=configs/quickstart.py   # each with 4 fake CPU devices
 #
-# What stands after -- goes to python -m anytime_jax.main. Process 0 speaks on the terminal; the
-# others write to LOGS, whose last lines are shown if one breaks. GPUs are shared out, in order.
+# The words after -- are arguments of python -m anytime_jax.main. Process 0 prints to the terminal,
+# the others to files in LOGS, whose last lines are shown if one fails. Each process gets an equal
+# share of the GPUs, in order.
 #
-# Ctrl-C or SIGTERM reaches every process once: the run saves, and the same line goes on. A second
-# Ctrl-C kills. When one process breaks, the others have GRACE seconds to end by themselves.
-# Exit status: 0, or that of the first process that broke; 2 for bad input.
+# Ctrl-C or SIGTERM reaches every process once: the run saves, and the same command resumes it. A
+# second Ctrl-C kills. When one process fails, the others have GRACE seconds to end by themselves.
+# Exit status: 0, or that of the first process that failed; 2 for bad input.
 #
-#   PYTHON   the interpreter (python)
-#   DEVICES  fake CPU devices for each process, to try things out; by default what is there
-#   LOGS     directory of the logs (a new one under the directory for temporary files)
-#   GRACE    seconds (60)
+#   PYTHON   interpreter (default: python)
+#   DEVICES  fake CPU devices of each process, for trials (default: the devices of the machine)
+#   LOGS     directory of the logs (default: a new temporary one)
+#   GRACE    seconds (default: 60)
 set -u
 
-complain() {
+fail() {
   echo "error: $*" >&2
   exit 2
 }
 
 count=${1:-}
 [[ $count =~ ^[1-9][0-9]{0,2}$ && ${2:-} == -- ]] ||
-  complain "give a number of processes, --, and the run: launch/local.sh 2 -- --config=FILE"
+  fail "give a number of processes, --, and the run: launch/local.sh 2 -- --config=FILE"
 shift 2
 python=${PYTHON:-python}
-command -v "$python" >/dev/null || complain "there is no $python here: set PYTHON"
+command -v "$python" >/dev/null || fail "PYTHON=$python is not a command: give an interpreter"
 grace=${GRACE:-60}
-[[ $grace =~ ^[0-9]+$ ]] || complain "GRACE=$grace: give seconds"
+[[ $grace =~ ^[0-9]+$ ]] || fail "GRACE=$grace: give a number of seconds"
 
 if [[ -n ${DEVICES:-} ]]; then
-  [[ $DEVICES =~ ^[1-9][0-9]*$ ]] || complain "DEVICES=$DEVICES: give a number"
+  [[ $DEVICES =~ ^[1-9][0-9]*$ ]] || fail "DEVICES=$DEVICES: give a number"
   export JAX_PLATFORMS=cpu
   export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=$DEVICES"
 fi
@@ -48,11 +49,10 @@ if [[ ${JAX_PLATFORMS:-} != cpu ]]; then
   fi
 fi
 ((${#gpus[@]} % count == 0)) ||
-  complain "${#gpus[@]} GPUs cannot be shared out to $count processes: CUDA_VISIBLE_DEVICES names" \
-    "those to use"
+  fail "${#gpus[@]} GPUs cannot be divided among $count processes: set CUDA_VISIBLE_DEVICES"
 share=$((${#gpus[@]} / count))
 
-port=$((20000 + RANDOM % 12000)) # below those that the system gives to outgoing connections
+port=$((20000 + RANDOM % 12000)) # below the ports of outgoing connections
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
   port=$((20000 + RANDOM % 12000))
 done
@@ -60,30 +60,30 @@ done
 logs=${LOGS:-}
 if ((count > 1)); then
   logs=${logs:-$(mktemp -d)}
-  mkdir -p "$logs" || complain "LOGS=$logs cannot be made"
-  echo "process 0 of $count speaks here, the others in $logs" >&2
+  mkdir -p "$logs" || fail "LOGS=$logs cannot be created"
+  echo "process 0 of $count prints here, the others to $logs" >&2
 fi
 
-pids=() statuses=() asked=() told='' deadline='' worst=0
+pids=() statuses=() received=() forwarded='' deadline='' worst=0
 
-# Noted here and passed on below, once; each process has a group of its own, so that a Ctrl-C
-# reaches it from here alone.
-trap 'asked+=(INT)' INT
-trap 'asked+=(TERM)' TERM HUP
+# Signals are recorded here and forwarded below, once. Each process has a group of its own, so that a
+# Ctrl-C reaches it from here alone.
+trap 'received+=(INT)' INT
+trap 'received+=(TERM)' TERM HUP
 trap 'kill -KILL -- "${pids[@]/#/-}" 2>/dev/null; wait' EXIT
 
 start() {
   if ((share && count > 1)); then
-    local mine=("${gpus[@]:$1*share:share}")
-    CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${mine[*]}")
+    local own=("${gpus[@]:$1*share:share}")
+    CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${own[*]}")
     export CUDA_VISIBLE_DEVICES
   fi
   exec "$python" -m anytime_jax.main "${@:2}" \
     "--coordinator=localhost:$port" "--processes=$count" "--process=$1"
 }
 
-# Notes how process I ended, and until when the others have time if it broke.
-note() {
+# Records the exit status of process I; if it failed, sets the deadline of the others.
+record() {
   wait "${pids[$1]}" 2>/dev/null
   statuses[$1]=$?
   ((statuses[$1])) || return
@@ -106,17 +106,17 @@ done
 
 while true; do
   for i in "${!pids[@]}"; do
-    [[ -n ${statuses[i]:-} ]] || kill -0 "${pids[i]}" 2>/dev/null || note "$i"
+    [[ -n ${statuses[i]:-} ]] || kill -0 "${pids[i]}" 2>/dev/null || record "$i"
   done
   ((${#statuses[@]} < count)) || break
-  if [[ -z $told && ${#asked[@]} -gt 0 ]]; then
-    told=${asked[0]}
-    kill "-$told" "${pids[@]}" 2>/dev/null
-  elif [[ ${#asked[@]} -gt 1 && ${asked[-1]} == INT ]]; then
+  if [[ -z $forwarded && ${#received[@]} -gt 0 ]]; then
+    forwarded=${received[0]}
+    kill "-$forwarded" "${pids[@]}" 2>/dev/null
+  elif [[ ${#received[@]} -gt 1 && ${received[-1]} == INT ]]; then
     exit 130
   fi
   if [[ -n $deadline ]] && ((SECONDS >= deadline)); then
-    echo "killing the others, $grace s after the first broke" >&2
+    echo "killing the others, $grace s after the first failure" >&2
     break
   fi
   sleep 0.2

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Trains on every host of a TPU slice, through gcloud:
+# Train on every host of a TPU slice, through gcloud:
 #
 #   export NAME=my-slice ZONE=us-east5-a    # and the project of gcloud config
-#   launch/tpu_vm.sh setup                  # once, and again when the sources change
+#   launch/tpu_vm.sh setup                  # once, and again after a change of the sources
 #   launch/tpu_vm.sh run --config=configs/150m_inv_sqrt.py --config.run_dir=/storage/runs/a
 #   launch/tpu_vm.sh log                    # what host 0 prints; Ctrl-C ends the view, not the run
-#   launch/tpu_vm.sh stop                   # the run saves and ends; `run` with its line goes on
+#   launch/tpu_vm.sh stop                   # the run saves and ends; the same `run` resumes it
 #
-# `setup` copies what is committed here, and installs it beside Python with jax[tpu]. The arguments
-# of `run` go to python -m anytime_jax.main; run_dir and data.path must be on storage that is
-# mounted at the same place on all hosts. The run does not need this terminal, or this machine.
+# `setup` copies the committed files and installs them with jax[tpu]. The arguments of `run` are
+# those of python -m anytime_jax.main; run_dir and data.path must be on storage that all hosts mount
+# at the same place. The run does not depend on this terminal or machine.
 #
-#   PYTHON  the hosts' interpreter, 3.11 or newer, installed by setup if need be (python3.11)
+#   PYTHON  interpreter of the hosts, 3.11 or newer, installed by setup if missing (python3.11)
 set -euo pipefail
 
-complain() {
+fail() {
   echo "error: $*" >&2
   exit 2
 }
 
-what=${1:-}
-[[ -n ${NAME:-} && -n ${ZONE:-} ]] || complain "set NAME and ZONE to those of the TPU slice"
+action=${1:-}
+[[ -n ${NAME:-} && -n ${ZONE:-} ]] || fail "set NAME and ZONE to those of the TPU slice"
 (($#)) && shift
 
 # Runs a command in the home directory of some workers.
@@ -28,7 +28,7 @@ on() {
   gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker="$1" --command="$2"
 }
 
-case $what in
+case $action in
 setup)
   python=${PYTHON:-python3.11}
   sources=$(mktemp -d)
@@ -44,25 +44,25 @@ setup)
     .venv/bin/pip install --quiet -e '.[tpu]'"
   ;;
 run)
-  (($#)) || complain "which run? Give --config=FILE, and where all hosts find run_dir and data"
+  (($#)) || fail "give the arguments of the run: --config=FILE, --config.run_dir=DIR and --config.data.path=DIR"
   printf -v line ' %q' "$@"
   # A session of its own outlives the connection; flock keeps a host to one run at a time.
   on all "cd anytime_jax || exit
-    flock --nonblock run.held true || { echo 'error: a run is under way here' >&2; exit 2; }
-    setsid flock run.held bash -c 'echo \$\$ >run.pid; exec \"\$@\"' run \\
+    flock --nonblock run.lock true || { echo 'error: a run is in progress here' >&2; exit 2; }
+    setsid flock run.lock bash -c 'echo \$\$ >run.pid; exec \"\$@\"' run \\
       .venv/bin/python -m anytime_jax.main --cluster$line >run.log 2>&1 </dev/null &"
-  echo "begun: launch/tpu_vm.sh log shows it, launch/tpu_vm.sh stop saves and ends it"
+  echo "started: launch/tpu_vm.sh log shows it, launch/tpu_vm.sh stop saves and ends it"
   ;;
 log)
   on 0 "tail -n 100 -F anytime_jax/run.log"
   ;;
 stop)
   on all "cd anytime_jax || exit
-    flock --nonblock run.held true && { echo 'no run is under way here'; exit; }
+    flock --nonblock run.lock true && { echo 'no run is in progress here'; exit; }
     kill -TERM \"\$(cat run.pid)\"
-    flock run.held tail -n 3 run.log"
+    flock run.lock tail -n 3 run.log"
   ;;
 *)
-  complain "say what to do: setup, run, log or stop; the head of this file explains"
+  fail "give setup, run, log or stop; see the head of this file"
   ;;
 esac

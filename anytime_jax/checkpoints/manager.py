@@ -262,9 +262,9 @@ class _Keep(checkpoint_managers.PreservationPolicy):
 def _fall_back_advice(older: Sequence[Entry]) -> str:
     good = next((entry for entry in reversed(older) if is_intact(entry.path)), None)
     if good is None:
-        return "There is no good one: choose another run_dir, or --fall_back to start again"
+        return "There is no good one: choose another run_dir, or --fall-back to start again"
     return (
-        f"The newest good one is that of step {good.step:,}: --fall_back sets the damaged ones "
+        f"The newest good one is that of step {good.step:,}: --fall-back sets the damaged ones "
         "aside and resumes from there"
     )
 

@@ -56,7 +56,7 @@ def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
       InputError: as in `load`.
     """
     config = _run_file(file)
-    known = list(_setting_names(config))
+    known = list(setting_names(config))
     for word in overrides:
         name = word.removeprefix("--config.").split("=")[0]
         if word.startswith("--config.") and name not in known:
@@ -92,7 +92,7 @@ def _run_file(file: str) -> ConfigDict:
     return config
 
 
-def _setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
+def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
     """Yields the dotted name of every setting; each must have a value, and no group hold itself."""
     for key, value in config.items(preserve_field_references=True):
         name = f"{prefix}{key}"
@@ -107,7 +107,7 @@ def _setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
         elif prefix.count(".") > 9:
             raise InputError(f"config.{name} is nested too deep: a group may hold itself")
         else:
-            yield from _setting_names(value, f"{name}.")
+            yield from setting_names(value, f"{name}.")
 
 
 def _check_printable(name: str, value: Any) -> None:

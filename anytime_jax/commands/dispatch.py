@@ -25,7 +25,7 @@ COMMANDS = {
     "export": "Export weights of a run for other software.",
     "runs": "List runs and their checkpoints, and verify them.",
     "sweep": "List or train the runs of a study.",
-    "report": "Draw the figures and tables of a study, or show one run.",
+    "report": "Draw the figures and tables of a study, or the curves of one run.",
     "layouts": "Estimate the device memory of a run for each number of devices.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }

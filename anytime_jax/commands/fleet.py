@@ -27,60 +27,58 @@ def run(arguments: argparse.Namespace) -> int:
       0 when every run is at its stop, 1 when one failed, 2 for bad input, 130 when interrupted.
     """
     study = study_files.load_file(arguments.study)
-    every = {job.run.name: job for job in make_tasks(study)}
-    jobs = [every[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
-    _check_fleet(jobs)
-    configs = [job.config for job in jobs]
+    tasks = {task.run.name: task for task in make_tasks(study)}
+    selected = [tasks[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
+    _check_fleet(selected)
+    configs = [task.config for task in selected]
     runtime.configure()
     console = open_console()
     with contextlib.ExitStack() as stack:
         displays = []
-        for settings in configs:
-            startup.check_paths(settings)
-            log = stack.enter_context(log_file(study, settings.name).open("a", encoding="utf-8"))
-            logged = Console(file=log, width=140, highlight=False)
-            displays.append(Display(settings.clock, logged))
+        for config in configs:
+            startup.check_paths(config)
+            log = stack.enter_context(log_file(study, config.name).open("a", encoding="utf-8"))
+            displays.append(Display(config.clock, Console(file=log, width=140, highlight=False)))
         mesh = startup.make_mesh(configs[0], jax.devices()[:1])
-        said = Display(configs[0].clock, console)
-        dataset = startup.open_dataset(configs[0], mesh, said)
-        began = time.monotonic()
+        dataset = startup.open_dataset(configs[0], mesh, Display(configs[0].clock, console))
+        start = time.monotonic()
         with startup.interruptible() as interrupted:
-            ended = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
-        spent = format_duration(time.monotonic() - began)
-        for settings, display, how in zip(configs, displays, ended, strict=True):
-            line = _tell(settings, how, spent)
+            outcomes = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
+        duration = format_duration(time.monotonic() - start)
+        for config, display, outcome in zip(configs, displays, outcomes, strict=True):
+            line = _report(config, outcome, duration)
             display.say(line)
-            console.print(f"{settings.name}: {line}", markup=False)
-    return _status(ended)
+            console.print(f"{config.name}: {line}", markup=False)
+    return _exit_status(outcomes)
 
 
-def _check_fleet(jobs: Sequence[StudyTask]) -> None:
+def _check_fleet(tasks: Sequence[StudyTask]) -> None:
     """Checks that the runs can be one program."""
-    for job in jobs:
-        if job.fleet_key is None:
+    for task in tasks:
+        if task.fleet_key is None:
             raise InputError(
-                f"{job.run.name} cannot share a program: its batch grows, its averages are in host "
-                "memory, or its mesh has several devices; train it alone, with --config"
+                f"{task.run.name} cannot be in a fleet: its batch grows, its averages are in host "
+                "memory, or its mesh has several devices: train it alone, with --config"
             )
-        if job.fleet_key != jobs[0].fleet_key:
+        if task.fleet_key != tasks[0].fleet_key:
             raise InputError(
-                f"{jobs[0].run.name} and {job.run.name} cannot be one fleet: give runs that "
+                f"{tasks[0].run.name} and {task.run.name} cannot be one fleet: give runs that "
                 "differ in seeds, schedule, stop, branch, b1, b2 and epsilon alone"
             )
 
 
-def _tell(settings: Config, how: Outcome | Exception, spent: str) -> str:
-    """Returns a line that says how a run ended; draws its figure."""
-    if isinstance(how, Exception):
-        return f"error: {how}"
-    if how.reason != "interrupted":
-        run_figure.draw(settings.run_dir, settings.name)
-    return f"at {settings.clock.describe(how.step)}: {how.reason}, after {spent}"
+def _report(config: Config, outcome: Outcome | Exception, duration: str) -> str:
+    """Draws the curves of a run and returns a line that says how it ended."""
+    if isinstance(outcome, Exception):
+        return f"error: {outcome}"
+    if outcome.reason != "interrupted":
+        run_figure.draw(config.run_dir, config.name)
+    return f"at {config.clock.describe(outcome.step)}: {outcome.reason}, after {duration}"
 
 
-def _status(ended: Sequence[Outcome | Exception]) -> int:
-    broken = [how for how in ended if isinstance(how, Exception)]
-    if broken:
-        return 2 if all(isinstance(how, InputError) for how in broken) else 1
-    outcomes = [how for how in ended if isinstance(how, Outcome)]
-    return 130 if any(how.reason == "interrupted" for how in outcomes) else 0
+def _exit_status(outcomes: Sequence[Outcome | Exception]) -> int:
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if errors:
+        return 2 if all(isinstance(error, InputError) for error in errors) else 1
+    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Outcome)}
+    return 130 if "interrupted" in reasons else 0

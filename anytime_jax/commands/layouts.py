@@ -1,10 +1,9 @@
 """Estimate the device memory of a run for each number of devices.
 
 For each number of devices there is a row with the parameters on every device (data) and one with
-them split over all (fsdp). Nothing is run and no device is needed. Weights, moments, averages and
-gradients are exact, activations are estimated. Where the microbatches are too small to be split
-that far, the row has fewer of them; "-" is where the number of devices does not divide the batch or
-the parameters.
+them sharded over all (fsdp). Nothing is run and no device is needed. Weights, moments, averages and
+gradients are exact, activations are estimated. A row has fewer microbatches where those of the run
+are too small to shard, and "-" where the devices do not divide the batch or the parameters.
 """
 
 import argparse
@@ -51,11 +50,10 @@ def _count(number: str) -> int:
 
 
 def _table(source: dict[str, object], counts: Sequence[int], platform: str) -> Table:
-    """The layouts of a run, a row each."""
-    run = schema.build(source)
+    config = schema.build(source)
     title = (
-        f"{run.name}: {format_count(count_params(run.model)['all'])} parameters, "
-        f"{len(run.averages)} averages, remat {run.model.remat}. On each device ({platform}):"
+        f"{config.name}: {format_count(count_params(config.model)['all'])} parameters, "
+        f"{len(config.averages)} averages, remat {config.model.remat}. On each device ({platform}):"
     )
     table = Table(title=title, box=box.SIMPLE, title_justify="left")
     for name in ("devices", "layout", "microbatches", "rows", *_PARTS):
@@ -68,17 +66,21 @@ def _table(source: dict[str, object], counts: Sequence[int], platform: str) -> T
 
 
 def _row(source: dict[str, object], count: int, axis: str, platform: str) -> list[str]:
-    """The cells of a layout."""
-    run = schema.build(source)
-    nothing = ["-"] * (len(_PARTS) + 2)
-    if run.batch_size % count:
-        return nothing
-    rows = run.batch_size // count  # of each device in an update
-    parts = max(n for n in range(1, run.microbatches + 1) if rows % n == 0)
+    config = schema.build(source)
+    empty = ["-"] * (len(_PARTS) + 2)
+    if config.batch_size % count:
+        return empty
+    rows = config.batch_size // count  # of each device in an update
+    microbatches = max(n for n in range(1, config.microbatches + 1) if rows % n == 0)
     shape = {name: count if name == axis else 1 for name in MESH_AXES}
+    config = schema.build({**source, "microbatches": microbatches})
     try:
-        takes = memory.measure(schema.build({**source, "microbatches": parts}), shape, platform)
+        use = memory.measure(config, shape, platform)
     except ValueError:
-        return nothing
-    *exact, activations, total = (format_bytes(getattr(takes, name)) for name in _PARTS)
-    return [str(parts), str(rows // parts), *exact, f"~{activations}", f"~{total}"]
+        return empty
+    *exact, activations, total = (format_bytes(getattr(use, name)) for name in _PARTS)
+    return [
+        *(str(microbatches), str(rows // microbatches)),
+        *exact,
+        *(f"~{activations}", f"~{total}"),
+    ]

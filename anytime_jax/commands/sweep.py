@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from rich import box
 from rich.table import Table
 
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
@@ -39,16 +40,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add = parser.add_argument
     add("--study", required=True, metavar="FILE", help="a file of configs/studies/")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--list", action="store_true", help="print the runs and their cost")
-    what.add_argument("--run", action="store_true", help="run what is missing on this machine")
-    what.add_argument("--slurm", metavar="DIR", help="write job arrays for what is missing")
-    add("--only", default="*", metavar="PATTERN", help="these runs only, such as 'cosine-*'")
-    add("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
-    add("--fleet", type=int, default=1, metavar="N", help="runs of one shape as one program")
-    add("--device", default="H100", help="for the hours of --list (default: H100)")
-    add("--mfu", type=float, default=_MFU, help=f"its utilisation (default: {_MFU})")
-    add("--tokens-per-s", type=float, help="a measured speed, in place of --device and --mfu")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--list", action="store_true", help="print the runs and their cost")
+    action.add_argument("--run", action="store_true", help="train the unfinished runs here")
+    action.add_argument("--slurm", metavar="DIR", help="write job arrays of the unfinished runs")
+    add("--only", default="*", metavar="PATTERN", help="names of runs, such as 'cosine-*'")
+    add("--jobs", type=positive_int, default=1, metavar="N", help="processes at once")
+    add("--fleet", type=positive_int, default=1, metavar="N", help="runs of one shape per process")
+    add("--device", default="H100", help="for the hours of --list")
+    add("--mfu", type=float, default=_MFU, help="its model FLOPs utilisation")
+    add(
+        "--tokens-per-s",
+        type=float,
+        metavar="X",
+        help="measured speed, instead of --device and --mfu",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,8 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(slurm.write(study, arguments.study, tasks, arguments.slurm), markup=False)
         return 0
     if arguments.run:
-        if arguments.fleet < 1:
-            raise InputError(f"--fleet={arguments.fleet}: give a number of runs from 1")
         slots = split_machine(arguments.jobs)
 
         def print_line(text: str) -> None:

@@ -44,8 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, work: Callable[..., None], summary: str) -> Callable[..., object]:
+        (example,) = (line for line in EXAMPLES if line.split()[0] == name)
         subparser = commands.add_parser(
-            name, help=summary, allow_abbrev=False, formatter_class=HelpFormatter
+            name,
+            help=summary,
+            description=f"{summary.capitalize()}.",
+            epilog=f"example:\n  {parser.prog} {example}",
+            allow_abbrev=False,
+            formatter_class=HelpFormatter,
         )
         subparser.set_defaults(work=work)
         return subparser.add_argument
@@ -59,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add("--batch-size", type=_count, default=1, help="samples in an update")
         add("--steps", type=_count, default=150_000, help="updates of the longest run")
         add("--doublings", type=_count, default=5, help="from the shortest run to the longest")
-        add("--output", type=Path, help="directory for the picture and numbers")
+        add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
     add = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
     _add_problem(add)
     add("--steps", type=_count, default=1_000_000, help="iterates in the longest mean")

@@ -221,8 +221,8 @@ def test_damage_read_by_one_process_is_skipped_by_both(dataset, tmp_path):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     refused = start_run(tmp_path, "run", dataset, stop="30 steps", **split)
     assert refused.wait() == [1, 1]
-    assert "--fall_back" in refused.output(0)
-    again = start_run(tmp_path, "run", dataset, stop="30 steps", flags=["--fall_back"], **split)
+    assert "--fall-back" in refused.output(0)
+    again = start_run(tmp_path, "run", dataset, stop="30 steps", flags=["--fall-back"], **split)
     assert again.wait() == [0, 0], again.output(0) + again.output(1)
     assert "set aside as 20.damaged" in again.output(0)
     assert sorted(losses(tmp_path / "run")) == list(range(1, 31))

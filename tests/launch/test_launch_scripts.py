@@ -1,4 +1,4 @@
-"""The launchers: processes on one machine, a TPU slice, pods, the image. Slurm: test_slurm_sbatch.py."""
+"""launch/: processes on one machine, a TPU slice, pods and the image."""
 
 import contextlib
 import math
@@ -26,7 +26,7 @@ from anytime_jax.commands import config_file
 # Several processes on one machine
 
 
-def test_each_process_gets_the_line_its_number_and_its_gpus(start, tmp_path):
+def test_each_process_gets_arguments_index_and_gpus(start, tmp_path):
     gpus = {"CUDA_VISIBLE_DEVICES": "3,5,6,7"}
     status, said = end(start("local.sh", "2", "--", "--config=a b", HOW="ends 0", **gpus))
     assert status == 0
@@ -43,7 +43,7 @@ def test_each_process_gets_the_line_its_number_and_its_gpus(start, tmp_path):
         )
 
 
-def test_fake_devices_need_no_gpu(start, tmp_path):
+def test_fake_devices_leave_gpus_alone(start, tmp_path):
     variables = {"DEVICES": "4", "CUDA_VISIBLE_DEVICES": "0,1,2", "HOW": "ends 0"}
     assert end(start("local.sh", "2", "--", **variables))[0] == 0
     line = (tmp_path / "process-1.txt").read_text()
@@ -53,23 +53,23 @@ def test_fake_devices_need_no_gpu(start, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "variables", "message"),
     [
-        (["2"], {}, "give a number of processes, --, and the run"),
+        (["2"], {}, "give a number of processes"),
         (["0", "--"], {}, "give a number of processes"),
-        (["2", "--"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "3 GPUs cannot be shared out to 2"),
-        (["2", "--"], {"DEVICES": "many"}, "DEVICES=many: give a number"),
-        (["2", "--"], {"GRACE": "-1"}, "GRACE=-1: give seconds"),
-        (["2", "--"], {"PYTHON": "no-such"}, "there is no no-such here: set PYTHON"),
+        (["2", "--"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "3 GPUs"),
+        (["2", "--"], {"DEVICES": "many"}, "DEVICES=many"),
+        (["2", "--"], {"GRACE": "-1"}, "GRACE=-1"),
+        (["2", "--"], {"PYTHON": "no-such"}, "PYTHON=no-such"),
     ],
 )
-def test_what_cannot_be_started_is_said(arguments, variables, message, start, tmp_path):
+def test_bad_input_is_one_line(arguments, variables, message, start, tmp_path):
     status, said = end(start("local.sh", *arguments, **variables))
     assert (status, said.count("\n")) == (2, 1)
     assert said.startswith(f"error: {message}")
     assert not list(tmp_path.glob("process-*"))
 
 
-def left_alive(folder):
-    """The processes that go on to work in a folder; the kernel has a moment to remove the dead."""
+def running_in(folder):
+    """The processes that work in a folder; the kernel has a moment to remove the dead."""
     found = []
     for _ in range(20):
         found = []
@@ -83,25 +83,25 @@ def left_alive(folder):
     return found
 
 
-def test_when_one_breaks_the_others_are_killed_after_a_while(start, tmp_path):
+def test_failure_of_one_kills_the_others_after_a_grace_period(start, tmp_path):
     began = time.monotonic()
     status, said = end(start("local.sh", "3", "--", HOW="fails 1", GRACE="1"))
     assert status == 3
     assert time.monotonic() - began < 8  # by themselves they would end after ten seconds
     assert "process 1 of 3 ended with status 3\nprocess 1 speaks\n" in said
-    assert "killing the others, 1 s after the first broke" in said
-    assert left_alive(tmp_path) == []
+    assert "killing the others, 1 s after the first failure" in said
+    assert running_in(tmp_path) == []
     assert "told" not in (tmp_path / "process-0.txt").read_text()
 
 
-def test_the_status_is_that_of_the_first_to_break(start):
+def test_exit_status_is_that_of_the_first_failure(start):
     status, said = end(start("local.sh", "2", "--", HOW="all fail"))
     assert status == 9
     assert re.findall(r"process (\d) of 2 ended with status (\d)", said) == [("0", "9"), ("1", "8")]
 
 
 @pytest.mark.parametrize("answer", [0, 5])
-def test_a_signal_reaches_each_process_once(answer, start, tmp_path):
+def test_signal_reaches_each_process_once(answer, start, tmp_path):
     process = start("local.sh", "2", "--", ANSWER=str(answer))
     wait_for(tmp_path, "ready-0", "ready-1")
     process.send_signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def test_a_signal_reaches_each_process_once(answer, start, tmp_path):
         assert (tmp_path / f"process-{i}.txt").read_text().count("told") == 1
 
 
-def test_a_ctrl_c_is_passed_on_and_a_second_one_kills(start, tmp_path):
+def test_second_interrupt_kills(start, tmp_path):
     process = start("local.sh", "2", "--")
     wait_for(tmp_path, "ready-0", "ready-1")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -119,17 +119,17 @@ def test_a_ctrl_c_is_passed_on_and_a_second_one_kills(start, tmp_path):
     deadline = time.monotonic() + 5
     while not all("interrupted" in x.read_text() for x in texts) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)  # for what should not come
+    time.sleep(0.5)  # a second signal would arrive by now
     assert process.poll() is None
     assert [text.read_text().count("interrupted") for text in texts] == [1, 1]
     os.killpg(process.pid, signal.SIGINT)
     assert end(process)[0] == 130
-    assert left_alive(tmp_path) == []
+    assert running_in(tmp_path) == []
 
 
 # A TPU slice
 
-# Runs what is sent to the workers, each in a home of its own.
+# Runs the commands for the workers, each in a home directory of its own.
 GCLOUD = (
     RECORDS.replace("$*", "${*%%--command=*}")
     + """
@@ -149,8 +149,8 @@ done
 )
 
 
-@pytest.fixture(name="slice_")
-def slice_fixture(start, bin_path, tmp_path):
+@pytest.fixture(name="tpu_vm")
+def tpu_vm_fixture(start, bin_path, tmp_path):
     """Runs tpu_vm.sh with two workers on this machine."""
     (bin_path / "gcloud").write_text(f"#!/usr/bin/env bash\n{GCLOUD}")
     (bin_path / "gcloud").chmod(0o755)
@@ -162,12 +162,12 @@ def slice_fixture(start, bin_path, tmp_path):
     return run
 
 
-def test_a_slice_trains_saves_and_goes_on(slice_, tmp_path):
+def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
     hosts = [tmp_path / f"host-{i}" / "anytime_jax" for i in range(2)]
     for _ in range(2):
-        status, said = slice_("run", "--config=c.py", "--config.name=a $b 'c'")
+        status, said = tpu_vm("run", "--config=c.py", "--config.name=a $b 'c'")
         assert status == 0
-        assert "begun" in said
+        assert "started" in said
         for host in hosts:
             wait_for(host, "ready-0")
             (host / "ready-0").unlink()
@@ -175,18 +175,18 @@ def test_a_slice_trains_saves_and_goes_on(slice_, tmp_path):
             assert line.endswith(
                 "-m anytime_jax.main --cluster --config=c.py --config.name=a $b 'c'\n"
             )
-        status, said = slice_("run", "--config=c.py")
-        assert (status, "a run is under way here" in said) == (2, True)
-        assert slice_("stop")[0] == 0
+        status, said = tpu_vm("run", "--config=c.py")
+        assert (status, "a run is in progress here" in said) == (2, True)
+        assert tpu_vm("stop")[0] == 0
         for host in hosts:
             assert (host / "process-0.txt").read_text().count("told") == 1
             assert (host / "run.log").read_text() == "process 0 speaks\n"
-    assert slice_("stop") == (0, "no run is under way here\n" * 2)
+    assert tpu_vm("stop") == (0, "no run is in progress here\n" * 2)
     ssh = "gcloud compute tpus tpu-vm ssh mine --zone=here-a --worker=all "
     assert set(told(tmp_path)) == {ssh}
 
 
-def test_a_slice_is_set_up_from_what_is_committed(slice_, bin_path, tmp_path):
+def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
     (bin_path / "python3.99").write_text(
         '#!/bin/sh\n[ "$1" = -c ] || { echo "$*" >>venv.txt; rm -f .venv/bin/*;'
         " printf '#!/bin/sh\\necho \"$*\" >>pip.txt' >.venv/bin/pip; chmod +x .venv/bin/pip; }"
@@ -197,7 +197,7 @@ def test_a_slice_is_set_up_from_what_is_committed(slice_, bin_path, tmp_path):
         'tar -czf "${x#--output=}" -C "$2" pyproject.toml; done'
     )
     (bin_path / "git").chmod(0o755)
-    status, said = slice_("setup", PYTHON="python3.99")
+    status, said = tpu_vm("setup", PYTHON="python3.99")
     assert status == 0, said
     for i in range(2):
         host = tmp_path / f"host-{i}" / "anytime_jax"
@@ -206,25 +206,25 @@ def test_a_slice_is_set_up_from_what_is_committed(slice_, bin_path, tmp_path):
         assert (host / "pip.txt").read_text() == "install --quiet -e .[tpu]\n"
 
 
-def test_a_slice_must_be_named(start, slice_):
+def test_slice_needs_name_and_action(start, tpu_vm):
     assert end(start("tpu_vm.sh", "run", "--config=c.py"))[0] == 2
-    status, said = slice_("walk")
+    status, said = tpu_vm("walk")
     assert (status, said.split(":")[0]) == (2, "error")
-    assert slice_("run")[0] == 2
+    assert tpu_vm("run")[0] == 2
 
 
 # A cluster of pods
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_a_pod_ends_as_its_run(status, start, tmp_path):
+def test_pod_has_the_exit_status_of_its_run(status, start, tmp_path):
     assert end(start("pod.sh", "--config=a b", HOW=f"ends {status}"))[0] == status
     line = (tmp_path / "process-0.txt").read_text()
     assert line.endswith(" -m anytime_jax.main --config=a b\n")
 
 
 @pytest.mark.parametrize(("answer", "status"), [(0, 143), (1, 1)])
-def test_a_pod_that_was_told_to_go_counts_as_failed(answer, status, start, tmp_path):
+def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
     process = start("pod.sh", "--config=c.py", ANSWER=str(answer))
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
@@ -233,13 +233,13 @@ def test_a_pod_that_was_told_to_go_counts_as_failed(answer, status, start, tmp_p
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["tpu", "gpu"])
-def test_a_job_set_starts_a_process_on_each_host_and_starts_again(index, monkeypatch):
+def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    given = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
-    assert (given["apiVersion"], given["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    assert set(given["spec"]) <= {"failurePolicy", "network", "replicatedJobs"}
-    assert given["spec"]["failurePolicy"]["maxRestarts"] > 0
-    (hosts,) = given["spec"]["replicatedJobs"]
+    document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
+    assert (document["apiVersion"], document["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert set(document["spec"]) <= {"failurePolicy", "network", "replicatedJobs"}
+    assert document["spec"]["failurePolicy"]["maxRestarts"] > 0
+    (hosts,) = document["spec"]["replicatedJobs"]
     job = hosts["template"]["spec"]
     assert hosts["replicas"] == 1
     assert job["parallelism"] == job["completions"] > 1
@@ -263,14 +263,14 @@ def test_a_job_set_starts_a_process_on_each_host_and_starts_again(index, monkeyp
         shape = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
         assert math.prod(map(int, shape.split("x"))) == chips * job["completions"]
     else:
-        name = given["metadata"]["name"]
+        name = document["metadata"]["name"]
         host = f"{name}-{hosts['name']}-0-0.{name}"
         assert re.fullmatch(rf"{host}:\d+", settings["coordinator"])
         assert int(settings["processes"]) == job["completions"]
         assert settings["process"] == "$(JOB_COMPLETION_INDEX)"
 
 
-def test_the_image_holds_what_a_run_needs():
+def test_image_has_the_files_of_a_run():
     text = (LAUNCH / "Dockerfile").read_text()
     copied = [
         x for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for x in line.split()

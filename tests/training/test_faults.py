@@ -194,7 +194,7 @@ def test_damaged_checkpoint_ends_start_and_names_newest_good_one(dataset, tmp_pa
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
     before = sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
-    message = r"checkpoints/9: params/head .* step 8: --fall_back"
+    message = r"checkpoints/9: params/head .* step 8: --fall-back"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
     assert sorted(p for p in tmp_path.rglob("*") if "records" not in p.parts) == before
@@ -225,7 +225,7 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
 def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="4 steps")
     damage(tmp_path, 4)
-    with pytest.raises(RunError, match="--fall_back"):
+    with pytest.raises(RunError, match="--fall-back"):
         start(tmp_path, dataset, stop="2x")
     assert start(tmp_path, dataset, stop="2x", fall_back=True)[0] == Outcome(20, "stop")
     assert bits(tmp_path, 20) == bits(whole, 20)

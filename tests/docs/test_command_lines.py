@@ -1,0 +1,66 @@
+"""Command lines and links in the documentation and the configuration files, against the commands."""
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from anytime_jax.commands import command_line, config_file, dispatch
+from configs import quickstart
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
+CONFIGS = sorted((REPOSITORY / "configs").rglob("*.py"))
+EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
+COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w+) *(.*)", re.MULTILINE)
+
+
+def read_commands(path):
+    """The command and the arguments of every command line in the code blocks of a page."""
+    text = path.read_text("utf-8").replace("\\\n", " ")
+    if path.suffix == ".md":
+        text = "\n".join(text.split("\n```")[1::2])  # the code blocks
+    for match in COMMAND.finditer(text):
+        name = "train" if match[1] == "." else match[2]
+        assert match[1] == " " or match[2] == "main", match[0]
+        words = re.sub(r'"\$@"|\$\{.*\}', "", match[3].split(">")[0])
+        words = re.sub(r"\$\w+", "8", words)
+        yield name, tuple(shlex.split(words, comments=True))
+
+
+COMMANDS = sorted({line for path in (*PAGES, *CONFIGS) for line in read_commands(path)})
+
+
+def test_every_command_has_an_example_in_the_documentation():
+    assert {name for name, _ in COMMANDS} == {*dispatch.COMMANDS}
+
+
+@pytest.mark.parametrize(("name", "argv"), COMMANDS)
+def test_documented_command_line_is_valid(name, argv):
+    arguments = command_line.parse(dispatch.load(name), name, argv)
+    known = {*config_file.setting_names(quickstart.get_config())}
+    if name == "train":
+        for word in arguments.overrides:
+            assert word.removeprefix("--config.").split("=")[0] in known
+    for file in getattr(arguments, "config", None) or []:
+        assert (REPOSITORY / file.partition(":")[0]).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_linked_files_exist(page):
+    for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text("utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_lm_eval_task_reads_the_documents_beside_it():
+    yaml = pytest.importorskip("yaml")
+    page = (REPOSITORY / "docs/export.md").read_text("utf-8")
+    task = yaml.safe_load((EXAMPLE / "anytime_python.yaml").read_text("utf-8"))
+    assert f"--tasks {task['task']}" in page
+    file = REPOSITORY / task["dataset_kwargs"]["data_files"][task["test_split"]]
+    assert file == EXAMPLE / "functions.jsonl"
+    texts = [json.loads(line)["text"] for line in file.read_text("utf-8").splitlines()]
+    assert len(set(texts)) == len(texts) == 30  # as the page says
+    assert max(map(len, texts)) < 200  # so none has more than 128 tokens in a vocabulary of 512
