@@ -264,7 +264,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):
-        pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/tokens/*"
+        pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/parts/*"
         folder = pathlib.Path(argv[0].removeprefix("--config=")).parent
         threading.Thread(
             target=_watch_files, args=(folder, pattern, reach_moment), daemon=True

@@ -204,12 +204,12 @@ def test_checksums_fetch_one_array_at_a_time(on_device, on_host, monkeypatch):
     wanted = checksums.checksums(trees[0])
     sizes = []
 
-    def examine_all(leaves, inside=checksums._examine_all):
+    def inspect(leaves, inside=checksums._inspect):
         sizes.append(len(leaves))
         assert {leaf.sharding.memory_kind for leaf in leaves} == {"device"}
         return inside(leaves)
 
-    monkeypatch.setattr(checksums, "_examine_all", examine_all)
+    monkeypatch.setattr(checksums, "_inspect", inspect)
     assert checksums.checksums(trees[1]) == wanted
     assert sizes == [1] * 22
     spoiled = {"good": on_host[1].params, **trees[1]}
