@@ -1,8 +1,8 @@
-"""What a layout takes of each device's memory, known before there is a device or an array.
+"""Memory of a layout on each device, computed without any device or array.
 
-Weights, moments, averages and gradients are counted exactly, through the one placement rule.
-Activations are estimated: what a compiler keeps at once is its own affair. Legend: D width, F MLP
-width, H heads, L length, V rows of the embedding, N layers, o bytes of a product's operand.
+Weights, moments, averages and gradients are exact, by `sharding.tree_shardings`. Activations are
+estimated, since what is alive at once is up to the compiler. D width, F MLP width, H heads, L
+length, V rows of the embedding, N layers, o bytes of a product's operand.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from anytime_jax.distributed import sharding
 from anytime_jax.models import attention, decoder, loss
 
 _FLOAT32 = 4
-# Of the gradient and what is made of it on the way to the new weights: all that a step of few
-# tokens takes, as XLA's CPU compiler has it.
+# Gradient and intermediate results of the optimizer, in copies of the weights: what XLA's CPU
+# compiler allocates for an update of few tokens.
 _UPDATE_COPIES = 2.4
 
 
@@ -29,10 +29,10 @@ class Memory:
     Attributes:
       parameters: the live weights, float32.
       moments: Adam's two.
-      averages: of the weights; none where they are kept in host memory, though some of them are on
-        the device while they move.
-      gradients: one copy of the weights; with microbatches two, the sum and the part's own.
-      activations: the estimate of everything else (`estimate_activations`).
+      averages: float32; 0 if they are in host memory, though they are on the device while they are
+        updated.
+      gradients: one copy of the weights; with microbatches two, the sum and the microbatch's.
+      activations: estimate of everything else (`estimate_activations`).
     """
 
     parameters: int
@@ -43,31 +43,28 @@ class Memory:
 
     @property
     def least(self) -> int:
-        """What no compiler can do without: the state and one gradient, which the clip needs whole.
-
-        The second copy of microbatches is not in it: parts of that may come and go.
-        """
+        """The state and one gradient, which the clip needs whole: a lower bound for any compiler."""
         return self.parameters + self.moments + self.averages + self.parameters
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return self.parameters + self.moments + self.averages + self.gradients + self.activations
 
 
 def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
-    """Returns what a run takes of each device.
+    """Returns the memory of a run.
 
     Args:
       config: the run.
-      shape: devices along each of the mesh's axes.
-      platform: what the devices are: "cpu", "gpu" or "tpu".
+      shape: devices along each mesh axis.
+      platform: "cpu", "gpu" or "tpu".
 
     Raises:
-      ValueError: if the mesh does not divide the parameters.
+      ValueError: if the mesh does not divide a parameter.
     """
     weights = sum(_weights(config.model, shape).values())
-    parts = config.microbatches > 1 or config.clock.growth  # a batch that has grown has parts
+    parts = config.microbatches > 1 or config.clock.growth  # a grown batch has several
     gradients = weights * (2 if parts else 1)
     working = estimate_activations(config, shape, platform)
     update = round(_UPDATE_COPIES * weights) - gradients
@@ -82,12 +79,12 @@ def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
 
 
 def estimate_activations(config: Config, shape: Mapping[str, int], platform: str) -> int:
-    """Returns about how many bytes of each device the forward and backward pass of a part take.
+    """Returns an estimate of the bytes of the forward and backward pass of a microbatch.
 
         tokens * N * kept + max(tokens * stream + logits, tokens * block) + gathered
 
-    with `tokens = L * batch_size / microbatches / batch shards`. `block` is what JAX saves of a
-    block, in bytes per token, where nothing is recomputed, and `kept` is that or, with remat,
+    with `tokens = L * batch_size / microbatches / batch shards`. `block` is the bytes per token that
+    JAX saves of a block without remat, and `kept` the same or, with remat,
 
                   whole on each device    split over `tensor`
         none      (24 + 2o) D             (24 + o) D + qkv + (12 + o) F + (4 + o) H L
@@ -100,12 +97,7 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
     of which blocks have three quarters. `stream` is (12 + o) D, and `logits` those of the rows that
     the loss has at once, with their gradient: 8 V / tensor a token.
     `gathered`, where the parameters are split over `fsdp`, is the embedding, the head and one block
-    as they are put together for use, and their gradients.
-
-    Args:
-      config: the run.
-      shape: devices along each of the mesh's axes.
-      platform: what the devices are: "cpu", "gpu" or "tpu".
+    gathered for use, and their gradients. The arguments are those of `measure`.
     """
     cfg, tensor = config.model, shape["tensor"]
     shards = math.prod(shape.values()) // tensor
@@ -127,7 +119,7 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
 
 
 def _block(cfg: decoder.ModelConfig, tensor: int, operand: int, platform: str) -> float:
-    """Bytes a token of what the backward pass of a block uses."""
+    """Bytes per token that the backward pass of a block uses."""
     D, F, path = cfg.width, cfg.mlp_width, decoder.resolve_attention(cfg, platform)
     operands = {"xla": 3 * operand, "cudnn": 4 * operand}.get(path, 2 * _FLOAT32 + operand)
     split = (6 * _FLOAT32 + operand + operands) * D
@@ -138,7 +130,7 @@ def _block(cfg: decoder.ModelConfig, tensor: int, operand: int, platform: str) -
 
 
 def _recomputed(cfg: decoder.ModelConfig, tensor: int) -> float:
-    """Bytes a token of what a block keeps that recomputes the rest."""
+    """Bytes per token that a block with remat saves."""
     D, F, gated = cfg.width, cfg.mlp_width, cfg.architecture == "olmo2"
     if cfg.remat == "full":
         return _FLOAT32 * D
@@ -150,8 +142,10 @@ def _weights(cfg: decoder.ModelConfig, shape: Mapping[str, int]) -> dict[str, in
     """Bytes of the parameters on each device, by the first name on their paths."""
     mesh = AbstractMesh(tuple(shape.values()), tuple(shape))
     shapes = decoder.param_shapes(cfg)
-    places = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
-    held = jax.tree.map(
-        lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize, shapes, places
+    shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    sizes = jax.tree.map(
+        lambda x, placed: math.prod(placed.shard_shape(x.shape)) * x.dtype.itemsize,
+        shapes,
+        shardings,
     )
-    return {name: sum(jax.tree.leaves(part)) for name, part in held.items()}
+    return {name: sum(jax.tree.leaves(part)) for name, part in sizes.items()}
