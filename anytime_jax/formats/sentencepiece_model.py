@@ -1,7 +1,7 @@
 """SentencePiece models as protobuf messages: their pieces, and how text is normalised before them.
 
-SentencePiece's own generated classes import only under a protobuf as new as the compiler that made
-them, which another package may exclude. So the fields read here are declared here.
+SentencePiece's own generated classes import only under a protobuf as new as their compiler,
+which another package may exclude. So the fields that are read are declared here.
 """
 
 from __future__ import annotations

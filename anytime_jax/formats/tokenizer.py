@@ -86,8 +86,8 @@ def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
     special_tokens = json.loads(files.get(SPECIAL_TOKENS_FILE, "{}"))
     config = json.loads(files.get(CONFIG_FILE, "{}"))
     config = {**_CLASS, **special_tokens, **config, "model_max_length": length}
-    named = {name: config[name] for name in _SPECIAL_TOKENS if name in config}
-    return {SPECIAL_TOKENS_FILE: _dump(named), **files, CONFIG_FILE: _dump(config)}
+    special_tokens = {name: config[name] for name in _SPECIAL_TOKENS if name in config}
+    return {SPECIAL_TOKENS_FILE: _dump(special_tokens), **files, CONFIG_FILE: _dump(config)}
 
 
 def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:

@@ -177,15 +177,15 @@ def fit_mixture(
         raise ValueError("no average is stored to mix from")
     steps = np.array([x.step for x in averages])
     edges = _bin_edges(t, steps, max(x.every for x in averages))
-    wanted = _bin(target.kernel(t), edges)
+    goal = _bin(target.kernel(t), edges)
     kernels = np.stack([_bin(x.kernel(t), edges) for x in averages])
-    gram, projections = kernels @ kernels.T, kernels @ wanted
+    gram, projections = kernels @ kernels.T, kernels @ goal
 
     def fit(selected: Sequence[int]) -> tuple[float, np.ndarray, np.ndarray]:
         rows = np.flatnonzero(np.isin(steps, selected))
         inner, onto = gram[np.ix_(rows, rows)], projections[rows]
         x = _solve(inner, onto)
-        squared = 1 + (x @ inner @ x - 2 * x @ onto) / (wanted @ wanted)
+        squared = 1 + (x @ inner @ x - 2 * x @ onto) / (goal @ goal)
         return float(np.sqrt(max(squared, 0.0))), rows, x
 
     selected: list[int] = [t if t in steps else int(steps.max())]
@@ -207,9 +207,9 @@ def merge_live_weights(live: Sequence[StoredWeights], target: HasKernel, t: int)
     An iterate between two checkpoints is taken to lie on the line between them, one before the
     first checkpoint to equal it. `live` is in order of steps.
     """
-    wanted, steps = target.kernel(t), [x.step for x in live]
+    goal, steps = target.kernel(t), [x.step for x in live]
     hats = [np.interp(np.arange(t + 1), steps, row) for row in np.eye(len(live))]
-    shares = [float(hat @ wanted) for hat in hats]
+    shares = [float(hat @ goal) for hat in hats]
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]
     parts, coefficients = zip(*pairs, strict=True)
     return Mixture(parts, coefficients)

@@ -156,10 +156,10 @@ def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
         read(folder, "olmo2")
 
 
-@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
-def test_truncated_weights_are_rejected(kept, tmp_path):
+@pytest.mark.parametrize("length", [0, 5, 1000, -1])
+def test_truncated_weights_are_rejected(length, tmp_path):
     file = write_reference(tmp_path, "olmo") / WEIGHTS
-    file.write_bytes(file.read_bytes()[:kept])
+    file.write_bytes(file.read_bytes()[:length])
     with pytest.raises(InputError, match=r"model\.safetensors cannot be read .*copy it again"):
         read(tmp_path, "olmo")
 
@@ -199,7 +199,7 @@ def test_truncated_weights_are_rejected(kept, tmp_path):
         ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 .*must be None"),
         ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size is missing"),
         ("olmo", {"n_layers": ...}, "n_layers is missing"),
-        # What ai2-olmo takes these to be where they are not there.
+        # Defaults of ai2-olmo for missing settings.
         ("olmo", {"activation_type": ...}, "activation_type = 'swiglu'"),
         ("olmo", {"attention_layer_norm": ...}, "attention_layer_norm = False"),
         ("olmo", {"include_bias": ...}, "include_bias = True"),
@@ -228,7 +228,7 @@ def test_unsupported_setting_is_named(name, changes, message, tmp_path):
         ("olmo", {"layer_norm_eps": ...}, "norm_epsilon", 1e-5),
         ("olmo2", {"rms_norm_eps": ...}, "norm_epsilon", 1e-5),
         ("olmo2", {"rope_scaling": None, "num_key_value_heads": 4}, "rope_theta", 500_000.0),
-        # Where both are given, transformers 5 takes the second.
+        # transformers 5 prefers the second where both exist.
         ("olmo2", {"rope_parameters": {"rope_theta": 7}}, "rope_theta", 7.0),
         ("olmo2", {"rope_theta": ..., "rope_parameters": {"rope_theta": 5}}, "rope_theta", 5.0),
     ],

@@ -22,21 +22,21 @@ from anytime_jax.models import decoder
 
 @BOTH
 def test_written_tensors_equal_those_of_the_library(name, tmp_path):
-    found = safetensors.numpy.load_file(write(tmp_path, name) / WEIGHTS)
-    assert same_bits(found, tensors(name))
-    assert {name: x.shape for name, x in found.items()} == {
+    tensors_read = safetensors.numpy.load_file(write(tmp_path, name) / WEIGHTS)
+    assert same_bits(tensors_read, tensors(name))
+    assert {name: x.shape for name, x in tensors_read.items()} == {
         name: x.shape for name, x in tensors(name).items()
     }
-    assert {x.dtype for x in found.values()} == {np.dtype("float32")}
+    assert {x.dtype for x in tensors_read.values()} == {np.dtype("float32")}
 
 
 @BOTH
 def test_bfloat16_export_rounds_every_weight(name, tmp_path):
     write(tmp_path, name, "bfloat16")
-    found = safetensors.numpy.load_file(tmp_path / WEIGHTS)
+    tensors_read = safetensors.numpy.load_file(tmp_path / WEIGHTS)
     rounded = {x: y.astype(ml_dtypes.bfloat16) for x, y in tensors(name).items()}
-    assert same_bits(found, rounded)
-    assert {x.dtype for x in found.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    assert same_bits(tensors_read, rounded)
+    assert {x.dtype for x in tensors_read.values()} == {np.dtype(ml_dtypes.bfloat16)}
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
     params = read(tmp_path, name)
     assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}

@@ -74,10 +74,10 @@ def assert_tied(processor, written, texts):
     """Nearly all ids are equal, and the others have an equal score."""
     differing = 0
     for text in texts:
-        ids, given = processor.encode(text), written.encode(text).ids
-        differing += ids != given
-        assert written.decode(given) == written.decode(ids)
-        sums = [math.fsum(map(processor.get_score, each)) for each in (given, ids)]
+        ids, translated = processor.encode(text), written.encode(text).ids
+        differing += ids != translated
+        assert written.decode(translated) == written.decode(ids)
+        sums = [math.fsum(map(processor.get_score, each)) for each in (translated, ids)]
         assert -1e-6 <= sums[0] - sums[1] <= 1e-6 * -sums[1], text[:100]
     assert differing <= 0.01 * len(texts)
 
@@ -256,9 +256,9 @@ def test_schema_agrees_with_sentencepiece(tmp_path):
 
 def test_hugging_face_tokenizer_is_copied(tmp_path):
     path = write_byte_level(tmp_path / "model", SOURCES[:1], chat_template="{{ x }}")
-    kept = tmp_path / "vocabulary.model"
-    kept.write_bytes(load_vocabulary(path).model)
-    for vocabulary in (path, kept):
+    bundle = tmp_path / "vocabulary.model"
+    bundle.write_bytes(load_vocabulary(path).model)
+    for vocabulary in (path, bundle):
         write_tokenizer(vocabulary, tmp_path / "output", 77)
         assert (tmp_path / "output" / "tokenizer.json").read_bytes() == path.read_bytes()
         before = json.loads(path.with_name("tokenizer_config.json").read_text("utf-8"))

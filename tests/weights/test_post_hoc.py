@@ -1,4 +1,4 @@
-"""Mixes of kept averages against explicit sums over iterates, and against closed forms."""
+"""Post-hoc averages, against explicit sums over iterates and closed forms."""
 
 import math
 
@@ -20,17 +20,17 @@ STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 T = 4000
 
 
-def kept(*steps, f=STORED, **about):
+def stored(*steps, f=STORED, **about):
     return [StoredWeights(t, f"f{x:g}", GrowingWindow(x), **about) for t in steps for x in f]
 
 
 def kernel_of(mix, t):
-    """The weight of every iterate in a mix, float64[t + 1]."""
+    """The weight of every iterate in a mixture, float64[t + 1]."""
     return mix.coefficients @ np.stack([part.kernel(t) for part in mix.parts])
 
 
 def iterates(count, width=5, seed=0):
-    """A walk with noise, float64[count + 1, width]."""
+    """A random walk with noise, float64[count + 1, width]."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(count + 1, width)).cumsum(axis=0) + rng.normal(size=(count + 1, width))
 
@@ -46,21 +46,21 @@ def average(walk, rule, every=1, since=0):
 
 @pytest.mark.parametrize("rule", [GrowingWindow(25.0), FixedDecay(0.9), Uniform(3)])
 @pytest.mark.parametrize(("every", "since"), [(1, 0), (1, 40), (4, 0), (4, 40)])
-def test_a_kernel_is_what_the_recursion_does(rule, every, since):
+def test_kernel_equals_the_recursion(rule, every, since):
     walk = iterates(120)
     kernel = StoredWeights(120, "x", rule, every, since).kernel(120)
     assert kernel.sum() == pytest.approx(1)
     np.testing.assert_allclose(kernel @ walk, average(walk, rule, every, since), rtol=1e-9)
 
 
-def test_the_kernel_of_an_earlier_checkpoint_leaves_out_what_came_after():
+def test_kernel_of_earlier_checkpoint_ignores_later_iterates():
     walk = iterates(120)
     kernel = StoredWeights(80, "x", GrowingWindow(6.25)).kernel(120)
     np.testing.assert_allclose(kernel @ walk, average(walk[:81], GrowingWindow(6.25)), rtol=1e-9)
 
 
-def test_inner_products_are_those_of_powers():
-    """c d / (c + d - 1) * t1^(d - 1) / t2^d: derived by hand, for continuous time."""
+def test_inner_products_match_the_closed_form():
+    """c d / (c + d - 1) * t1^(d - 1) / t2^d: for continuous time."""
     t1, t2, f, g = 30_000, 40_000, 6.25, 25.0
     c, d = f * math.log(2), g * math.log(2)
     left, right = (
@@ -69,49 +69,49 @@ def test_inner_products_are_those_of_powers():
     assert left @ right == pytest.approx(c * d / (c + d - 1) * t1 ** (d - 1) / t2**d, rel=3e-3)
 
 
-def test_every_f_between_those_kept_is_near():
+def test_every_f_between_stored_ones_has_a_small_error():
     errors = [
-        fit_mixture(kept(T), GrowingWindow(f), T, 1).kernel_error
+        fit_mixture(stored(T), GrowingWindow(f), T, 1).kernel_error
         for f in np.geomspace(6.25, 100, 40)
     ]
     assert 0.011 < max(errors) < 0.0125
-    both = kept(T - 1000, T)
+    both = stored(T - 1000, T)
     more = [
         fit_mixture(both, GrowingWindow(f), T, 2).kernel_error for f in np.geomspace(6.25, 100, 9)
     ]
     assert max(more) < 0.0062
 
 
-def test_the_error_is_that_of_the_kernels():
+def test_kernel_error_equals_the_explicit_norm():
     for target in (GrowingWindow(35.0), GrowingWindow(3.0), LastFraction(0.3)):
-        mix = fit_mixture(kept(T // 2, T), target, T, 2)
-        wanted = target.kernel(T)
-        error = np.linalg.norm(kernel_of(mix, T) - wanted) / np.linalg.norm(wanted)
+        mix = fit_mixture(stored(T // 2, T), target, T, 2)
+        goal = target.kernel(T)
+        error = np.linalg.norm(kernel_of(mix, T) - goal) / np.linalg.norm(goal)
         assert mix.kernel_error == pytest.approx(error, rel=1e-4)
         assert sum(mix.coefficients) == pytest.approx(1)
 
 
-def test_no_other_mix_is_nearer():
+def test_fit_mixture_is_optimal():
     target = GrowingWindow(35.0)
-    mix = fit_mixture(kept(T), target, T, 1)
+    mix = fit_mixture(stored(T), target, T, 1)
     rng = np.random.default_rng(1)
     for _ in range(50):
         step = rng.normal(size=len(mix.parts)) * 1e-3
         moved = Mixture(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
-        wanted = target.kernel(T)
-        error = np.linalg.norm(kernel_of(moved, T) - wanted) / np.linalg.norm(wanted)
+        goal = target.kernel(T)
+        error = np.linalg.norm(kernel_of(moved, T) - goal) / np.linalg.norm(goal)
         assert error >= mix.kernel_error
 
 
-def test_a_tail_takes_several_checkpoints():
-    assert 0.25 < fit_mixture(kept(T), LastFraction(0.3), T, 1).kernel_error < 0.30
-    many = kept(*range(T // 20, T + 1, T // 20))
+def test_tail_needs_several_checkpoints():
+    assert 0.25 < fit_mixture(stored(T), LastFraction(0.3), T, 1).kernel_error < 0.30
+    many = stored(*range(T // 20, T + 1, T // 20))
     assert fit_mixture(many, LastFraction(0.3), T, 10).kernel_error < 0.05
 
 
-def test_a_mix_of_trees_is_the_average_at_another_f():
+def test_mixture_of_averages_approximates_another_f():
     walk = iterates(T)
-    parts = fit_mixture(kept(T), GrowingWindow(35.0), T, 1)
+    parts = fit_mixture(stored(T), GrowingWindow(35.0), T, 1)
     mixed = sum(
         x * average(walk, part.rule)
         for x, part in zip(parts.coefficients, parts.parts, strict=True)
@@ -121,22 +121,24 @@ def test_a_mix_of_trees_is_the_average_at_another_f():
     assert np.linalg.norm(mixed - exact) < 0.1 * min(others)
 
 
-def test_enough_is_enough():
+def test_fit_mixture_stops_at_the_tolerance():
     steps = [T // 4, T // 2, T]
-    assert {x.step for x in fit_mixture(kept(*steps), GrowingWindow(35.0), T, 3, 0.02).parts} == {T}
-    assert len({x.step for x in fit_mixture(kept(*steps), GrowingWindow(3.0), T, 3).parts}) == 3
+    assert {x.step for x in fit_mixture(stored(*steps), GrowingWindow(35.0), T, 3, 0.02).parts} == {
+        T
+    }
+    assert len({x.step for x in fit_mixture(stored(*steps), GrowingWindow(3.0), T, 3).parts}) == 3
 
 
-def test_live_weights_are_passed_over_and_alone_are_nothing():
+def test_fit_mixture_ignores_live_weights():
     live = [StoredWeights(T, "last")]
-    assert fit_mixture([*live, *kept(T)], GrowingWindow(30.0), T, 1).parts == tuple(kept(T))
+    assert fit_mixture([*live, *stored(T)], GrowingWindow(30.0), T, 1).parts == tuple(stored(T))
     with pytest.raises(ValueError, match="no average is stored"):
         fit_mixture(live, GrowingWindow(30.0), T, 1)
 
 
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "cosine"])
-def test_a_decayed_rate_is_a_sum_of_iterates(shape):
-    """The same updates, scaled as a decay from 80% would: the definition, step by step."""
+def test_decayed_rate_equals_scaled_updates(shape):
+    """The definition, update by update: the same updates, scaled as by a decay from 80%."""
     walk = iterates(100)
     decay = schedules.Decay(schedules.constant(1.0), 80, 100, floor=0.0, shape=shape)
     value = walk[0]
@@ -145,15 +147,15 @@ def test_a_decayed_rate_is_a_sum_of_iterates(shape):
     np.testing.assert_allclose(DecayedRate(0.2, shape).kernel(100) @ walk, value, rtol=1e-9)
 
 
-def test_a_linear_decay_is_a_tail():
+def test_linear_decay_equals_a_tail():
     np.testing.assert_allclose(
         DecayedRate(0.1, "linear").kernel(500), LastFraction(0.1).kernel(500), atol=1e-12
     )
 
 
-def test_a_merge_takes_iterates_on_the_lines_between_checkpoints():
+def test_merge_interpolates_between_checkpoints():
     steps = [60, 70, 90, 100]
-    walk = np.interp(np.arange(101), steps, [3.0, 1.0, 4.0, 1.5])  # straight between them
+    walk = np.interp(np.arange(101), steps, [3.0, 1.0, 4.0, 1.5])  # linear between them
     target = DecayedRate(0.4, "1-sqrt")
     mix = merge_live_weights([StoredWeights(s, "last") for s in steps], target, 100)
     assert sum(mix.coefficients) == pytest.approx(1)
@@ -161,24 +163,24 @@ def test_a_merge_takes_iterates_on_the_lines_between_checkpoints():
 
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.5, math.nan, "0.3", True])
-def test_a_fraction_is_checked(fraction):
+def test_fraction_is_validated(fraction):
     with pytest.raises(ValueError, match=r"fraction = .* is not allowed"):
         LastFraction(fraction)
     with pytest.raises(ValueError, match=r"fraction = .* is not allowed"):
         DecayedRate(fraction, "linear")
 
 
-def test_a_shape_is_checked():
+def test_shape_is_validated():
     with pytest.raises(ValueError, match="shape = 'steep' is not allowed"):
         DecayedRate(0.1, "steep")
 
 
 @pytest.mark.parametrize("every", [2, 10])
 @pytest.mark.parametrize("steps", [(T // 2, T), (T,)])
-def test_averages_that_move_seldom_mix_as_well(every, steps):
-    """Their kernels weigh one iterate in several: as good as the iterates around it."""
-    target, plain = GrowingWindow(35.0), fit_mixture(kept(*steps), GrowingWindow(35.0), T, 2)
-    mix = fit_mixture(kept(*steps, every=every), target, T, 2)
+def test_averages_that_move_every_k_updates_mix_as_well(every, steps):
+    """Their kernels weigh one iterate in several, which is near those around it."""
+    target, plain = GrowingWindow(35.0), fit_mixture(stored(*steps), GrowingWindow(35.0), T, 2)
+    mix = fit_mixture(stored(*steps, every=every), target, T, 2)
     assert mix.kernel_error == pytest.approx(plain.kernel_error, rel=0.1, abs=2e-3)
     np.testing.assert_allclose(mix.coefficients, plain.coefficients, atol=0.1)
     ages = T - np.arange(T + 1)
