@@ -134,7 +134,7 @@ class Meter:
 
 
 class Writers:
-    """The records of a run, mirrored to TensorBoard and Weights & Biases where asked."""
+    """Writers of a run's records, and of TensorBoard and Weights & Biases where configured."""
 
     def __init__(
         self,
@@ -148,10 +148,10 @@ class Writers:
 
         Args:
           run_dir: the run's directory.
-          name: the run's name.
-          log: where to mirror to.
-          from_step: the step this start of the run begins at.
-          header: plain data for the head of the records' segment.
+          name: the run's name in Weights & Biases.
+          log: which mirrors to write.
+          from_step: step at the start; rows of later steps are superseded.
+          header: JSON data for the first line of the records' new segment.
         """
         self._tensorboard = self._wandb = None
         if log.wandb_project:
@@ -168,7 +168,7 @@ class Writers:
         self._records = RecordWriter(run_dir, from_step, header)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes values of a step everywhere."""
+        """Writes values of a step."""
         self._records.write(step, tokens, values)
         if self._tensorboard is not None:
             for name, value in values.items():
@@ -177,7 +177,7 @@ class Writers:
             self._wandb.log({**values, "tokens": tokens}, step=step)
 
     def sync(self) -> None:
-        """Makes the records safe on disk."""
+        """Returns once the records are on disk."""
         self._records.sync()
 
     def close(self) -> None:
@@ -190,20 +190,20 @@ class Writers:
 
 
 class NoWriters:
-    """What stands for `Writers` in the processes that leave writing to the first: nothing."""
+    """`Writers` of the processes that are not the primary one, which write nothing."""
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes nothing."""
+        """Does nothing."""
 
     def sync(self) -> None:
-        """Has nothing to make safe."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Has nothing to close."""
+        """Does nothing."""
 
 
 def check_mirrors(log: LogConfig) -> None:
-    """Raises an InputError if a mirror was asked for whose package is not installed."""
+    """Raises an InputError if the package of a configured mirror is not installed."""
     if log.wandb_project and importlib.util.find_spec("wandb") is None:
         raise InputError(
             f"config.log.wandb_project = {log.wandb_project!r} needs Weights & Biases: pip install "

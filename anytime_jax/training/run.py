@@ -90,7 +90,7 @@ class TrainingRun:
         self._resources = contextlib.ExitStack()
         self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
         self._keeps_forever = retention_policy(config).keeps_forever
-        self._sample_offset = 0  # other than 0 in a branch that reads other data than its trunk
+        self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
     def start(
         self, make_program: Callable[[Config, Mesh], Program], fall_back: bool
@@ -159,7 +159,7 @@ class TrainingRun:
         return self.step > self.stop_step or self._was_evaluated()
 
     def _was_evaluated(self) -> bool:
-        """Whether the records, as the primary process sees them, evaluate the weights here."""
+        """Whether the records, as the primary process reads them, have an evaluation at this step."""
         return bool(processes.broadcast(is_evaluated(self._directory, self.step)))
 
     def _claim(self, identity: Mapping[str, Any], trunk: branching.Trunk | None) -> None:
@@ -201,7 +201,7 @@ class TrainingRun:
         return self.program.init(), {}
 
     def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:
-        """Sets the step from which each average is one; says which are new or no longer kept."""
+        """Sets the step at which each average started; reports new and dropped ones."""
         since = restored.meta.get("averages_since", {})
         self._averages_since = {label: since.get(label, 0) for label in self.config.averaging_rules}
         self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
