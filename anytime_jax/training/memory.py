@@ -43,7 +43,7 @@ class Memory:
 
     @property
     def least(self) -> int:
-        """The state and one gradient, which the clip needs whole: a lower bound for any compiler."""
+        """State and one gradient, which the clip needs whole: a lower bound for any compiler."""
         return self.parameters + self.moments + self.averages + self.parameters
 
     @property
@@ -83,8 +83,8 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
 
         tokens * N * kept + max(tokens * stream + logits, tokens * block) + gathered
 
-    with `tokens = L * batch_size / microbatches / batch shards`. `block` is the bytes per token that
-    JAX saves of a block without remat, and `kept` the same or, with remat,
+    with `tokens = L * batch_size / microbatches / batch shards`. `block` is the bytes per token
+    that JAX saves of a block without remat, and `kept` the same or, with remat,
 
                   whole on each device    split over `tensor`
         none      (24 + 2o) D             (24 + o) D + qkv + (12 + o) F + (4 + o) H L
