@@ -1,4 +1,4 @@
-"""The scripts of launch/, started for real under bash with commands that pretend.
+"""Fake commands for the scripts of launch/, which run in a real bash.
 
 Test files import the fixtures they use.
 """
@@ -14,18 +14,18 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = REPOSITORY / "launch"
 
-# Each writes what it was given into a file of the folder it works in, and does what HOW says.
-RECORDS = 'echo "$(basename "$0") $*" >>"$TOLD"\n'
+# Each appends its arguments to a file and behaves as HOW says.
+RECORDS = 'echo "$(basename "$0") $*" >>"$CALLS"\n'
 PYTHON = """
 index=0
 for given; do
   if [[ $given == --process=* ]]; then index=${given#*=}; fi
 done
 echo "CUDA=${CUDA_VISIBLE_DEVICES-none} XLA=${XLA_FLAGS-} $*" >"process-$index.txt"
-echo "process $index speaks"
+echo "process $index prints"
 sleep 20 >/dev/null 2>&1 & # a worker, which must not be left behind
 trap "kill $!" EXIT
-trap 'echo told >>"process-$index.txt"; exit "${ANSWER:-0}"' TERM
+trap 'echo terminated >>"process-$index.txt"; exit "${ANSWER:-0}"' TERM
 trap 'echo interrupted >>"process-$index.txt"' INT
 touch "ready-$index"
 case "$HOW" in
@@ -40,14 +40,14 @@ touch ready-0
 case "$HOW" in
   "ends "*) exit "${HOW#ends }" ;;
 esac
-trap 'echo "killed the tasks" >>"$TOLD"; exit 137' TERM
+trap 'echo "killed the tasks" >>"$CALLS"; exit 137' TERM
 for _ in {1..200}; do
   sleep 0.02
   if [[ -e asked ]]; then exit "${ANSWER:-0}"; fi
 done
 """
 SBATCH = """
-count=$(grep -c '^sbatch' "$TOLD")
+count=$(grep -c '^sbatch' "$CALLS")
 echo "$((100 * count));cluster"
 """
 COMMANDS = {
@@ -71,10 +71,10 @@ def bin_path_fixture(tmp_path):
 
 @pytest.fixture(name="start")
 def start_fixture(bin_path, tmp_path):
-    """Starts a script in a folder of its own; what is left of it ends with the test."""
+    """Starts a script in a folder of its own, and ends it with the test."""
     started = []
 
-    # A shell that starts the tests in the background makes all that they start deaf to Ctrl-C.
+    # A shell that starts the tests in the background makes their processes ignore Ctrl-C.
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(script, *arguments, **variables):
@@ -85,7 +85,7 @@ def start_fixture(bin_path, tmp_path):
             "XLA_FLAGS": "",
             "HOW": "waits",
             "LOGS": str(tmp_path / "logs"),
-            "TOLD": str(tmp_path / "told.txt"),
+            "CALLS": str(tmp_path / "calls.txt"),
         }
         process = subprocess.Popen(
             ["bash", str(LAUNCH / script), *arguments],
@@ -107,8 +107,8 @@ def start_fixture(bin_path, tmp_path):
 
 
 def end(process):
-    said, _ = process.communicate(timeout=20)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=20)
+    return process.returncode, output
 
 
 def wait_for(folder, *names):
@@ -119,6 +119,6 @@ def wait_for(folder, *names):
     time.sleep(0.05)
 
 
-def told(folder):
-    file = folder / "told.txt"
+def read_calls(folder):
+    file = folder / "calls.txt"
     return file.read_text().splitlines() if file.exists() else []

@@ -16,8 +16,8 @@ from fake_commands import (
     REPOSITORY,
     bin_path_fixture,  # noqa: F401
     end,
+    read_calls,
     start_fixture,  # noqa: F401
-    told,
     wait_for,
 )
 
@@ -28,11 +28,11 @@ from anytime_jax.commands import config_file
 
 def test_each_process_gets_arguments_index_and_gpus(start, tmp_path):
     gpus = {"CUDA_VISIBLE_DEVICES": "3,5,6,7"}
-    status, said = end(start("local.sh", "2", "--", "--config=a b", HOW="ends 0", **gpus))
+    status, output = end(start("local.sh", "2", "--", "--config=a b", HOW="ends 0", **gpus))
     assert status == 0
-    assert "process 0 speaks" in said
-    assert "process 1 speaks" not in said
-    assert (tmp_path / "logs" / "process-1.log").read_text() == "process 1 speaks\n"
+    assert "process 0 prints" in output
+    assert "process 1 prints" not in output
+    assert (tmp_path / "logs" / "process-1.log").read_text() == "process 1 prints\n"
     lines = [(tmp_path / f"process-{i}.txt").read_text().strip() for i in range(2)]
     port = re.search(r"localhost:(\d+)", lines[0])[1]
     assert 20000 <= int(port) < 32768
@@ -62,9 +62,9 @@ def test_fake_devices_leave_gpus_alone(start, tmp_path):
     ],
 )
 def test_bad_input_is_one_line(arguments, variables, message, start, tmp_path):
-    status, said = end(start("local.sh", *arguments, **variables))
-    assert (status, said.count("\n")) == (2, 1)
-    assert said.startswith(f"error: {message}")
+    status, output = end(start("local.sh", *arguments, **variables))
+    assert (status, output.count("\n")) == (2, 1)
+    assert output.startswith(f"error: {message}")
     assert not list(tmp_path.glob("process-*"))
 
 
@@ -85,19 +85,22 @@ def running_in(folder):
 
 def test_failure_of_one_kills_the_others_after_a_grace_period(start, tmp_path):
     began = time.monotonic()
-    status, said = end(start("local.sh", "3", "--", HOW="fails 1", GRACE="1"))
+    status, output = end(start("local.sh", "3", "--", HOW="fails 1", GRACE="1"))
     assert status == 3
     assert time.monotonic() - began < 8  # by themselves they would end after ten seconds
-    assert "process 1 of 3 ended with status 3\nprocess 1 speaks\n" in said
-    assert "killing the others, 1 s after the first failure" in said
+    assert "process 1 of 3 ended with status 3\nprocess 1 prints\n" in output
+    assert "killing the others, 1 s after the first failure" in output
     assert running_in(tmp_path) == []
-    assert "told" not in (tmp_path / "process-0.txt").read_text()
+    assert "terminated" not in (tmp_path / "process-0.txt").read_text()
 
 
 def test_exit_status_is_that_of_the_first_failure(start):
-    status, said = end(start("local.sh", "2", "--", HOW="all fail"))
+    status, output = end(start("local.sh", "2", "--", HOW="all fail"))
     assert status == 9
-    assert re.findall(r"process (\d) of 2 ended with status (\d)", said) == [("0", "9"), ("1", "8")]
+    assert re.findall(r"process (\d) of 2 ended with status (\d)", output) == [
+        ("0", "9"),
+        ("1", "8"),
+    ]
 
 
 @pytest.mark.parametrize("answer", [0, 5])
@@ -108,7 +111,7 @@ def test_signal_reaches_each_process_once(answer, start, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert end(process)[0] == answer
     for i in range(2):
-        assert (tmp_path / f"process-{i}.txt").read_text().count("told") == 1
+        assert (tmp_path / f"process-{i}.txt").read_text().count("terminated") == 1
 
 
 def test_second_interrupt_kills(start, tmp_path):
@@ -165,9 +168,9 @@ def tpu_vm_fixture(start, bin_path, tmp_path):
 def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
     hosts = [tmp_path / f"host-{i}" / "anytime_jax" for i in range(2)]
     for _ in range(2):
-        status, said = tpu_vm("run", "--config=c.py", "--config.name=a $b 'c'")
+        status, output = tpu_vm("run", "--config=c.py", "--config.name=a $b 'c'")
         assert status == 0
-        assert "started" in said
+        assert "started" in output
         for host in hosts:
             wait_for(host, "ready-0")
             (host / "ready-0").unlink()
@@ -175,15 +178,15 @@ def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
             assert line.endswith(
                 "-m anytime_jax.main --cluster --config=c.py --config.name=a $b 'c'\n"
             )
-        status, said = tpu_vm("run", "--config=c.py")
-        assert (status, "a run is in progress here" in said) == (2, True)
+        status, output = tpu_vm("run", "--config=c.py")
+        assert (status, "a run is in progress here" in output) == (2, True)
         assert tpu_vm("stop")[0] == 0
         for host in hosts:
-            assert (host / "process-0.txt").read_text().count("told") == 1
-            assert (host / "run.log").read_text() == "process 0 speaks\n"
+            assert (host / "process-0.txt").read_text().count("terminated") == 1
+            assert (host / "run.log").read_text() == "process 0 prints\n"
     assert tpu_vm("stop") == (0, "no run is in progress here\n" * 2)
     ssh = "gcloud compute tpus tpu-vm ssh mine --zone=here-a --worker=all "
-    assert set(told(tmp_path)) == {ssh}
+    assert set(read_calls(tmp_path)) == {ssh}
 
 
 def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
@@ -197,8 +200,8 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
         'tar -czf "${x#--output=}" -C "$2" pyproject.toml; done'
     )
     (bin_path / "git").chmod(0o755)
-    status, said = tpu_vm("setup", PYTHON="python3.99")
-    assert status == 0, said
+    status, output = tpu_vm("setup", PYTHON="python3.99")
+    assert status == 0, output
     for i in range(2):
         host = tmp_path / f"host-{i}" / "anytime_jax"
         assert (host / "pyproject.toml").exists()
@@ -208,8 +211,8 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
 
 def test_slice_needs_name_and_action(start, tpu_vm):
     assert end(start("tpu_vm.sh", "run", "--config=c.py"))[0] == 2
-    status, said = tpu_vm("walk")
-    assert (status, said.split(":")[0]) == (2, "error")
+    status, output = tpu_vm("walk")
+    assert (status, output.split(":")[0]) == (2, "error")
     assert tpu_vm("run")[0] == 2
 
 
@@ -229,7 +232,7 @@ def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
     assert end(process)[0] == status
-    assert (tmp_path / "process-0.txt").read_text().count("told") == 1
+    assert (tmp_path / "process-0.txt").read_text().count("terminated") == 1
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["tpu", "gpu"])

@@ -9,8 +9,8 @@ from fake_commands import (
     LAUNCH,
     bin_path_fixture,  # noqa: F401
     end,
+    read_calls,
     start_fixture,  # noqa: F401
-    told,
     wait_for,
 )
 
@@ -24,7 +24,7 @@ LINE = (
 def test_job_that_ends_is_not_requeued(status, start, tmp_path):
     process = start("slurm.sbatch", *LINE.split()[-2:], HOW=f"ends {status}", **JOB)
     assert end(process)[0] == status
-    assert told(tmp_path) == [LINE]
+    assert read_calls(tmp_path) == [LINE]
 
 
 @pytest.mark.parametrize("array", [False, True])
@@ -35,7 +35,7 @@ def test_job_saves_and_is_requeued_before_its_time_limit(array, start, tmp_path)
     process.send_signal(signal.SIGUSR1)
     assert end(process)[0] == 0
     job = "70_2" if array else "77"
-    assert told(tmp_path) == [LINE, f"scancel --signal=TERM {job}", f"scontrol requeue {job}"]
+    assert read_calls(tmp_path) == [LINE, f"scancel --signal=TERM {job}", f"scontrol requeue {job}"]
 
 
 def test_job_that_fails_to_save_is_not_requeued(start, tmp_path):
@@ -43,7 +43,7 @@ def test_job_that_fails_to_save_is_not_requeued(start, tmp_path):
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGUSR1)
     assert end(process)[0] == 1
-    assert told(tmp_path) == [LINE, "scancel --signal=TERM 77"]
+    assert read_calls(tmp_path) == [LINE, "scancel --signal=TERM 77"]
 
 
 def test_cancelled_job_saves_and_is_not_requeued(start, tmp_path):
@@ -54,7 +54,7 @@ def test_cancelled_job_saves_and_is_not_requeued(start, tmp_path):
     assert process.poll() is None
     (tmp_path / "asked").touch()  # Slurm signals the tasks itself
     assert end(process)[0] == 0
-    assert told(tmp_path) == [LINE]
+    assert read_calls(tmp_path) == [LINE]
 
 
 def test_task_uses_all_gpus_of_its_host(start, bin_path, tmp_path):

@@ -8,8 +8,8 @@ from fake_commands import (
     REPOSITORY,
     bin_path_fixture,  # noqa: F401
     end,
+    read_calls,
     start_fixture,  # noqa: F401
-    told,
 )
 from run_command import run_command
 from small_study import study_fixture  # noqa: F401
@@ -42,7 +42,7 @@ def submitted(start, arrays, tmp_path):
     status, printed = end(start(arrays / "submit.sh", "--time=1:00:00"))
     assert status == 0, printed
     calls = []
-    for line in told(tmp_path):
+    for line in read_calls(tmp_path):
         assert line.endswith(f" --time=1:00:00 launch/slurm.sbatch @{arrays}/runs.txt")
         assert line.startswith("sbatch --parsable --job-name=tiny --nodes=1 ")
         dependency = re.search(r" --dependency=(\S+) --kill-on-invalid-dep=yes ", line)
@@ -95,7 +95,7 @@ def test_array_task_trains_the_run_of_its_line(write_arrays, start, tmp_path):
     task = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "HOW": "ends 0"}
     assert end(start("slurm.sbatch", f"@{arrays}/runs.txt", **JOB, **task))[0] == 0
     run = f"--config={file}:wsd-seed=0-horizon=1x"
-    assert told(tmp_path) == [
+    assert read_calls(tmp_path) == [
         f"srun --kill-on-bad-exit=1 python -m anytime_jax.main --cluster {run}"
     ]
     task["SLURM_ARRAY_TASK_ID"] = "7"
