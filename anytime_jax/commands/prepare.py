@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
-from anytime_jax.data.preparation import RemainingWork, prepare, prepare_share
+from anytime_jax.data.preparation import RemainingWork, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.tfds_source import TfdsSource
@@ -43,7 +42,7 @@ _SOURCES = {
     "validation_split": ("tfds",),
     "megabytes": ("builtin",),
 }
-# Options without a meaning for --verify.
+# Options without a meaning for --verify, with those above.
 _PREPARATION = (
     "source",
     "vocabulary",
@@ -118,11 +117,11 @@ def _prepare(arguments: argparse.Namespace) -> str:
     vocabulary = arguments.vocabulary
     if vocabulary is None:
         vocabulary = arguments.train_vocabulary
-    work = prepare if share is None else functools.partial(prepare_share, share=share)
     with _progress_display() as progress:
-        info = work(
+        info = prepare_share(
             _source(arguments),
             arguments.output,
+            share=share,
             length=_DEFAULT_LENGTH if arguments.length is None else arguments.length,
             vocabulary=vocabulary,
             workers=arguments.workers,
@@ -183,22 +182,11 @@ def _progress_display() -> Iterator[ProgressCallback]:
         yield _print_progress()
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.progress import Progress as Bars
+    from rich.progress import TextColumn
 
-    columns = [
-        TextColumn("{task.description:>10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[tokens]:,} tokens"),
-        TimeRemainingColumn(),
-    ]
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    tokens = TextColumn("{task.fields[tokens]:,} tokens")
+    with Bars(*Bars.get_default_columns(), tokens, console=Console(stderr=True)) as bars:
         tasks = {}
 
         def show(progress: Progress) -> None:

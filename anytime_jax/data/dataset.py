@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -28,13 +29,7 @@ BLOCK_BYTES = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """Counts of one split.
-
-    Attributes:
-      documents: number of documents.
-      tokens: number of tokens, with the EOS of every document.
-      windows: number of windows of `length + 1` tokens, at stride `length`.
-    """
+    """Counts of one split: `tokens` with the EOS of every document, `windows` at stride `length`."""
 
     documents: int
     tokens: int
@@ -43,13 +38,7 @@ class SplitInfo:
 
 @dataclasses.dataclass(frozen=True)
 class TokenFileInfo:
-    """One file of tokens.
-
-    Attributes:
-      name: file name in the dataset's directory.
-      tokens: number of tokens in it.
-      checksum: CRC-32C of the checksums of its blocks.
-    """
+    """One token file; `checksum` is the CRC-32C of the checksums of its blocks."""
 
     name: str
     tokens: int
@@ -61,13 +50,10 @@ class DatasetInfo:
     """Metadata of a complete dataset.
 
     Attributes:
-      path: the dataset's directory.
       length: L, the model's context; windows hold L + 1 tokens.
-      vocab_size: number of tokens of the vocabulary.
       eos_id: id of the token that ends every document.
       token_dtype: "uint16" or "int32", as stored.
-      vocabulary_sha256: hash of the vocabulary's file.
-      splits: "train" and "validation".
+      splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
       fingerprint: digest of windows and vocabulary, independent of place and preparation.
       files: token files of each split, in order.
@@ -97,7 +83,7 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
 
     Args:
       path: the dataset's directory.
-      prepare_hint: how to prepare it, for the message if it is not.
+      prepare_hint: how to prepare it, for the message if it is not prepared.
 
     Raises:
       InputError: the dataset is not prepared, half prepared, or damaged.
@@ -174,7 +160,7 @@ def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
     counts = [info.length, info.vocab_size, info.eos_id]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
-    counts += [file.tokens for files in info.files.values() for file in files]
+    counts += [file.tokens for file in itertools.chain(*info.files.values())]
     for count in counts:
         if type(count) is not int or count < 0:
             raise ValueError(f"{count!r} is not a count")
@@ -194,12 +180,8 @@ def _check_values(info: DatasetInfo) -> None:
 def _check_files(info: DatasetInfo) -> None:
     """Compares the size of every token file, and the hash of the vocabulary."""
     remedy = "copy the dataset again, or delete it and prepare it again"
-    sizes = {
-        info.path / file.name: token_file_size(file.tokens, info.token_dtype)
-        for files in info.files.values()
-        for file in files
-    }
-    for path, size in sizes.items():
+    for file in itertools.chain(*info.files.values()):
+        path, size = info.path / file.name, token_file_size(file.tokens, info.token_dtype)
         actual = path.stat().st_size if path.is_file() else None
         if actual != size:
             state = "missing" if actual is None else f"{actual} bytes"

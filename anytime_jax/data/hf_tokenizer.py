@@ -40,14 +40,9 @@ def is_hf_tokenizer(content: bytes, path: Path) -> bool:
 
 
 def bundle(content: bytes, path: Path) -> bytes:
-    """Bundles a tokenizer: the same bytes for the same files in any folder.
+    """Bundles a `tokenizer.json` with the files beside it; returns a bundle as it is.
 
-    Args:
-      content: of `tokenizer.json`, or of a bundle, which is returned.
-      path: of that file; the other files are beside it.
-
-    Raises:
-      InputError: the file is not JSON.
+    The same files give the same bytes in any folder.
     """
     if TOKENIZER_FILE in _parse(content, path):
         return content
@@ -67,12 +62,7 @@ class HfTokenizer:
     """A tokenizer of the `tokenizers` library, with the methods of `Vocabulary`."""
 
     def __init__(self, model: bytes, path: Path):
-        """Parses a bundle.
-
-        Raises:
-          InputError: the library is missing or cannot read it, or it has no EOS token; it names
-            `path`.
-        """
+        """Parses a bundle; errors name `path`."""
         library = import_tokenizers()
         files = unbundle(model)
         eos = _eos_token(files, path)
@@ -109,22 +99,20 @@ class HfTokenizer:
         """See `Vocabulary.decode`."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-    def incremental_decoder(self) -> HfDecoder:
+    def incremental_decoder(self) -> _Decoder:
         """See `Vocabulary.incremental_decoder`."""
-        return HfDecoder(self._tokenizer)
+        return _Decoder(self._tokenizer)
 
 
-class HfDecoder:
+class _Decoder:
     """An `IncrementalDecoder`; the library holds back bytes that may yet become a character."""
 
     def __init__(self, tokenizer: Any):
-        """Starts at the beginning of a text."""
         self._tokenizer = tokenizer
         self._stream = import_tokenizers().decoders.DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []
 
     def decode(self, token: int) -> str:
-        """See `IncrementalDecoder.decode`."""
         self._pending.append(token)
         text = self._stream.step(self._tokenizer, token)
         if text is not None:
@@ -132,7 +120,6 @@ class HfDecoder:
         return text or ""
 
     def flush(self) -> str:
-        """See `IncrementalDecoder.flush`."""
         pending, self._pending = self._pending, []
         return self._tokenizer.decode(pending, skip_special_tokens=True)
 

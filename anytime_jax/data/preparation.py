@@ -9,6 +9,7 @@ shares: processes on any hosts that have the directory in common.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ def prepare(
     """Prepares a dataset, resumes its preparation, or returns it if it is complete.
 
     Args:
-      source: the text.
+      source: `FileSource`, `TfdsSource`, `BuiltinSource` or any other `Source`.
       output: the dataset's directory: new, empty, or prepared before with the same settings.
       length: L, in tokens; windows hold L + 1.
       vocabulary: path of a SentencePiece model or a `tokenizer.json`, or the size of a vocabulary
@@ -80,33 +81,17 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    result = _prepare(source, output, None, length, vocabulary, workers, progress)
+    result = prepare_share(
+        source,
+        output,
+        share=None,
+        length=length,
+        vocabulary=vocabulary,
+        workers=workers,
+        progress=progress,
+    )
     assert isinstance(result, DatasetInfo)
     return result
-
-
-def prepare_share(
-    source: Source,
-    output: str | os.PathLike[str],
-    *,
-    share: Share,
-    length: int,
-    vocabulary: str | os.PathLike[str] | int,
-    workers: int | None = None,
-    progress: ProgressCallback | None = None,
-) -> RemainingWork | DatasetInfo:
-    """Tokenizes one share of the parts, beside processes that do others; `prepare` completes it.
-
-    Arguments are those of `prepare`; all but `workers` must be the same for all shares.
-
-    Returns:
-      The work left to others, or the dataset's metadata if it is complete.
-
-    Raises:
-      InputError: as `prepare`; or another process prepares this share.
-      RunError: a worker process died; the same call resumes.
-    """
-    return _prepare(source, output, share, length, vocabulary, workers, progress)
 
 
 def prepare_builtin(
@@ -114,24 +99,28 @@ def prepare_builtin(
 ) -> DatasetInfo:
     """Prepares the Python source on this machine, with a vocabulary trained on it.
 
-    `options` are those of `prepare`.
-
-    Raises:
-      InputError: as `prepare`, or the machine has less text than `megabytes` (10⁶ bytes).
+    `megabytes` are 10⁶ bytes; `options` are those of `prepare`.
     """
     source = BuiltinSource(megabytes)
     return prepare(source, path, length=length, vocabulary=vocab_size, **options)
 
 
-def _prepare(
+def prepare_share(
     source: Source,
     output: str | os.PathLike[str],
+    *,
     share: Share | None,
     length: int,
     vocabulary: str | os.PathLike[str] | int,
-    workers: int | None,
-    progress: ProgressCallback | None,
+    workers: int | None = None,
+    progress: ProgressCallback | None = None,
 ) -> RemainingWork | DatasetInfo:
+    """Tokenizes one share of the parts, beside processes that do others; `prepare` completes it.
+
+    Arguments are those of `prepare`; all but `workers` must be the same for all shares. A share of
+    None is all of the preparation. Returns the work left to others, or the metadata of the dataset
+    if it is complete.
+    """
     if length < 1:
         raise InputError(f"length {length} is not a positive number of tokens; 1024 is usual")
     if workers is not None and workers < 1:
@@ -161,7 +150,7 @@ def _prepare(
             return RemainingWork(len(tasks), left)
         info = _describe(work, settings, placed, results)
         fingerprint = compute_fingerprint(info, workers, "hashing", progress)
-        names = {file.name for files in info.files.values() for file in files}
+        names = {file.name for file in itertools.chain(*info.files.values())}
         for file in output.glob("*.tokens"):
             if file.name not in names:  # of input that has changed since
                 file.unlink()

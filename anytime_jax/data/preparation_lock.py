@@ -55,9 +55,9 @@ class WorkDirectory:
     """Directories of a preparation.
 
     Attributes:
-      output: the dataset's directory.
-      results: results of the parts that are finished.
-      scratch: temporary files of this process and its workers.
+      output: directory of the dataset.
+      results: directory for the results of finished parts.
+      scratch: directory for temporary files of this process and its workers.
     """
 
     output: Path
@@ -111,13 +111,9 @@ def lock_preparation(
 def check_settings(
     output: Path, state: str, previous: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Raises InputError if a directory was prepared with other settings.
+    """Raises InputError if `output` was prepared with other settings.
 
-    Args:
-      output: the directory.
-      state: "is half" or "holds a dataset", for the message.
-      previous: its settings.
-      settings: those of this process.
+    `state` is "is half" or "holds a dataset", for the message.
     """
     differences = [
         f"{key} {previous.get(key)!r} (asked: {settings.get(key)!r})"

@@ -29,11 +29,7 @@ class SentencePieceTokenizer:
     """A SentencePiece model, with the methods of `Vocabulary`."""
 
     def __init__(self, model: bytes, path: Path):
-        """Parses the content of a `.model` file.
-
-        Raises:
-          InputError: it is not a SentencePiece model, or has no EOS piece; it names `path`.
-        """
+        """Parses the content of a `.model` file; errors name `path`."""
         self._processor = sentencepiece.SentencePieceProcessor()
         # The exception has the reason that SentencePiece writes to stderr as well.
         sentencepiece.set_min_log_level(_LOG_NOTHING)
@@ -63,12 +59,12 @@ class SentencePieceTokenizer:
         """See `Vocabulary.decode`."""
         return self._processor.decode(ids)
 
-    def incremental_decoder(self) -> SentencePieceDecoder:
+    def incremental_decoder(self) -> _Decoder:
         """See `Vocabulary.incremental_decoder`."""
-        return SentencePieceDecoder(self._processor)
+        return _Decoder(self._processor)
 
 
-class SentencePieceDecoder:
+class _Decoder:
     """An `IncrementalDecoder` whose cost per id does not grow with the text.
 
     A character may be spread over several byte pieces, and a space at the very start may be left
@@ -76,7 +72,6 @@ class SentencePieceDecoder:
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor):
-        """Starts at the beginning of a text."""
         self._processor = processor
         # Stands for the text before: the unknown piece is in every vocabulary, and reads as
         # characters of its own, so that what follows is not at the start.
@@ -84,7 +79,6 @@ class SentencePieceDecoder:
         self._pending: list[int] = []
 
     def decode(self, token: int) -> str:
-        """See `IncrementalDecoder.decode`."""
         if self._processor.IsControl(token):  # reads as nothing, and ends a run of bytes
             return self.flush()
         self._pending.append(token)
@@ -98,7 +92,6 @@ class SentencePieceDecoder:
         return self._emit(text[: len(text) - held])
 
     def flush(self) -> str:
-        """See `IncrementalDecoder.flush`."""
         text = self._decode_pending()
         if text:
             self._pending = []
@@ -131,7 +124,7 @@ def train_model(texts: Iterable[str], size: int) -> bytes:
             "any is learned; ask for more"
         )
     model = io.BytesIO()
-    sample = list(_take(_slices(texts), _SAMPLE_CHARACTERS))
+    sample = list(_slices(texts))
     if not sample:
         raise InputError("no text to train a vocabulary on; give a source that has documents")
     try:
@@ -166,18 +159,14 @@ def train_model(texts: Iterable[str], size: int) -> bytes:
 
 
 def _slices(texts: Iterable[str]) -> Iterator[str]:
+    """Yields slices of the texts until they reach `_SAMPLE_CHARACTERS`."""
+    characters = 0
     for text in texts:
         for start in range(0, len(text), _SLICE_CHARACTERS):
             yield text[start : start + _SLICE_CHARACTERS]
-
-
-def _take(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Yields the first texts that together reach so many characters."""
-    for text in texts:
-        yield text
-        characters -= len(text)
-        if characters <= 0:
-            return
+            characters += len(text[start : start + _SLICE_CHARACTERS])
+            if characters >= _SAMPLE_CHARACTERS:
+                return
 
 
 def _drop_rare_characters(texts: Sequence[str], most: int) -> Iterator[str]:

@@ -52,12 +52,7 @@ class Source(Protocol):
 
 
 def assign_split(text: str, validation_fraction: float) -> str:
-    """Assigns a document to a split by the hash of its content, so equal ones share a split.
-
-    Args:
-      text: the document.
-      validation_fraction: 0 assigns all to "train", 1 all to "validation".
-    """
+    """Assigns a document to a split by the hash of its content, so equal ones share a split."""
     if validation_fraction in (0, 1):
         return SPLITS[int(validation_fraction)]
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
@@ -66,13 +61,7 @@ def assign_split(text: str, validation_fraction: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class FilesPart:
-    """Some text files (a document each) and JSON files (a document a line).
-
-    Attributes:
-      files: (path, bytes) of each, in order.
-      text_field: key of the text in a JSON line.
-      validation_fraction: see `Part`.
-    """
+    """Text files (a document each) and JSON files (a document a line), as (path, bytes)."""
 
     files: tuple[tuple[str, int], ...]
     text_field: str
@@ -97,7 +86,6 @@ class FileSource:
     """JSON lines, such as allenai/c4 (kind "json"), or any folder of text (kind "folder").
 
     Attributes:
-      kind: one of the two.
       input: a file, a glob, or a folder, which is searched recursively.
       validation_input: the same, for validation.
       validation_fraction: without `validation_input`, fraction of the documents for validation, by

@@ -40,16 +40,11 @@ _HTML = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]:
     """Finds the files of a path, a glob or a folder, which is searched recursively.
 
-    Args:
-      pattern: the path.
-      suffixes: allowed ends of names; other files in a folder are skipped.
+    Files with other suffixes are skipped in a folder, and else refused, as is a JSON file that is
+    empty or not what its name says.
 
     Returns:
       Paths and sizes in bytes, sorted by path.
-
-    Raises:
-      InputError: there is none, one is of another kind, or a JSON file is empty or not what its
-        name says.
     """
     require_local_path(pattern)
     root = os.path.abspath(os.path.expanduser(pattern))
@@ -70,11 +65,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
 
 
 def read_text(path: str) -> Iterator[str]:
-    """Yields the one document of a text file, or none if it is empty.
-
-    Raises:
-      InputError: it cannot be read or is not UTF-8 text.
-    """
+    """Yields the one document of a UTF-8 text file, or none if it is empty."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -94,12 +85,7 @@ def read_text(path: str) -> Iterator[str]:
 
 
 def read_json_lines(path: str, text_field: str) -> Iterator[str]:
-    """Yields the document of every line of a JSON file, plain or `.gz`, except blank lines.
-
-    Raises:
-      InputError: it has no document, or a line is not a JSON object with text under `text_field`;
-        the message has the line's number.
-    """
+    """Yields the document of every line of a JSON file, plain or `.gz`, except blank lines."""
     number, documents = 0, 0
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as lines:

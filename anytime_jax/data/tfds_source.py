@@ -32,16 +32,7 @@ _BATCH_RECORDS = 256
 
 @dataclasses.dataclass(frozen=True)
 class TfdsPart:
-    """Records of one shard.
-
-    Attributes:
-      file: the shard.
-      skip: records to skip at its start.
-      take: records to read.
-      total: records it must have.
-      text_field: feature that holds the text.
-      validation_fraction: see `Part`.
-    """
+    """`take` records of one shard after the first `skip`, of the `total` that it must have."""
 
     file: str
     skip: int

@@ -14,11 +14,7 @@ import google_crc32c
 
 
 def read_tfrecord(path: str | os.PathLike[str], skip: int = 0) -> Iterator[bytes]:
-    """Yields the records of a file.
-
-    Args:
-      path: the file.
-      skip: number of records to skip; their lengths are checked, their data are not read.
+    """Yields the records of a file after the first `skip`, whose data are not read.
 
     Raises:
       ValueError: at the first record that is truncated or damaged.

@@ -32,14 +32,7 @@ def stored_dtype(dtype: str | np.dtype) -> np.dtype:
 def write_token_file(
     path: Path, tokens: memoryview, dtype: np.dtype, scratch: Path
 ) -> TokenFileInfo:
-    """Writes a token file atomically.
-
-    Args:
-      path: the file.
-      tokens: bytes of the tokens, as stored.
-      dtype: their type.
-      scratch: directory for the temporary file.
-    """
+    """Writes the bytes of tokens of a type atomically; the temporary file is in `scratch`."""
     blocks = range(0, len(tokens), BLOCK_BYTES)
     checksums = [google_crc32c.value(bytes(tokens[i : i + BLOCK_BYTES])) for i in blocks]
     trailer = np.array(checksums, "<u4").tobytes()
@@ -78,11 +71,10 @@ class _OpenFile:
 class TokenReader:
     """Reader of the tokens of one split, numbered from 0, safe to use from several threads.
 
-    Every block that it reads is compared with its checksum.
+    A file is opened when it is first read, and every block is compared with its checksum.
     """
 
     def __init__(self, info: DatasetInfo, split: str):
-        """Files are opened when they are first read."""
         self._info = info
         self._dtype = stored_dtype(info.token_dtype)
         self._files = info.files[split]
@@ -90,10 +82,7 @@ class TokenReader:
         self._open = functools.lru_cache(_OPEN_FILES)(self._open_file)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Reads tokens `start` to `stop`, which must be in the split.
-
-        Returns:
-          little-endian, of the type that is stored.
+        """Reads tokens `start` to `stop`, which must be in the split, in the stored type.
 
         Raises:
           RunError: they cannot be read, or are damaged; the message names the file.

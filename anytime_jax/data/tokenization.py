@@ -25,12 +25,7 @@ _BATCH_DOCUMENTS = 256
 
 @dataclasses.dataclass(frozen=True)
 class PartResult:
-    """What a part has of each split.
-
-    Attributes:
-      documents: number of documents.
-      files: the token file, if there are documents.
-    """
+    """Number of documents of a part in each split, and the token files of splits with documents."""
 
     documents: dict[str, int]
     files: dict[str, TokenFileInfo]
@@ -43,16 +38,7 @@ class PartResult:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizePart:
-    """Task: writes the token files of one part, which depend on nothing but the input.
-
-    Attributes:
-      part: the text.
-      index: its number among `parts`.
-      parts: number of all parts.
-      vocabulary_path: the vocabulary's file.
-      vocabulary_sha256: its hash.
-      work: directories for token files, results and temporary files.
-    """
+    """Task: writes the token files of part `index` of `parts`, a function of the input alone."""
 
     part: Part
     index: int

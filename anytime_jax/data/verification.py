@@ -28,16 +28,10 @@ def verify_dataset(
 ) -> DatasetInfo:
     """Reads every token of a prepared dataset, and compares checksums and fingerprint.
 
-    Args:
-      path: the dataset's directory.
-      workers: number of processes; by default one per core if there is work for them.
-      progress: called in this process after every 256 MB of tokens.
-
-    Returns:
-      The dataset's metadata.
+    `workers` and `progress` are those of `preparation.prepare`; progress is in 256 MB of tokens.
 
     Raises:
-      InputError: it is not a prepared dataset, or `load_dataset` finds it damaged.
+      InputError: as `load_dataset`.
       RunError: token files are damaged; the message names them.
     """
     info = load_dataset(path)
@@ -55,17 +49,10 @@ def compute_fingerprint(
     progress: ProgressCallback | None,
     remedy: str = "delete those files and prepare again",
 ) -> str:
-    """Computes the digest of the windows and the vocabulary of a dataset.
-
-    Args:
-      info: the dataset; its fingerprint is ignored.
-      workers: number of processes; by default one per core if there is work for them.
-      stage: name for the progress reports.
-      progress: called in this process after every 256 MB of tokens.
-      remedy: what to do about damage, for the message.
+    """Computes the digest of the windows and the vocabulary; `info.fingerprint` is ignored.
 
     Raises:
-      RunError: token files are damaged; the message names them.
+      RunError: token files are damaged; the message names them, and `remedy`.
     """
     names = ("length", "token_dtype", "vocab_size", "vocabulary_sha256", "eos_id")
     content = {"format_version": _WINDOWS_VERSION, **{name: getattr(info, name) for name in names}}

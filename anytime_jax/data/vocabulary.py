@@ -114,14 +114,10 @@ def train_vocabulary(
     ends (save U+2581, SentencePiece's own mark for a space, which reads back as a space). The same
     texts give the same file.
 
-    Args:
-      texts: documents; only as many as the sample needs are taken.
-      size: number of pieces.
-      path: file to write the model to, atomically.
-      scratch: directory for the temporary file; by default that of `path`.
+    The model is written to `path` atomically, with the temporary file in `scratch` or beside it.
 
     Raises:
-      InputError: the texts cannot give a vocabulary of that size.
+      InputError: the texts cannot give a vocabulary of `size` pieces.
     """
     model = train_model(texts, size)
     with atomic_write(path, scratch) as temporary:

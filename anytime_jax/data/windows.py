@@ -25,17 +25,7 @@ _ENDLESS = 2**62
 
 
 class DataExhausted(RunError):
-    """The samples have run out and do not repeat.
-
-    Attributes:
-      sample: number of the first sample of the batch that was asked for.
-      available: number of samples there are.
-    """
-
-    def __init__(self, message: str, *, sample: int, available: int):
-        super().__init__(message)
-        self.sample = sample
-        self.available = available
+    """The samples have run out and do not repeat."""
 
 
 class Windows:
@@ -45,6 +35,14 @@ class Windows:
     Shuffled passes are different permutations, computed index by index (Grain's
     `shuffle(seed).repeat()`); pass p of seed s is pass 0 of seed s + p, so runs to be compared need
     seeds some distance apart.
+
+    Args:
+      info: the dataset, from `load_dataset`.
+      split: "train" or "validation".
+      length: L, in tokens; it must be the dataset's.
+      seed: seed of the order, from 0 to 2³² − 1.
+      repeat: whether another pass follows the last window; else `DataExhausted` is raised.
+      shuffle: False for the stored order in every pass, as in evaluation.
     """
 
     def __init__(
@@ -57,20 +55,6 @@ class Windows:
         repeat: bool = False,
         shuffle: bool = True,
     ):
-        """Opens a split.
-
-        Args:
-          info: the dataset, from `load_dataset`.
-          split: "train" or "validation".
-          length: L, in tokens; it must be the dataset's.
-          seed: seed of the order, from 0 to 2³² − 1.
-          repeat: whether another pass follows the last window; else `DataExhausted` is raised.
-          shuffle: False for the stored order in every pass, as in evaluation.
-
-        Raises:
-          InputError: there is no such split, the length is not the dataset's, or the seed is out of
-            range.
-        """
         if not (split in info.splits and info.files.get(split)):
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
@@ -114,9 +98,7 @@ class Windows:
         if not self._repeat and n + size > self._windows:
             raise DataExhausted(
                 f"samples {n} to {n + size - 1} asked, {self._name} has {self._windows}; "
-                "prepare more text, or set repeat for another pass over it",
-                sample=n,
-                available=self._windows,
+                "prepare more text, or set repeat for another pass over it"
             )
         samples = range(n, n + size)[slice(None) if rows is None else rows]
         tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
@@ -138,15 +120,8 @@ def prefetch_batches(
 ) -> Iterator[np.ndarray]:
     """Iterates over batches, reading ahead in threads that end with the iterator.
 
-    Args:
-      windows: the samples.
-      start: number of samples before the first batch.
-      batch_size: number of samples of a batch, over all processes.
-      rows: as in `Windows.batch`.
-
-    Returns:
-      An iterator whose item k is `windows.batch(start + k * batch_size, batch_size, rows)`; if that
-      raises, so does the iterator, after all batches before it.
+    Item k is `windows.batch(start + k * batch_size, batch_size, rows)`; if that raises, so does the
+    iterator, after all batches before it.
     """
 
     def read(k: int) -> np.ndarray:

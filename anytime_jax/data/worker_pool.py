@@ -63,11 +63,11 @@ def run_tasks(
     """Runs the tasks that have no result yet, and returns the results of all in order.
 
     Args:
-      tasks: any number.
+      tasks: pickled if there are several workers.
       workers: number of processes; by default one per core if there are tasks enough.
       stage: name for the progress reports.
       tokens_of: number of tokens that a result stands for.
-      progress: called in this process whenever a task is finished.
+      progress: called in this process at the start and whenever a task is finished.
 
     Raises:
       RunError: a worker process died.
@@ -84,18 +84,16 @@ def run_tasks(
     if workers is None:
         workers = min(os.cpu_count() or 1, len(remaining) // _TASKS_PER_WORKER)
     workers = min(workers, len(remaining))
-    finished = _run_in_pool(remaining, workers) if workers > 1 else _run_here(remaining)
+    if workers > 1:
+        finished = _run_in_pool(remaining, workers)
+    else:
+        finished = ((i, task.run()) for i, task in remaining.items())
     with contextlib.closing(finished):
         for i, result in finished:
             results[i] = result
             tokens += tokens_of(result)
             report()
     return [results[i] for i in range(len(tasks))]
-
-
-def _run_here(tasks: Mapping[int, Task[_Result]]) -> Generator[tuple[int, _Result]]:
-    for i, task in tasks.items():
-        yield i, task.run()
 
 
 def _run_in_pool(
