@@ -41,6 +41,18 @@ def test_summary_is_printed(text, tmp_path, command):
     status, out, _ = command(prepare, *words)
     assert (status, out.splitlines()[-1]) == (0, f"already prepared: {output}")
 
+    files = files_of(output)
+    status, out, _ = command(prepare, "--verify", f"--output={output}")
+    assert (status, out.splitlines()[:2]) == (0, summary[:2])
+    assert info.fingerprint in out
+    assert files_of(output) == files
+    name = info.files["train"][0].name
+    (output / name).write_bytes(bytes(len(files[name])))
+    status, out, err = command(prepare, "--verify", f"--output={output}")
+    assert (status, out) == (1, "")
+    assert name in err
+    assert info.files["validation"][0].name not in err
+
 
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):
     words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400", "--length=64"]
@@ -76,6 +88,7 @@ def test_c4_with_the_vocabulary_of_t5(c4_data, tmp_path, command):
         (["--source=builtin", "--workers=0"], "--workers"),
         (["--source=builtin", "--len=3"], "--len=3"),
         (["--verify"], "--train-vocabulary"),
+        (["--verify", "--source=builtin"], "--source"),
     ],
 )
 def test_invalid_option_is_one_line(tmp_path, rejected, options, named):

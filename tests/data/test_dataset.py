@@ -133,16 +133,11 @@ def test_metadata_with_a_digest_is_not_trusted(copy, change, message):
 
 def test_damage_reaches_the_consumer_of_batches(copy):
     info = load_dataset(copy)
-    windows = open_windows(info)
     flip(copy / TRAIN, 8 * (2 * info.length * 30 + 4))  # of window 30
-    with pytest.raises(RunError) as error:
-        list(itertools.islice(prefetch_batches(windows, 0, 8), 20))
+    with pytest.raises(RunError, match=rf"{TRAIN} tokens .*--verify --output={copy}") as error:
+        list(itertools.islice(prefetch_batches(open_windows(info), 0, 8), 20))
     assert type(error.value) is RunError
-    message = str(error.value)
-    assert 'of split "train"' in message
-    assert f"{TRAIN} tokens" in message
-    assert f"python -m anytime_jax prepare --verify --output={copy}" in message
-    assert "\n" not in message
+    assert "\n" not in str(error.value)
 
 
 def test_damage_leaves_other_blocks_readable(corpus, tmp_path):
@@ -176,26 +171,6 @@ def test_file_that_goes_while_training_is_named(copy):
         validation.batch(0, 4)
 
 
-def test_verify_prints_windows_and_fingerprint(run_prepare, copy):
-    before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    status, line = run_prepare("--verify", output=copy)
-    info = load_dataset(copy)
-    assert status == 0
-    for split in info.splits.values():
-        assert f"{split.windows:,} windows" in line
-    assert info.fingerprint in line
-    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
-
-
-def test_verify_names_the_damaged_file(run_prepare, copy):
-    flip(copy / TRAIN, 8_000)
-    load_dataset(copy)  # compares sizes only
-    status, line = run_prepare("--verify", output=copy)
-    assert status == 1
-    assert TRAIN in line
-    assert VALIDATION not in line
-
-
 def test_file_of_another_dataset_is_named(corpus, copy, tmp_path):
     """Its own checksums match, and it is as large."""
     (tmp_path / "other.jsonl").write_bytes(corpus.content.replace(b"of words", b"fo words"))
@@ -219,12 +194,3 @@ def test_file_of_another_dataset_is_named(corpus, copy, tmp_path):
     )
     with pytest.raises(RunError, match="fingerprint"):
         verify_dataset(copy)
-
-
-def test_verify_refuses_other_options_and_what_is_not_prepared(run_prepare, copy, tmp_path):
-    status, line = run_prepare("--verify", "--source=builtin", output=copy)
-    assert status == 2
-    assert "--source" in line
-    status, line = run_prepare("--verify", output=tmp_path / "nowhere")
-    assert status == 2
-    assert "is not a prepared dataset" in line

@@ -5,11 +5,9 @@ import gzip
 import json
 import lzma
 import os
-import shutil
 
 import pytest
 
-from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.sources import FileSource
 from anytime_jax.errors import InputError
 
@@ -95,27 +93,19 @@ def test_disguised_or_broken_file_is_named(tmp_path, case):
     assert f"{tmp_path / name} {message}" in read_error(tmp_path, "folder")
 
 
-def test_command_refuses_bad_text_in_one_line_and_leaves_nothing(corpus, run_prepare, tmp_path):
+def test_bad_text_leaves_nothing(corpus, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(BAD_LINES["latin-1"][0])
-    status, line = run_prepare(*corpus.options(tmp_path / "a.jsonl"))
-    assert status == 2
-    assert f"{tmp_path / 'a.jsonl'} line 3" in line
+    with pytest.raises(InputError, match=r"a\.jsonl line 3"):
+        corpus.prepare(tmp_path / "output", tmp_path / "a.jsonl")
     assert not (tmp_path / "output").exists()
 
 
-def test_empty_text_files_and_blank_lines_are_skipped(corpus, run_prepare, tmp_path):
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "a.jsonl").write_bytes(WHOLE)
-    shutil.copytree(tmp_path / "plain", tmp_path / "odd")
-    (tmp_path / "odd" / "0.txt").write_bytes(b"")
-    (tmp_path / "odd" / "a.jsonl").write_bytes(WHOLE.replace(b"\n", b"\n\n \r\n"))
-    infos = []
-    for name in ("plain", "odd"):
-        output = tmp_path / f"output {name}"
-        assert run_prepare(*corpus.options(tmp_path / name, "folder"), output=output)[0] == 0
-        infos.append(load_dataset(output))
-    assert infos[0].fingerprint == infos[1].fingerprint
-    assert infos[0].splits == infos[1].splits
+def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
+    (tmp_path / "0.txt").write_bytes(b"")
+    (tmp_path / "a.jsonl").write_bytes(WHOLE.replace(b"\n", b"\n\n \r\n"))
+    parts = FileSource("folder", str(tmp_path)).parts()
+    texts = [text for part in parts for text in part.documents()]
+    assert texts == [f"document {i}" for i in range(60)]
 
 
 @pytest.mark.parametrize("pattern", ["d/b.jsonl", "d/*.jsonl", "d"])

@@ -120,7 +120,6 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
         # The batch as a whole must exist, or processes would disagree.
         windows.batch(count - 4, 5, slice(0, 1))
     assert isinstance(error.value, RunError)
-    assert (error.value.sample, error.value.available) == (count - 4, count)
     assert open_windows(info, repeat=True).samples_available is None
 
 
@@ -136,9 +135,8 @@ def test_prefetch_raises_after_the_last_whole_batch(info):
     batches = prefetch_batches(windows, 0, 10)
     for _ in range(count // 10):
         next(batches)
-    with pytest.raises(DataExhausted) as error:
+    with pytest.raises(DataExhausted, match=f"samples {count - count % 10} to"):
         next(batches)
-    assert error.value.sample == count - count % 10
 
 
 def test_prefetch_leaves_no_threads(info):
