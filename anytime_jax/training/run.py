@@ -159,7 +159,7 @@ class TrainingRun:
         return self.step > self.stop_step or self._was_evaluated()
 
     def _was_evaluated(self) -> bool:
-        """Whether the records, as the primary process reads them, have an evaluation at this step."""
+        """Whether the records that the primary process reads have an evaluation at this step."""
         return bool(processes.broadcast(is_evaluated(self._directory, self.step)))
 
     def _claim(self, identity: Mapping[str, Any], trunk: branching.Trunk | None) -> None:

@@ -77,7 +77,7 @@ def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> Dataset
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields whether a SIGINT or SIGTERM asks to save and end; a second SIGINT interrupts at once."""
+    """Yields whether a SIGINT or SIGTERM asks to save and end; a second SIGINT interrupts."""
     if not processes.is_single():
         yield processes.PreemptionSignal()
         return
