@@ -16,7 +16,7 @@ from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.study import published, report_items, report_page, run_report, study_files
+from anytime_jax.study import report_items, report_page, run_report, study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.results import Results
 
@@ -34,18 +34,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--output", type=Path, help="directory of the report (default: STUDY/report)")
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
-    add(
-        "--published",
-        choices=tuple(published.losses()),
-        help="draw the paper's differences of this model too (default: that of the study)",
-    )
     add("--pdf", action="store_true", help="write every figure as PDF too")
     add("--pack", action="store_true", help="write the records of all runs to --output as well")
     add("--watch", type=float, metavar="SECONDS", help="show --run again at this interval")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command and returns the exit status."""
+    """Reports a study or a run; returns the exit status."""
     console = open_console()
     if arguments.run is not None:
         with contextlib.suppress(KeyboardInterrupt):  # ends --watch
@@ -72,14 +67,14 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
         raise InputError(
             f"--output={out} cannot be written ({error.strerror}): choose another directory"
         ) from error
-    items, skipped = report_items.make_items(results, arguments.published or study.published)
+    items, skipped = report_items.make_items(results)
     summary = [study.title, _summary(results), *warnings]
     title = f"{study.name}: pretraining without a horizon"
     files = report_page.write(out, title, summary, items, skipped, arguments.pdf)
     if arguments.pack:
         files.append(study_files.pack(study, out / study_files.ARCHIVE))
-    lines = [*warnings, *(f"skipped  {title}: runs not evaluated yet" for title in skipped)]
-    lines += dict.fromkeys(f"note     {note}" for item in items for note in item.content.notes)
+    lines = [*warnings, *(f"skipped  {name}: runs not evaluated yet" for name in skipped)]
+    lines += dict.fromkeys(f"note     {note}" for item in items.values() for note in item.notes)
     lines.append(f"{len(results.runs)} runs; {len(files)} files in {out}; the page: {files[0]}")
     for line in lines:
         console.print(line, markup=False)

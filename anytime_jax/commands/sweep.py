@@ -12,7 +12,7 @@ import argparse
 import fnmatch
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
+from functools import partial
 
 from rich import box
 from rich.table import Table
@@ -21,14 +21,10 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.models import flops
 from anytime_jax.study import slurm, study_files
 from anytime_jax.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, make_tasks
-
-_MFU = 0.38  # of the authors' 150M runs on one H100
-
 
 EXAMPLES = (
     "--study=configs/studies/laptop.py --list",
@@ -47,14 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--only", default="*", metavar="PATTERN", help="names of runs, such as 'cosine-*'")
     add("--jobs", type=positive_int, default=1, metavar="N", help="processes at once")
     add("--fleet", type=positive_int, default=1, metavar="N", help="runs of one shape per process")
-    add("--device", default="H100", help="for the hours of --list")
-    add("--mfu", type=float, default=_MFU, help="its model FLOPs utilisation")
-    add(
-        "--tokens-per-s",
-        type=float,
-        metavar="X",
-        help="measured speed, instead of --device and --mfu",
-    )
+    add("--tokens-per-s", type=float, metavar="X", help="measured speed: adds hours to --list")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,17 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.slurm:
         console.print(slurm.write(study, arguments.study, tasks, arguments.slurm), markup=False)
         return 0
-    if arguments.run:
-        slots = split_machine(arguments.jobs)
-
-        def print_line(text: str) -> None:
-            console.print(text, markup=False)
-
-        return LocalExecutor(
-            study, arguments.study, tasks, slots, arguments.fleet, print_line
-        ).run()
-    console.print(_table(study, tasks, arguments))
-    return 0
+    if arguments.list:
+        speed = arguments.tokens_per_s
+        if speed is not None and not 0 < speed < math.inf:
+            raise InputError(f"--tokens-per-s={speed:g}: give a speed above 0")
+        console.print(_table(study, tasks, speed))
+        return 0
+    slots, print_line = split_machine(arguments.jobs), partial(console.print, markup=False)
+    return LocalExecutor(study, arguments.study, tasks, slots, arguments.fleet, print_line).run()
 
 
 def _select(study: Study, pattern: str) -> list[StudyTask]:
@@ -95,59 +81,33 @@ def _select(study: Study, pattern: str) -> list[StudyTask]:
     return tasks
 
 
-def _table(study: Study, tasks: Sequence[StudyTask], arguments: argparse.Namespace) -> Table:
-    """The runs with state and cost, and the totals."""
-    speed, description = _speed(arguments, tasks[0])
-    title = f"{study.name}: {study.title} Hours at {description}, training only."
+def _table(study: Study, tasks: Sequence[StudyTask], tokens_per_s: float | None) -> Table:
+    """The runs with state and cost, and the totals; with the speed of the first run, hours too."""
+    title = f"{study.name}: {study.title}"
     table = Table(title=title, box=box.SIMPLE, title_justify="left", show_footer=True)
     tokens, total_flops, disk = (
         sum(getattr(task, name) for task in tasks) for name in ("tokens", "flops", "disk_bytes")
     )
     table.add_column("run", f"{len(tasks)} runs", no_wrap=True)
     table.add_column("state", f"{sum(x.is_finished for x in tasks)} finished", no_wrap=True)
-    for name, footer in (
-        ("stops at", ""),
-        ("tokens", format_count(tokens)),
-        ("FLOPs", f"{total_flops:.2e}"),
-        ("disk", format_bytes(disk)),
-        ("hours", f"{total_flops / speed / 3600:.4g}"),
-    ):
+    columns = {"stops at": "", "tokens": format_count(tokens), "FLOPs": f"{total_flops:.2e}"}
+    columns["disk"] = format_bytes(disk)
+    flops_per_hour = 0.0
+    if tokens_per_s is not None:
+        flops_per_hour = 3600 * tokens_per_s * tasks[0].flops / tasks[0].tokens
+        columns["hours"] = f"{total_flops / flops_per_hour:.4g}"
+    for name, footer in columns.items():
         table.add_column(name, footer, justify="right", no_wrap=True)
     for task in tasks:
-        table.add_row(
+        cells = [
             task.run.name,
-            _state(task),
+            task.state,
             f"{task.config.clock.multiple(task.stop_step):g}x",
             format_count(task.tokens),
             f"{task.flops:.2e}",
             format_bytes(task.disk_bytes),
-            f"{task.flops / speed / 3600:.3g}",
-        )
+        ]
+        if flops_per_hour:
+            cells.append(f"{task.flops / flops_per_hour:.3g}")
+        table.add_row(*cells)
     return table
-
-
-def _speed(arguments: argparse.Namespace, task: StudyTask) -> tuple[float, str]:
-    """FLOP/s for the hours of `--list`, and where they come from."""
-    tokens_per_s, mfu = arguments.tokens_per_s, arguments.mfu
-    if tokens_per_s is not None:
-        if not 0 < tokens_per_s < math.inf:
-            raise InputError(f"--tokens-per-s={tokens_per_s:g}: give a speed above 0")
-        return tokens_per_s * task.flops / task.tokens, f"{tokens_per_s:,.0f} tokens/s"
-    peak = flops.peak_flops(SimpleNamespace(device_kind=arguments.device))
-    if peak is None:
-        known = ", ".join(flops.PEAK_FLOPS)
-        raise InputError(
-            f"--device={arguments.device}: its peak is unknown; give one of {known}, or a "
-            "measured --tokens-per-s"
-        )
-    if not 0 < mfu <= 1:
-        raise InputError(f"--mfu={mfu:g}: give a fraction above 0, at most 1")
-    return peak * mfu, f"{mfu:.0%} of the peak of one {arguments.device}"
-
-
-def _state(task: StudyTask) -> str:
-    if task.is_finished:
-        return "finished"
-    if task.step > task.start_step:
-        return f"at {task.config.clock.multiple(task.step):.3g}x"
-    return "missing"

@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 
 def values(name: str, *options: Any) -> list[Change]:
-    """Returns a space of one setting: a change for each option."""
+    """Returns a space of one setting, a change for each option."""
     return [{name: option} for option in options]
 
 
@@ -40,14 +40,7 @@ def grid(*spaces: Sequence[Change]) -> list[Change]:
 
 
 def paired(*spaces: Sequence[Change]) -> list[Change]:
-    """Returns the first changes of all spaces combined, then the second ones, and so on.
-
-    Raises:
-      ValueError: if the spaces differ in length.
-    """
-    lengths = [len(space) for space in spaces]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"spaces of {lengths} changes cannot be paired: give equal lengths")
+    """Returns the first changes of all spaces combined, then the second ones, and so on."""
     return [_merge(changes) for changes in zip(*spaces, strict=True)]
 
 
@@ -69,10 +62,8 @@ def _merge(changes: Iterable[Change]) -> Change:
 class StudyRun:
     """A run of a study.
 
-    Attributes:
-      name: unique in the study; also the name of the run directory.
-      config: an `ml_collections.ConfigDict`, or plain nested data.
-      trunk: name of the run of the study it branches from; None if there is none.
+    `config` is an `ml_collections.ConfigDict` or plain nested data. `trunk` is the name of the run
+    that this one branches from.
     """
 
     name: str
@@ -95,10 +86,8 @@ class Study:
     """Named runs that are trained and reported together.
 
     Attributes:
-      name: name of the study.
       root: directory of the run directories, logs and reports.
-      runs: the runs, every trunk before its branches.
-      title: one line.
+      runs: every trunk before its branches.
       published: "150M" or "300M" if the study is of that model of the paper, to draw its published
         losses too.
     """
@@ -151,14 +140,7 @@ class Study:
 
 
 def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[StudyRun]:
-    """Returns a run for each change, named after it: `prefix-peak=0.01-seed=1`.
-
-    Args:
-      prefix: first part of the names.
-      config: an `ml_collections.ConfigDict`; not modified.
-      space: the changes.
-      root: directory of the run directories.
-    """
+    """Returns a run for each change, named after it: `prefix-peak=0.01-seed=1`."""
     return [
         _make_run("-".join([prefix, *_label(change)]), config, change, root) for change in space
     ]
@@ -178,7 +160,7 @@ def branches(
       trunks: runs with a constant learning rate.
       multiples: horizons in Chinchilla multiples.
       floor: rate at the horizon as a fraction of the peak.
-      shape: of the decay: "linear", "1-sqrt" or "cosine".
+      shape: shape of the decay: "linear", "1-sqrt" or "cosine".
     """
     decays = []
     for trunk, multiple in itertools.product(trunks, multiples):

@@ -18,7 +18,7 @@ from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 from anytime_jax.study import published
-from anytime_jax.study.results import COSINE, LossCurve
+from anytime_jax.study.results import COSINE
 from anytime_jax.study.selection import Gap
 
 _LOSS = "validation loss (nats per token)"
@@ -27,13 +27,9 @@ _GAP = "loss minus cosine envelope (nats)"
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Losses of one kind of schedule in a comparison.
+    """Losses of one kind of schedule in a comparison, by multiple.
 
-    Attributes:
-      kind: kind of schedule.
-      label: weight label of the read-out.
-      losses: validation loss in nats by multiple.
-      gaps: difference to the cosine envelope by multiple; empty for the envelope itself.
+    `label` is the weight label of the read-out; `gaps` is empty for the envelope itself.
     """
 
     kind: str
@@ -54,7 +50,6 @@ def draw_comparison(
     series: Sequence[Series],
     longest_cosine: Mapping[float, float] | None = None,
     model: str = "",
-    same_model: bool = False,
 ) -> Figure:
     """Draws losses (left) and differences to the cosine envelope (right) against the budget.
 
@@ -62,13 +57,11 @@ def draw_comparison(
       clock: converts multiples to tokens.
       series: the envelope first.
       longest_cosine: losses on the way of the cosine tuned for the longest horizon.
-      model: "150M" or "300M" to draw the paper's published differences too.
-      same_model: whether the study is of that model: draws its published losses as well.
+      model: "150M" or "300M" to draw the paper's published losses too.
 
     Source: Figure 2, the large-batch figure, and their counterparts at optimal hyperparameters.
     """
-    figure = Figure(figsize=(10.0, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = _subplots(10.0, 4.4, 2)
     if longest_cosine:
         style = {"color": plotting.VERMILION, "lw": 1.0, "alpha": 0.6}
         left.plot(*_xy(longest_cosine), label="the longest cosine", **style)
@@ -90,15 +83,12 @@ def draw_comparison(
             capsize=3,
             **plotting.schedule_style(each.kind),
         )
-    if model:
-        _draw_published(right, published.differences(model), multiples, model)
-    for axes in (left, right):
-        _multiple_axis(axes, multiples, clock)
-    left.set_ylabel(_LOSS)
-    right.set_ylabel(_GAP)
+    _budget_axis(left, multiples, clock, _LOSS)
+    _budget_axis(right, multiples, clock, _GAP)
     plotting.legend_below(figure, left, columns=5)
-    if model and same_model:
+    if model:
         _draw_published(left, published.losses()[model], multiples, model)
+        _draw_published(right, published.differences(model), multiples, model)
     return figure
 
 
@@ -126,9 +116,8 @@ def draw_cosine_transfer(
 
     Source: Figure 1 of the paper and its counterpart at 300M.
     """
-    figure = Figure(figsize=(5.4, 4.2), layout="constrained")
-    axes = figure.subplots()
-    greys = np.linspace(0.72, 0.25, max(len(cosines), 1))
+    figure, (axes,) = _subplots(5.4, 4.2)
+    greys = np.linspace(0.72, 0.25, len(cosines))
     dashes = (*plotting.DASHES[:4], (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
     longer = [(horizon, losses) for horizon, losses in sorted(cosines.items()) if len(losses) > 1]
     for i, (horizon, losses) in enumerate(longer):
@@ -136,29 +125,28 @@ def draw_cosine_transfer(
         axes.plot(*_xy(losses), ".", label=f"cosine tuned for {horizon:g}×", **style)
     style = plotting.schedule_style(COSINE)
     axes.plot(*_xy(envelope), label="cosine envelope", zorder=5, **style)
-    _multiple_axis(axes, sorted(envelope), clock)
-    axes.set_ylabel(_LOSS)
+    _budget_axis(axes, sorted(envelope), clock, _LOSS)
     plotting.legend_below(figure, axes, columns=2)
     return figure
 
 
 def draw_setting_transfer(
-    multiples: Sequence[float], rows: Mapping[str, Mapping[float, tuple[str, Mapping[float, Gap]]]]
+    multiples: Sequence[float], differences: Mapping[str, Mapping[str, Mapping[float, float]]]
 ) -> Figure:
     """Draws heatmaps of settings selected at one budget and evaluated at later ones.
 
-    `rows` has the settings and their gaps by kind of schedule and multiple of selection.
+    `differences` to the envelope are by kind of schedule, settings and multiple.
 
     Source: the hyperparameter-transfer figure of the paper.
     """
-    count = max(len(x) for x in rows.values())
-    size = (max(4.2, 0.85 * len(multiples) + 2.0) * len(rows) + 0.8, 0.55 * count + 1.5)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(rows), squeeze=False)[0]
-    grids = {kind: _gap_grid(selected, multiples) for kind, selected in rows.items()}
-    largest = max([np.nanmax(np.abs(grid)) for grid in grids.values()] + [1e-9])
+    count, kinds = max(map(len, differences.values())), len(differences)
+    width = max(4.2, 0.85 * len(multiples) + 2.0) * kinds + 0.8
+    figure, panels = _subplots(width, 0.55 * count + 1.5, kinds)
+    numbers = [x for rows in differences.values() for row in rows.values() for x in row.values()]
+    largest = max(*map(abs, numbers), 1e-9)
     style = {"cmap": matplotlib.colormaps["PuOr_r"], "vmin": -largest, "vmax": largest}
-    for axes, (kind, grid) in zip(panels, grids.items(), strict=True):
+    for axes, (kind, rows) in zip(panels, differences.items(), strict=True):
+        grid = np.array([[row.get(m, math.nan) for m in multiples] for row in rows.values()])
         axes.set_facecolor("0.92")  # budgets before the selection
         axes.imshow(grid, aspect="auto", **style)
         for (i, j), value in np.ndenumerate(grid):
@@ -166,26 +154,13 @@ def draw_setting_transfer(
                 ink = "white" if abs(value) > 0.6 * largest else "black"
                 axes.text(j, i, f"{value:+.4f}", ha="center", va="center", color=ink, fontsize=9)
         axes.set_xticks(range(len(multiples)), [f"{m:g}×" for m in multiples])
-        names = [f"{m:g}×: {settings}" for m, (settings, _) in rows[kind].items()]
-        axes.set_yticks(range(len(names)), names, fontsize=9)
+        axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
         axes.set_xlabel("evaluated at")
         axes.set_title(plotting.schedule_name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
     bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9)
     bar.set_label("loss minus envelope (nats)")
     return figure
-
-
-def _gap_grid(
-    selected: Mapping[float, tuple[str, Mapping[float, Gap]]], multiples: Sequence[float]
-) -> np.ndarray:
-    """Gaps with the selecting seed, `float64[selected at, evaluated at]`, NaN where none is."""
-    return np.array(
-        [
-            [gaps[m].first if m in gaps else np.nan for m in multiples]
-            for _, gaps in selected.values()
-        ]
-    )
 
 
 def draw_alphas(
@@ -197,40 +172,41 @@ def draw_alphas(
 
     Source: the alpha-sensitivity figure of the paper.
     """
-    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = _subplots(10.0, 4.2, 2)
     shades = plotting.shades(len(curves))
     for i, (alpha, losses) in enumerate(sorted(curves.items())):
         label = rf"$\alpha$ = {alpha:,g} ({alpha / clock.chinchilla_steps:.2g}×)"
         style = {"color": shades[i], "marker": plotting.MARKERS[i % 8], "label": label}
         left.plot(*_xy(losses), **style)
-        right.plot(*_xy({m: x - envelope[m] for m, x in losses.items() if m in envelope}), **style)
+        right.plot(*_xy({m: x - envelope[m] for m, x in losses.items()}), **style)
     right.axhline(0, color=plotting.VERMILION, lw=1.5)
     multiples = sorted({m for losses in curves.values() for m in losses})
-    for axes in (left, right):
-        _multiple_axis(axes, multiples, clock)
-    left.set_ylabel(_LOSS)
-    right.set_ylabel(_GAP)
+    _budget_axis(left, multiples, clock, _LOSS)
+    _budget_axis(right, multiples, clock, _GAP)
     plotting.legend_below(figure, left)
     return figure
 
 
-def draw_averages(curves: Sequence[LossCurve], labels: Sequence[str]) -> Figure:
-    """Draws the gain over the live weights of each weight label, a panel for each curve."""
-    figure = Figure(figsize=(2.9 * len(curves) + 0.6, 3.9), layout="constrained")
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    multiples = sorted({m for curve in curves for m in curve.losses})
+def draw_averages(
+    losses: Mapping[str, Mapping[float, Mapping[str, float]]], labels: Sequence[str]
+) -> Figure:
+    """Draws the gain over the live weights of each weight label, a panel for each schedule.
+
+    `losses` are by kind of schedule, multiple and weight label.
+    """
+    figure, panels = _subplots(2.9 * len(losses) + 0.6, 3.9, len(losses))
+    multiples = sorted({m for by_multiple in losses.values() for m in by_multiple})
     shades = plotting.shades(len(multiples))
-    for axes, curve in zip(panels, curves, strict=True):
+    for axes, (kind, by_multiple) in zip(panels, losses.items(), strict=True):
         for i, m in enumerate(multiples):
-            losses = curve.losses.get(m, {})
-            points = [(j, losses[x] - losses[LIVE]) for j, x in enumerate(labels) if x in losses]
-            if points:
+            if by_label := by_multiple.get(m):
+                indices = [j for j, label in enumerate(labels) if label in by_label]
+                gains = [by_label[labels[j]] - by_label[LIVE] for j in indices]
                 style = {"color": shades[i], "marker": plotting.MARKERS[i % 8], "ms": 5}
-                axes.plot(*zip(*points, strict=True), label=f"{m:g}×", **style)
+                axes.plot(indices, gains, label=f"{m:g}×", **style)
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(labels)), labels, rotation=45)
-        axes.set_title(plotting.schedule_name(curve.kind), fontsize=10)
+        axes.set_title(plotting.schedule_name(kind), fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("loss minus that of the live weights (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")
@@ -240,28 +216,32 @@ def draw_averages(curves: Sequence[LossCurve], labels: Sequence[str]) -> Figure:
 
 def draw_decay_ends(clock: Clock, changes: Mapping[str, Mapping[float, float]]) -> Figure:
     """Draws changes of the loss by description, which starts with the kind of schedule."""
-    figure = Figure(figsize=(5.4, 3.9), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = _subplots(5.4, 3.9)
     for name, losses in changes.items():
         axes.plot(*_xy(losses), label=name, **plotting.schedule_style(name.split(",")[0]))
     axes.axhline(0, color="black", lw=0.8)
-    _multiple_axis(axes, sorted({m for x in changes.values() for m in x}), clock)
-    axes.set_ylabel("change of the loss (nats)")
+    multiples = sorted({m for losses in changes.values() for m in losses})
+    _budget_axis(axes, multiples, clock, "change of the loss (nats)")
     plotting.legend_below(figure, axes, columns=2)
     return figure
 
 
+def _subplots(width: float, height: float, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
+
+
 def _xy(losses: Mapping[float, float]) -> tuple[list[float], list[float]]:
-    multiples = sorted(losses)
-    return multiples, [losses[m] for m in multiples]
+    return sorted(losses), [losses[m] for m in sorted(losses)]
 
 
-def _multiple_axis(axes: Axes, multiples: Sequence[float], clock: Clock) -> None:
-    """Scales the x axis in Chinchilla multiples: 1×, 2×, 4×, ..."""
+def _budget_axis(axes: Axes, multiples: Sequence[float], clock: Clock, y_label: str) -> None:
+    """Scales the x axis in Chinchilla multiples (1×, 2×, 4×, ...) and names both axes."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(multiples))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
     axes.xaxis.set_minor_locator(NullLocator())
     tokens = format_count(clock.tokens(clock.chinchilla_steps))
     axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
+    axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)

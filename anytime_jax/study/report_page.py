@@ -1,9 +1,9 @@
 """Report page of a study: one HTML page, with each figure and table as a file beside it."""
 
 import csv
-import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from anytime_jax import plotting
@@ -33,54 +33,54 @@ nav { font: 14px Helvetica, Arial, sans-serif; columns: 2; }
 
 
 def write(
-    out: Path,
+    directory: Path,
     title: str,
     summary: Sequence[str],
-    items: Sequence[ReportItem],
+    items: Mapping[str, ReportItem],
     skipped: Sequence[str] = (),
     pdf: bool = False,
 ) -> list[Path]:
     """Writes the page and its items and returns the files, the page first.
 
-    Files that an earlier page in `out` links to are removed first: an item may no longer be made.
+    Files that an earlier page in `directory` links to are removed first: an item may no longer be
+    made.
 
     Args:
-      out: existing directory.
+      directory: existing directory.
       title: title of the page.
       summary: paragraphs under the title.
-      items: what to show; tables as CSV, figures as PNG.
-      skipped: titles of items that could not be made.
+      items: by file name; tables are written as CSV, figures as PNG.
+      skipped: names of items that could not be made.
       pdf: whether to write every figure as PDF too.
     """
-    page = out / PAGE
+    page = directory / PAGE
     if page.exists():
         for name in re.findall(r'href="(\w+\.(?:png|pdf|csv))"', page.read_text("utf-8")):
-            (out / name).unlink(missing_ok=True)
-    files = [file for item in items for file in _write_item(out, item, pdf)]
+            (directory / name).unlink(missing_ok=True)
+    files = {name: _write_item(directory, name, item, pdf) for name, item in items.items()}
     with atomic_write(page) as part:
-        part.write_text(_page(title, summary, items, skipped, pdf), encoding="utf-8")
-    return [page, *files]
+        part.write_text(_page(title, summary, items, files, skipped), encoding="utf-8")
+    return [page, *(file for each in files.values() for file in each)]
 
 
-def _write_item(out: Path, item: ReportItem, pdf: bool) -> list[Path]:
-    files = [out / f"{item.name}.csv"]
-    with atomic_write(files[0]) as part, part.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(item.content.table)
-    if item.content.figure is not None:
-        for kind in ("png", "pdf") if pdf else ("png",):
-            files.append(plotting.save(item.content.figure, out / f"{item.name}.{kind}"))
-    return files
+def _write_item(directory: Path, name: str, item: ReportItem, pdf: bool) -> list[Path]:
+    table = directory / f"{name}.csv"
+    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(item.table)
+    if item.draw is None:
+        return [table]
+    figure, kinds = item.draw(), ("png", "pdf") if pdf else ("png",)
+    return [*(plotting.save(figure, directory / f"{name}.{kind}") for kind in kinds), table]
 
 
 def _page(
     title: str,
     summary: Sequence[str],
-    items: Sequence[ReportItem],
+    items: Mapping[str, ReportItem],
+    files: Mapping[str, Sequence[Path]],
     skipped: Sequence[str],
-    pdf: bool,
 ) -> str:
-    escape = html.escape
-    links = "".join(f'<a href="#{item.name}">{escape(item.title)}</a><br>\n' for item in items)
+    links = "".join(f'<a href="#{k}">{escape(item.title)}</a><br>\n' for k, item in items.items())
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -88,33 +88,29 @@ def _page(
         f"<h1>{escape(title)}</h1>\n",
         *[f'<p class="about">{escape(line)}</p>\n' for line in summary],
         f"<nav>\n{links}</nav>\n",
-        *[_section(item, pdf) for item in items],
+        *[_section(name, item, files[name]) for name, item in items.items()],
     ]
     if skipped:
-        listed = "".join(f"<li>{escape(line)}</li>\n" for line in skipped)
-        parts.append(f"<h2>Skipped: runs not evaluated yet</h2>\n<ul>\n{listed}</ul>\n")
+        names = f"<p>{escape(', '.join(skipped))}</p>\n"
+        parts.append(f"<h2>Skipped: runs not evaluated yet</h2>\n{names}")
     return "".join([*parts, "</body>\n</html>\n"])
 
 
-def _section(item: ReportItem, pdf: bool) -> str:
-    escape, name, content = html.escape, item.name, item.content
-    kinds, image = ["csv"], ""
-    if content.figure is not None:
-        kinds = [*(["pdf"] if pdf else []), "png", "csv"]
-        image = f'<img src="{name}.png" alt="{escape(item.title)}">\n'
-    links = " ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
-    notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in content.notes)
+def _section(name: str, item: ReportItem, files: Sequence[Path]) -> str:
+    title = escape(item.title)
+    image = f'<img src="{name}.png" alt="{title}">\n' if item.draw else ""
+    notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in item.notes)
+    links = " ".join(f'<a href="{x.name}">{x.suffix[1:].upper()}</a>' for x in files)
     return (
-        f'<h2 id="{name}">{escape(item.title)}</h2>\n{image}<p>{escape(content.caption)}</p>\n'
-        f'{notes}{_table(content.table)}<p class="files">{links}</p>\n'
+        f'<h2 id="{name}">{title}</h2>\n{image}<p>{escape(item.caption)}</p>\n'
+        f'{notes}{_table(item.table)}<p class="files">{links}</p>\n'
     )
 
 
 def _table(table: Table) -> str:
     header, *rows = table
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
-        for row in rows
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
     )
     return f'<div class="table"><table>\n<tr>{cells}</tr>\n{body}</table></div>\n'

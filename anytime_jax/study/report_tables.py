@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from anytime_jax import plotting
 from anytime_jax.checks import is_number
@@ -12,6 +13,7 @@ from anytime_jax.study.results import LossCurve, Results
 from anytime_jax.study.selection import Gap
 
 Table = Sequence[Sequence[str]]  # rows of cells, the header first
+Key = TypeVar("Key", float, str)  # a multiple or a weight label
 
 
 def comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> Table:
@@ -38,15 +40,13 @@ def comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> Ta
 
 
 def headers(multiples: Sequence[float]) -> list[str]:
-    """Returns a column header for each multiple."""
+    """Returns column headers."""
     return [f"{m:g}x" for m in multiples]
 
 
-def loss_cells(
-    losses: Mapping[float, float], multiples: Sequence[float], sign: str = ""
-) -> list[str]:
+def loss_cells(losses: Mapping[Key, float], keys: Sequence[Key], sign: str = "") -> list[str]:
     """Returns cells of losses, or of differences with `sign="+"`; empty where there is none."""
-    return [f"{losses[m]:{sign}.4f}" if m in losses else "" for m in multiples]
+    return [f"{losses[key]:{sign}.4f}" if key in losses else "" for key in keys]
 
 
 def _gap_cell(gap: Gap) -> str:
@@ -66,6 +66,6 @@ def setting_names(results: Results, kinds: Sequence[str]) -> list[str]:
 
 
 def setting_cells(curve: LossCurve, names: Sequence[str]) -> list[str]:
-    """Returns the settings of a curve as cells."""
+    """Returns the settings of a curve, or `-`, as cells."""
     values = [curve.settings.get(name, "-") for name in names]
     return [f"{value:g}" if is_number(value) else str(value) for value in values]

@@ -32,17 +32,15 @@ Losses = Mapping[str, float]  # nats per token by weight label: "last", "f25", .
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """One run of a study.
+    """One run of a study. All points are in Chinchilla multiples.
 
     Attributes:
-      name: name of the run.
       kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
       settings: the choice of settings, by short name: `peak`, `b2`, ...
-      seed: of the weights and of the order of the data.
-      horizon: of the schedule in Chinchilla multiples; None without one.
-      stop: multiple at which the run stops.
-      position: multiple of the last record; 0 before the first.
-      losses: validation losses by multiple and weight label.
+      seed: seeds of the weights and of the order of the data.
+      horizon: None for a schedule without one.
+      position: point of the last record; 0 before the first.
+      losses: validation losses by point and weight label.
     """
 
     name: str
@@ -61,7 +59,7 @@ class RunResult:
 
     @property
     def state(self) -> str:
-        """State for people: `finished`, `at 2x` or `missing`."""
+        """`finished`, `at 2x` or `missing`."""
         if self.is_finished:
             return "finished"
         return f"at {self.position:.3g}x" if self.position else "missing"
@@ -69,14 +67,9 @@ class RunResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossCurve:
-    """Losses of one choice of settings at every budget.
+    """Losses of one choice of settings at every budget; fields as in `RunResult`.
 
-    Attributes:
-      kind: kind of schedule.
-      settings: by short name.
-      seed: of weights and data.
-      stop: last multiple that its runs are to reach.
-      losses: validation losses by multiple and weight label.
+    `stop` is the last multiple that its runs are to reach.
     """
 
     kind: str
@@ -96,7 +89,7 @@ class LossCurve:
 
     @property
     def description(self) -> str:
-        """The settings for people, without those of the decay."""
+        """The settings as a legend shows them, without those of the decay."""
         return describe({k: v for k, v in self.settings.items() if k not in _DECAY})
 
 
@@ -121,14 +114,14 @@ class Results:
         Args:
           study: the study.
           average: read-out of horizon-free runs; other runs are read out by their live weights.
-          warn: called with one line for records of another version and for torn records.
+          warn: called with one line for torn records and records of another version.
 
         Raises:
           InputError: if the runs cannot be compared (data, clock or validation tokens differ), two
             runs have the same settings, or no run was evaluated.
         """
         self.study, self.average = study, average
-        configs = [_build_config(study, run) for run in study.runs]
+        configs = [_build_config(run) for run in study.runs]
         _check_comparable(study, configs)
         self.clock = configs[0].clock
         choices = _varying_settings(configs)
@@ -172,14 +165,9 @@ class Results:
 
     def curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, with the decay of the kind's first run."""
-        decays = (_decay(run.settings) for run in self.runs if run.kind == kind)
-        decay = next(decays, None)
-        seed = self.runs[0].seed
-        return [
-            curve
-            for curve in self.all_curves
-            if (curve.kind, curve.seed, _decay(curve.settings)) == (kind, seed, decay)
-        ]
+        decay = next((_decay(run.settings) for run in self.runs if run.kind == kind), None)
+        key = kind, self.runs[0].seed, decay
+        return [x for x in self.all_curves if (x.kind, x.seed, _decay(x.settings)) == key]
 
     def replicates(self, curve: LossCurve) -> list[LossCurve]:
         """Returns the curve itself, then those of other seeds with the same settings."""
@@ -192,17 +180,21 @@ class Results:
             x
             for x in self.all_curves
             if (x.kind, x.seed) == (curve.kind, curve.seed)
-            and x.differs_in(curve)
-            and x.differs_in(curve) <= set(_DECAY)
+            and set() < x.differs_in(curve) <= set(_DECAY)
         ]
 
     def unfinished(self, kinds: Iterable[str]) -> list[str]:
         """Returns the unfinished runs of some kinds, with their state."""
-        return [
-            f"{run.name} ({run.state})"
-            for run in self.runs
-            if run.kind in kinds and not run.is_finished
-        ]
+        runs = [run for run in self.runs if run.kind in kinds and not run.is_finished]
+        return [f"{run.name} ({run.state})" for run in runs]
+
+
+def _build_config(run: StudyRun) -> Config:
+    try:
+        return schema.build(run.settings)
+    except (InputError, AttributeError) as error:
+        problem = f"run {run.name} has unusable settings ({error})"
+        raise InputError(f"{problem}: run the sweep again") from error
 
 
 def _read_run(
@@ -242,16 +234,6 @@ def _read_run(
         position=clock.multiple(rows[-1].step) if rows else 0.0,
         losses={clock.multiple(row.step): losses for row, losses in evaluations(rows)},
     )
-
-
-def _build_config(study: Study, run: StudyRun) -> Config:
-    try:
-        return schema.build(run.settings)
-    except (InputError, AttributeError) as error:
-        raise InputError(
-            f"run {run.name} of study {study.name} has unusable settings ({error}): run the sweep "
-            "again"
-        ) from error
 
 
 def _check_comparable(study: Study, configs: Sequence[Config]) -> None:

@@ -8,7 +8,7 @@ settings estimate the noise.
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.study.results import COSINE, HORIZON_FREE, LossCurve, Results
@@ -35,39 +35,49 @@ class Gap:
     seeds: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Selections:
+    """Selected curves of a study; a kind without any is left out.
+
+    Attributes:
+      cosines: the envelope.
+      best: for every other kind, the best curve at each multiple of the envelope.
+      single: the main comparison (Section 4 of the paper, "Training and evaluation details"): the
+        one curve closest to the envelope of a horizon-free kind, otherwise as `best`.
+    """
+
+    cosines: Selection
+    best: Mapping[str, Selection]
+    single: Mapping[str, Selection]
+
+
+def select(results: Results) -> Selections:
+    """Selects the curves that a report shows."""
+    cosines = envelope(results)
+    best, single = {}, {}
+    for kind in [kind for kind in results.kinds if kind != COSINE]:
+        curves, label = results.curves(kind), results.label(kind)
+        best[kind] = single[kind] = _best_at_each(curves, cosines, label)
+        if kind in HORIZON_FREE:
+            curve = closest(curves, label, cosines)
+            single[kind] = {m: curve for m in differences(curve, label, cosines)} if curve else {}
+    return Selections(
+        cosines,
+        {kind: selection for kind, selection in best.items() if selection},
+        {kind: selection for kind, selection in single.items() if selection},
+    )
+
+
 def envelope(results: Results) -> dict[float, LossCurve]:
     """Returns the best cosine of each horizon, by its live weights."""
-    curves = results.curves(COSINE)
-    best = {m: best_at(curves, m, LIVE) for m in results.multiples}
+    return _best_at_each(results.curves(COSINE), results.multiples, LIVE)
+
+
+def _best_at_each(
+    curves: Sequence[LossCurve], multiples: Iterable[float], label: str
+) -> dict[float, LossCurve]:
+    best = {m: best_at(curves, m, label) for m in multiples}
     return {m: curve for m, curve in best.items() if curve is not None}
-
-
-def select_best(results: Results) -> dict[str, Selection]:
-    """Returns, for every kind but the cosine, the best curve at each multiple of the envelope."""
-    selections: dict[str, Selection] = {}
-    for kind in results.kinds:
-        best = {m: best_at(results.curves(kind), m, results.label(kind)) for m in envelope(results)}
-        selection = {m: curve for m, curve in best.items() if curve is not None}
-        if selection and kind != COSINE:
-            selections[kind] = selection
-    return selections
-
-
-def select_single(results: Results) -> dict[str, Selection]:
-    """Returns the curves of the paper's main comparison.
-
-    The one curve closest to the envelope for a horizon-free kind; the best curve at each multiple
-    for a kind with a horizon, such as WSD.
-
-    Source: Section 4, "Training and evaluation details".
-    """
-    cosines, selections = envelope(results), select_best(results)
-    for kind in [kind for kind in selections if kind in HORIZON_FREE]:
-        label = results.label(kind)
-        curve = closest(results.curves(kind), label, cosines)
-        multiples = differences(curve, label, cosines) if curve else {}
-        selections[kind] = {m: curve for m in multiples if curve}
-    return {kind: selection for kind, selection in selections.items() if selection}
 
 
 def best_at(curves: Sequence[LossCurve], multiple: float, label: str) -> LossCurve | None:

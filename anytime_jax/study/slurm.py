@@ -2,7 +2,7 @@
 
 `python -m anytime_jax sweep --study=FILE --slurm=DIR` writes two files and submits nothing:
 
-    DIR/runs.txt   one line per unfinished run: the arguments of `anytime_jax.main`
+    DIR/runs.txt   one line per unfinished run: arguments of `anytime_jax.main`
     DIR/submit.sh  submits an array of the runs without a trunk, and one for each trunk's branches
 
 Task N of an array trains the run of line N, through launch/slurm.sbatch. A branch waits for its own
@@ -59,16 +59,14 @@ def write(study: Study, study_file: str, tasks: Sequence[StudyTask], directory: 
         return f"all {len(tasks)} runs of {study.name} are finished"
     _check(unfinished)
     groups = _group_by_trunk(unfinished)
-    index = {
-        task.run.name: i for i, task in enumerate((x for g in groups.values() for x in g), start=1)
-    }
+    names = [task.run.name for group in groups.values() for task in group]
     directory = Path(directory).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / _RUNS) as part:
-        lines = "".join(f"--config={study_file}:{name}\n" for name in index)
-        part.write_text(lines, encoding="utf-8")
+        lines = [f"--config={study_file}:{name}\n" for name in names]
+        part.write_text("".join(lines), encoding="utf-8")
     with atomic_write(directory / _SUBMIT) as part:
-        script = _submit_script(study, study_file, directory, groups, index)
+        script = _submit_script(study, study_file, directory, groups)
         part.write_text(script, encoding="utf-8")
         part.chmod(0o755)
     study_files.write_plan(study, study.root)
@@ -102,16 +100,15 @@ def _check(unfinished: Sequence[StudyTask]) -> None:
 
 
 def _group_by_trunk(unfinished: Sequence[StudyTask]) -> dict[str, list[StudyTask]]:
-    """Tasks by the unfinished trunk they wait for, "" for none; each trunk before its branches."""
+    """Tasks by the unfinished trunk they wait for, "" for none.
+
+    As a study has every trunk before its branches, so have these groups.
+    """
     names = {task.run.name for task in unfinished}
-    branches: dict[str, list[StudyTask]] = {}
+    groups: dict[str, list[StudyTask]] = {}
     for task in unfinished:
         trunk = task.run.trunk if task.run.trunk in names else None
-        branches.setdefault(trunk or "", []).append(task)
-    groups, queue = {}, [""]
-    for trunk in queue:  # breadth first: the queue grows while it is read
-        groups[trunk] = branches.get(trunk, [])
-        queue += [task.run.name for task in groups[trunk] if task.run.name in branches]
+        groups.setdefault(trunk or "", []).append(task)
     return groups
 
 
@@ -120,12 +117,11 @@ def _submit_script(
     study_file: str,
     directory: Path,
     groups: Mapping[str, Sequence[StudyTask]],
-    index: Mapping[str, int],
 ) -> str:
     command = ["python", "-m", "anytime_jax", "sweep"]
     head = _HEAD.format(
         name=shlex.quote(study.name),
-        count=len(index),
+        count=sum(map(len, groups.values())),
         submit=shlex.quote(str(directory / _SUBMIT)),
         command=shlex.join([*command, f"--study={study_file}", f"--slurm={directory}"]),
         cwd=shlex.quote(str(Path.cwd())),
@@ -133,15 +129,16 @@ def _submit_script(
         script=SCRIPT,
         runs=shlex.quote(str(directory / _RUNS)),
     )
-    group_of = {task.run.name: i for i, group in enumerate(groups.values()) for task in group}
-    lines = [head]
+    lines, array_tasks, last = [head], {}, 0
     for i, (trunk, group) in enumerate(groups.items()):
-        first, last = (index[task.run.name] for task in (group[0], group[-1]))
-        options = '"$@"'
+        first, last = last + 1, last + len(group)
+        for index, task in enumerate(group, first):
+            array_tasks[task.run.name] = f'"${{jobs[{i}]}}_{index}"'
+        comment, options = "runs without a trunk to wait for", '"$@"'
         if trunk:
-            dependency = f'"${{jobs[{group_of[trunk]}]}}_{index[trunk]}"'
-            options = f"--dependency=afterok:{dependency} --kill-on-invalid-dep=yes {options}"
-        lines.append(f"# {f'branches of {trunk}' if trunk else 'runs without a trunk to wait for'}")
+            comment = f"branches of {trunk}"
+            dependency = f"--dependency=afterok:{array_tasks[trunk]}"
+            options = f"{dependency} --kill-on-invalid-dep=yes {options}"
         indices = str(first) if first == last else f"{first}-{last}"
-        lines.append(f"jobs[{i}]=$(submit {indices} {options})\n")
+        lines.append(f"# {comment}\njobs[{i}]=$(submit {indices} {options})\n")
     return "\n".join([*lines, 'echo "submitted: ${jobs[*]}"', ""])

@@ -18,14 +18,7 @@ from anytime_jax.training import branching
 
 @dataclasses.dataclass(frozen=True)
 class StudyTask:
-    """A run to train.
-
-    Attributes:
-      run: the run in the study.
-      config: its validated configuration.
-      start_step: updates done by the trunk it branches from; 0 without a trunk.
-      stop_step: updates done at its stop.
-    """
+    """A run to train, from `start_step` (of its trunk, or 0) to `stop_step`."""
 
     run: StudyRun
     config: Config
@@ -34,7 +27,7 @@ class StudyTask:
 
     @property
     def tokens(self) -> int:
-        """Training tokens, without those of the trunk."""
+        """Training tokens without those of the trunk."""
         clock = self.config.clock
         return clock.tokens(self.stop_step) - clock.tokens(self.start_step)
 
@@ -62,6 +55,14 @@ class StudyTask:
         return self.step >= self.stop_step and is_evaluated(self.run.run_dir, self.stop_step)
 
     @property
+    def state(self) -> str:
+        """`finished`, `at 2x` or `missing`."""
+        if self.is_finished:
+            return "finished"
+        at = f"at {self.config.clock.multiple(self.step):.3g}x"
+        return at if self.step > self.start_step else "missing"
+
+    @property
     def fleet_key(self) -> str | None:
         """Equal for runs that can be one fleet; None for a run that has to be trained alone."""
         mesh = self.config.mesh
@@ -73,7 +74,7 @@ class StudyTask:
 
 
 def log_file(study: Study, name: str) -> Path:
-    """Returns the path of a run's log and creates its directory."""
+    """Returns the path of a run's log, in a directory that it creates."""
     directory = Path(study.root) / "logs"
     directory.mkdir(parents=True, exist_ok=True)
     return directory / f"{name}.log"

@@ -8,8 +8,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
-from anytime_jax.commands import command_line, sweep
-from anytime_jax.study import study_files, tasks
+from anytime_jax.commands import sweep
 
 
 def test_list_shows_the_cost_of_each_run(study, capsys):
@@ -22,15 +21,6 @@ def test_list_shows_the_cost_of_each_run(study, capsys):
     assert rows["wsd-seed=1-horizon=2x"][:3] == ["missing", "2x", "128"]  # two updates of 64 tokens
     assert rows["constant-seed=0"][-1] == f"{1280 / 0.01 / 3600:.3g}"
     assert not root.exists()
-
-
-def test_hours_follow_from_device_and_utilisation(study, capsys):
-    file, _ = study()
-    assert run_command(sweep, [f"--study={file}", "--list", "--device=H100", "--mfu=0.5"]) == 0
-    assert "50% of the peak of one H100" in capsys.readouterr().out
-    task = tasks.make_tasks(study_files.load_file(file))[0]
-    arguments = command_line.parse(sweep, "sweep", ["--study=x", "--list", "--mfu=0.5"])
-    assert sweep._speed(arguments, task)[0] == 0.5 * 989e12
 
 
 def test_only_selects_runs_by_name(study, fake_training, capsys):
@@ -67,8 +57,6 @@ def test_run_needs_a_study_file(study, fake_training, capsys):
     [
         ["--tokens-per-s=nan", "--list"],
         ["--tokens-per-s=0", "--list"],
-        ["--device=abacus", "--list"],
-        ["--mfu=2", "--list"],
         ["--jobs=0", "--run"],
         ["--jobs=9999", "--run"],
         ["--fleet=0", "--run"],

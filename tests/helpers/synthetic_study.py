@@ -42,7 +42,7 @@ def make_study():
         runs("cosine", cosine, floors, ROOT),
         branches("wsd_to_0", trunks[1:2], HORIZONS, floor=0.0),
     )
-    return Study("synthetic", ROOT, study_runs, "synthetic losses.")
+    return Study("synthetic", ROOT, study_runs, "synthetic losses.", published="150M")
 
 
 def with_copy(name, change):

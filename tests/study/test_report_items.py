@@ -17,11 +17,9 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture(scope="module", name="items")
 def items_fixture(results):
-    return make_items(results)
-
-
-def tables(results):
-    return {item.name: item.content.table for item in make_items(results)[0]}
+    items, skipped = make_items(results)
+    assert skipped == []
+    return items
 
 
 def rows_of(table):
@@ -29,21 +27,18 @@ def rows_of(table):
 
 
 def test_every_item_is_made(items):
-    assert items[1] == []
-    assert [item.name for item in items[0]] == list(ITEMS)
-    for item in items[0]:
-        assert len({len(row) for row in item.content.table}) == 1, item.name
-        assert item.content.caption
-        only_table = item.name.startswith("settings") or item.name == "runs"
-        assert (item.content.figure is None) == only_table
-    alphas = next(item.content.table for item in items[0] if item.name == "alpha")
-    row = dict(zip(alphas[0], alphas[1], strict=True))
+    assert list(items) == list(ITEMS)
+    for name, item in items.items():
+        assert len({len(row) for row in item.table}) == 1, name
+        assert (item.draw is None) == (name.startswith("settings") or name == "runs")
+    header, first, *_ = items["alpha"].table
+    row = dict(zip(header, first, strict=True))
     assert row["alpha"] == "480"
     assert row["4x"] == f"{expected_loss('inverse_sqrt-peak=0.01-alpha=480', 4.0, 'f25'):.4f}"
 
 
 def test_comparison_reads_out_another_average(results):
-    rows = rows_of(tables(Results(results.study, "f100"))["comparison"])
+    rows = rows_of(make_items(Results(results.study, "f100"))[0]["comparison"].table)
     losses = {
         p: [expected_loss(f"constant-peak={p:g}", m, "f100") for m in MULTIPLES] for p in PEAKS
     }
@@ -52,15 +47,14 @@ def test_comparison_reads_out_another_average(results):
 
 
 def test_comparison_has_the_best_wsd_branch_at_each_budget(items):
-    rows = rows_of(items[0][0].content.table)
+    rows = rows_of(items["comparison"].table)
     for m, cell in zip(MULTIPLES, rows["WSD: loss, first seed"], strict=False):
         each = [expected_loss(f"wsd-peak={p:g}-horizon={m:g}x", m, "last") for p in PEAKS]
         assert cell == f"{min(each):.4f}"
 
 
 def test_transfer_shows_later_budgets_only(items):
-    table = next(item.content.table for item in items[0] if item.name == "transfer")
-    for kind, at, _, *cells in table[1:]:
+    for kind, at, _, *cells in items["transfer"].table[1:]:
         assert kind in ("constant", "1/√t")
         empty = [m for m, cell in zip(MULTIPLES, cells, strict=True) if not cell]
         assert empty == [m for m in MULTIPLES if m < float(at.rstrip("x"))]
@@ -73,7 +67,7 @@ def test_notes_name_unfinished_runs(tmp_path):
     synthetic_study.write_run(run, run.run_dir, until=2)
     items, skipped = make_items(Results(study))
     assert skipped == []
-    first, *_, last = items[0].content.notes
+    first, *_, last = items["comparison"].notes
     assert all(f"{name} (missing)" in first for name in missing)
     assert "constant-peak=0.01 (at 2x)" in first
     assert "constant on 1x, 2x only" in last
@@ -82,29 +76,30 @@ def test_notes_name_unfinished_runs(tmp_path):
 def test_items_without_runs_are_skipped(tmp_path):
     cosines = [run.name for run in make_study().runs if run.name.startswith("cosine")]
     items, skipped = make_items(Results(write_study(tmp_path, leave_out=cosines)))
-    assert ITEMS["comparison"][0] in skipped
-    assert "runs" in [item.name for item in items]
+    assert "comparison" in skipped
+    assert "runs" in items
 
 
 def test_settings_may_be_words(tmp_path):
     study = with_copy("constant-peak=0.01", {"schedule.warmup": "96 steps"})
-    items = tables(Results(write_study(tmp_path, study=study)))
-    assert "warmup" in items["settings_of_single_trajectories"][0]
+    items, _ = make_items(Results(write_study(tmp_path, study=study)))
+    assert "warmup" in items["settings_of_single_trajectories"].table[0]
 
 
 def test_comparison_shows_other_kinds_of_schedule(tmp_path):
     study, config = make_study(), make_study().run("inverse_sqrt-peak=0.01-alpha=1920").config
     config.schedule = {**config.schedule.to_dict(), "kind": "power", "gamma": 0.3}
     study = dataclasses.replace(study, runs=[*study.runs, *plan.runs("power", config, [{}], "x")])
-    rows = rows_of(tables(Results(write_study(tmp_path, study=study)))["comparison"])
+    items, _ = make_items(Results(write_study(tmp_path, study=study)))
+    rows = rows_of(items["comparison"].table)
     assert "power + f25: loss, first seed" in rows
 
 
 def test_committed_tables_follow_from_the_packed_records():
     directory = DOCS / "studies" / "laptop"
     with study_files.open_study(directory) as study:
-        items = tables(Results(study))
+        items, _ = make_items(Results(study))
     assert len(items) >= 9
-    for name, table in items.items():
+    for name, item in items.items():
         with (directory / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-            assert list(csv.reader(file)) == [list(row) for row in table], name
+            assert list(csv.reader(file)) == [list(row) for row in item.table], name

@@ -134,4 +134,4 @@ def test_groups_follow_their_trunk():
         trunk: "".join(task.run.name for task in group)
         for trunk, group in slurm._group_by_trunk(tasks).items()
     }
-    assert list(groups.items()) == [("", "ade"), ("a", "b"), ("d", "g"), ("b", "cf")]
+    assert list(groups.items()) == [("", "ade"), ("a", "b"), ("b", "cf"), ("d", "g")]
