@@ -60,7 +60,7 @@ def select(results: Results) -> Selections:
         best[kind] = single[kind] = _best_at_each(curves, cosines, label)
         if kind in HORIZON_FREE:
             curve = closest(curves, label, cosines)
-            single[kind] = {m: curve for m in differences(curve, label, cosines)} if curve else {}
+            single[kind] = dict.fromkeys(differences(curve, label, cosines), curve) if curve else {}
     return Selections(
         cosines,
         {kind: selection for kind, selection in best.items() if selection},
