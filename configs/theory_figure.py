@@ -20,7 +20,7 @@ MULTIPLIERS = (
 
 
 def get_config() -> ConfigDict:
-    """Returns the settings of the figure; `FigureConfig` in synthetic_runs.py explains them."""
+    """Returns the settings of the figure; `FigureConfig` in synthetic_figures.py explains them."""
     config = ConfigDict()
     config.out_dir = "runs/theory_figure"
     config.capacity = (1.1, 1.5, 1.9)  # a

@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 from anytime_jax.errors import InputError, RunError
 
 _MAX_MESSAGE = 580  # characters
-_EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted"
+EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted"
 
 
 class Command(Protocol):
@@ -77,7 +77,7 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> argparse.Names
     parser = Parser(
         prog=program,
         description=command.__doc__,
-        epilog=f"{_EXIT_STATUS}\n\nexample:{examples}",
+        epilog=f"{EXIT_STATUS}\n\nexample:{examples}",
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )

@@ -6,7 +6,6 @@ With --config: the synthetic figures of the paper. Otherwise one of the commands
 
 import argparse
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from anytime_jax.atomic import make_writable_directory
+from anytime_jax.checks import require_directory
 from anytime_jax.commands import config_file
-from anytime_jax.commands.command_line import HelpFormatter
+from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
-from anytime_jax.theory import comparison_report, rate_reports, synthetic_figures
+from anytime_jax.theory import reports, synthetic_figures
 from anytime_jax.theory.comparison import Comparison, compare
-from anytime_jax.theory.output import prepare_directory
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
-from anytime_jax.theory.synthetic_runs import FigureConfig
+from anytime_jax.theory.synthetic_figures import FigureConfig
 
 EXAMPLES = (
     "--config=configs/theory_figure.py",
@@ -38,7 +38,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the command, and its own commands."""
+    """Adds the options of the figures, and the commands."""
     config_file.add_option(parser)
     parser.set_defaults(work=_figures)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             name,
             help=summary,
             description=f"{summary.capitalize()}.",
-            epilog=f"example:\n  {parser.prog} {example}",
+            epilog=f"{EXIT_STATUS}\n\nexample:\n  {parser.prog} {example}",
             allow_abbrev=False,
             formatter_class=HelpFormatter,
         )
@@ -101,31 +101,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _figures(arguments: argparse.Namespace, console: Console) -> None:
     config = read(FigureConfig, config_file.load(arguments))
-    start = time.monotonic()
+    _require_writable("out_dir", Path(config.out_dir))
     with _progress(console, f"{len(config.problems)} panels") as progress:
         files, table = synthetic_figures.make_figures(config, progress)
-    _print(console, [table, f"done in {time.monotonic() - start:.0f} s:"])
-    _print(console, [f"  {file}" for file in files])
+    _print(console, [table, *(f"  {file}" for file in files)])
 
 
 def _compare(arguments: argparse.Namespace, console: Console) -> None:
     comparison = _comparison(arguments, arguments.noise, console)
     levels = [comparison.at_noise(noise) for noise in arguments.noise]
     for level in levels:
-        _print(console, comparison_report.length_table(comparison, level))
+        _print(console, reports.length_table(comparison, level))
     if len(levels) > 1:
-        console.print(comparison_report.noise_table(comparison, levels))
+        console.print(reports.noise_table(comparison, levels))
     if arguments.output is not None:
-        files = comparison_report.write(comparison, levels[0], arguments.output)
+        files = reports.write_comparison(comparison, levels[0], arguments.output)
         _print(console, [f"  {file}" for file in files])
 
 
 def _advise(arguments: argparse.Namespace, console: Console) -> None:
     comparison = _comparison(arguments, [arguments.noise], console)
     level = comparison.at_noise(arguments.noise)
-    _print(console, comparison_report.advice(comparison, level))
+    _print(console, reports.advice(comparison, level))
     if arguments.output is not None:
-        files = comparison_report.write(comparison, level, arguments.output)
+        files = reports.write_comparison(comparison, level, arguments.output)
         _print(console, [f"  {file}" for file in files])
 
 
@@ -136,7 +135,7 @@ def _comparison(
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
     if arguments.output is not None:
-        prepare_directory("--output", arguments.output)
+        _require_writable("--output", arguments.output)
     with _progress(console, "tuned baselines and anytime runs") as progress:
         return compare(problem, arguments.steps, arguments.doublings, progress)
 
@@ -145,15 +144,26 @@ def _bound(arguments: argparse.Namespace, console: Console) -> None:
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
     settings = arguments.gamma, arguments.multiplier, arguments.steps, arguments.noise
     with _progress(console, "exact risks") as progress:
-        report = rate_reports.bound_report(problem, *settings, progress)
+        report = reports.bound_report(problem, *settings, progress)
     _print(console, report)
 
 
 def _rates(arguments: argparse.Namespace, console: Console) -> None:
     settings = arguments.multiplier, arguments.steps, arguments.noise
-    with _progress(console, f"{len(rate_reports.SPECTRA)} spectra") as progress:
-        report = rate_reports.exponent_report(*settings, progress)
+    with _progress(console, f"{len(reports.SPECTRA)} spectra") as progress:
+        report = reports.exponent_report(*settings, progress)
     _print(console, report)
+
+
+def _require_writable(setting: str, directory: Path) -> None:
+    require_directory(setting, str(directory))
+    try:
+        make_writable_directory(directory)
+    except OSError as error:
+        raise InputError(
+            f"{setting} = {str(directory)!r} cannot be written to ({error.strerror}): choose "
+            "another directory"
+        ) from error
 
 
 def _print(console: Console, report: Sequence[Table | str]) -> None:

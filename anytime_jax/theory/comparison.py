@@ -18,11 +18,11 @@ from anytime_jax import schedules
 from anytime_jax.averaging import LIVE, Uniform
 from anytime_jax.checks import require_count
 from anytime_jax.schedules import Schedule
-from anytime_jax.theory.parallel import Progress, run_in_parallel
+from anytime_jax.theory.convergence_rates import gamma_star
+from anytime_jax.theory.iterate_averages import Average
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.rates import gamma_star
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error
-from anytime_jax.theory.tracked_averages import Average
+from anytime_jax.theory.thread_pool import Progress, run_in_parallel
 
 # Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
@@ -100,8 +100,8 @@ def mean_gap(gaps: np.ndarray) -> float:
 class Advice:
     """A run to choose, and when to tune its peak.
 
-    `tune_at` is the first length at which tuning finds a run whose worst gap from there on is
-    within `TOLERANCE` of the best that the family can do there.
+    `tune_at` is the first length at which the best run's worst gap from there on is within
+    `TOLERANCE` of the best that the family can do there.
     """
 
     run: Trajectory  # with the smallest mean gap
@@ -198,14 +198,7 @@ def compare(
 ) -> Comparison:
     """Computes the risks of every baseline and every anytime run.
 
-    Args:
-      problem: the regression problem.
-      steps: the longest run, N.
-      doublings: how often the shortest length is doubled on the way to N.
-      progress: called with the fraction that is done.
-
-    Raises:
-      ValueError: if the shortest length would be less than 100 updates.
+    The shortest length, doubled `doublings` times, is `steps`; it must be 100 updates or more.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=2.5, dimension=20)
@@ -215,11 +208,10 @@ def compare(
     """
     require_count("steps", steps, least=1)
     require_count("doublings", doublings, least=1)
-    if steps >> min(doublings, 32) < 100:
+    if (shortest := steps >> min(doublings, 32)) < 100:
         raise ValueError(
-            f"steps = {steps} with doublings = {doublings} starts at {steps >> min(doublings, 32)} "
-            "updates: the shortest length must have 100 or more; choose more steps or fewer "
-            "doublings"
+            f"steps = {steps} with doublings = {doublings} starts at {shortest} updates: the "
+            "shortest length must have 100 or more; choose more steps or fewer doublings"
         )
     lengths = tuple(steps >> k for k in range(doublings, -1, -1))
     chosen = tuple(families(problem, lengths[0]))

@@ -10,9 +10,9 @@ import numpy as np
 
 from anytime_jax.checks import require
 from anytime_jax.schedules import Schedule
+from anytime_jax.theory.iterate_averages import Average, TrackedAverages, track
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import Risks, diverged_to_inf, require_checkpoints
-from anytime_jax.theory.tracked_averages import Average, TrackedAverages, track
 
 
 def direct_risk(

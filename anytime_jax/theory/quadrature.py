@@ -27,15 +27,10 @@ _FAR_POWER = 0.25  # the variable of the far rule is i^-0.25
 
 @dataclasses.dataclass(frozen=True)
 class Nodes:
-    """Quadrature nodes.
+    """Quadrature nodes."""
 
-    Attributes:
-      index: float64[K], coordinates i_k.
-      weight: float64[K], number of coordinates each stands for.
-    """
-
-    index: np.ndarray
-    weight: np.ndarray
+    index: np.ndarray  # float64[K], coordinates i_k
+    weight: np.ndarray  # float64[K], number of coordinates each stands for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +59,7 @@ class Quadrature:
     def nodes(self, problem: Problem, reach: float) -> Nodes:
         """Returns the nodes of a problem; all coordinates with weight 1 if they are fewer.
 
-        Args:
-          problem: the regression problem.
-          reach: the largest sum of step sizes of any run, in units of 1/eigenvalue.
+        `reach` is the largest sum of step sizes of any run.
         """
         near = self.near + 4 * max(0, math.ceil(math.log10(max(reach, 1.0)) - 5))
         if problem.dimension <= self.first + near + self.far:

@@ -39,9 +39,9 @@ import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.schedules import Schedule
+from anytime_jax.theory.iterate_averages import Average, TrackedAverages, track
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.quadrature import Nodes, Quadrature
-from anytime_jax.theory.tracked_averages import Average, TrackedAverages, track
 
 FINE = Quadrature(first=16, near=64, far=20)
 _CHUNK = 4096  # updates in a call; Ctrl-C waits for its end
@@ -108,18 +108,10 @@ def excess_risk(
 ) -> Risks:
     """Returns the exact excess risk of SGD under several schedules, for several averages.
 
-    Args:
-      problem: the regression problem.
-      schedules: the step sizes; update t uses the schedule at count t - 1, as in training.
-      averages: the averages beside the iterate itself; a number f is `GrowingWindow(f)`.
-      checkpoints: numbers of updates, from 1, in rising order.
-      quadrature: how many nodes stand for the coordinates.
-      checked: number of runs to repeat with a finer quadrature, to measure the error.
-      progress: called several times a second with the fraction that is done; what it raises ends
-        the computation.
-
-    Raises:
-      ValueError: for checkpoints out of order or past a schedule's horizon, or a bad average.
+    Update t uses the schedule at count t - 1, as in training. `checkpoints` are numbers of updates
+    in rising order, up to the earliest horizon. `checked` runs are repeated with a finer quadrature,
+    to measure the error. An exception of `progress`, which is called several times a second with
+    the fraction that is done, ends the computation.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0)
@@ -170,8 +162,7 @@ def require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule
         if end is not None and numbers[-1] > end:
             raise ValueError(
                 f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "
-                f"schedule, which ends at update {end}: choose checkpoints up to there, or a "
-                "schedule with a later horizon or none"
+                f"schedule: choose checkpoints up to update {end}, or a later horizon or none"
             )
     return numbers
 
@@ -193,19 +184,12 @@ def _runs_to_check(risks: np.ndarray, totals: Sequence[float], number: int) -> l
 
 
 class _State(NamedTuple):
-    """The moments after an update.
+    """The moments after an update."""
 
-    Attributes:
-      m: float64[K, 2, S], second moments of the iterate's error.
-      risk: float64[2, S], <lambda, m>.
-      cross: float64[K, A, 2, S], (1 - eta lambda) C with the step size of the next update.
-      averaged: float64[A, 2, S], <lambda, A>.
-    """
-
-    m: jax.Array
-    risk: jax.Array
-    cross: jax.Array
-    averaged: jax.Array
+    m: jax.Array  # float64[K, 2, S], second moments of the iterate's error
+    risk: jax.Array  # float64[2, S], <lambda, m>
+    cross: jax.Array  # float64[K, A, 2, S], (1 - eta lambda) C with the next step size
+    averaged: jax.Array  # float64[A, 2, S], <lambda, A>
 
 
 def _run(

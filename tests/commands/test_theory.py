@@ -12,7 +12,7 @@ import pytest
 from run_command import run_command
 
 from anytime_jax.commands import theory
-from anytime_jax.theory import rate_reports
+from anytime_jax.theory import reports
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PROBLEM = ("--a=1.5", "--b=2.5", "--noise=0.1")
@@ -37,7 +37,7 @@ def test_bound_prints_a_row_for_each_length(capsys):
 
 
 def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
-    monkeypatch.setattr(rate_reports, "SPECTRA", rate_reports.SPECTRA[2:4])  # of seven
+    monkeypatch.setattr(reports, "SPECTRA", reports.SPECTRA[2:4])  # of seven
     assert run_command(theory, ["rates", "--steps=1600"]) == 0
     assert "1/t^gamma*" in capsys.readouterr().out
 

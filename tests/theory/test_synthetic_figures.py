@@ -11,8 +11,12 @@ from anytime_jax.averaging import Uniform
 from anytime_jax.config.fields import read
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import excess_risk
-from anytime_jax.theory.synthetic_figures import make_figures
-from anytime_jax.theory.synthetic_runs import FigureConfig, checkpoints_through, lowest
+from anytime_jax.theory.synthetic_figures import (
+    FigureConfig,
+    checkpoints_through,
+    lowest,
+    make_figures,
+)
 from configs import theory_figure
 
 

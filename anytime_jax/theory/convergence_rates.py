@@ -16,25 +16,13 @@ from anytime_jax.theory.risk import require_noise
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A row of Table 1: step sizes that reach the minimax exponent where `holds(a, b)`.
-
-    Attributes:
-      schedule: the step sizes, in words.
-      averaged: whether the rate is that of an average of iterates.
-      horizon_free: whether the step sizes are independent of the length of the run.
-      regime: where the rate holds, in words.
-      holds: whether it holds at (a, b).
-
-    Examples:
-      >>> [rate.schedule for rate in theory.rates.RATES if rate.horizon_free and rate.holds(1.5, 3)]
-      ['1/t^gamma*, gamma* = 1 - a/b']
-    """
+    """Step sizes that reach the minimax exponent in some regime of (a, b)."""
 
     schedule: str
-    averaged: bool
-    horizon_free: bool
+    averaged: bool  # the rate of an average of iterates
+    horizon_free: bool  # step sizes independent of the length of the run
     regime: str
-    holds: Callable[[float, float], bool]
+    holds: Callable[[float, float], bool]  # the regime, as a predicate of (a, b)
 
 
 # Source: Table 1.
@@ -78,7 +66,7 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
     the theorem holds up to 1/2.
 
     Examples:
-      >>> theory.rates.power_law_exponent(a=1.5, b=2.0, gamma=0.25)
+      >>> theory.convergence_rates.power_law_exponent(a=1.5, b=2.0, gamma=0.25)
       0.5
 
     Source: Theorem 1 with lambda_k = k^-a, lambda_k (w*_k)^2 = k^-b.
@@ -93,7 +81,7 @@ def minimax_exponent(a: float, b: float) -> float:
     """Returns the exponent that no method can beat, `(b - 1) / max(a, b)`, proven for b <= 2a.
 
     Examples:
-      >>> theory.rates.minimax_exponent(a=1.5, b=2.0)
+      >>> theory.convergence_rates.minimax_exponent(a=1.5, b=2.0)
       0.5
 
     Source: Table 1; Section 2, "Nonparametric Least Squares".
@@ -104,45 +92,28 @@ def minimax_exponent(a: float, b: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """The bound of Theorem 1, without its unknown constant and logarithm.
+    """The bound of Theorem 1, without its unknown constant and logarithm."""
 
-    Attributes:
-      k_star: number of coordinates with lambda_k >= log N / (eta N^(1-gamma)).
-      bias_head: (1/N) * sum_{k <= k*} lambda_k (w*_k)^2.
-      bias_tail: sum_{k > k*} lambda_k (w*_k)^2.
-      variance_head: k* sigma^2 / N.
-      variance_square: sigma^2 * sum_{k > k*} eta^2 lambda_k^2 N^(1-2 gamma).
-      variance_linear: sigma^2 * sum_{k > k*} eta lambda_k N^-gamma.
-    """
-
-    k_star: int
-    bias_head: float
-    bias_tail: float
-    variance_head: float
-    variance_square: float
-    variance_linear: float
+    k_star: int  # number of coordinates with lambda_k >= log N / (eta N^(1-gamma))
+    bias_head: float  # (1/N) * sum_{k <= k*} lambda_k (w*_k)^2
+    bias_tail: float  # sum_{k > k*} lambda_k (w*_k)^2
+    variance_head: float  # k* sigma^2 / N
+    variance_square: float  # sigma^2 * sum_{k > k*} eta^2 lambda_k^2 N^(1-2 gamma)
+    variance_linear: float  # sigma^2 * sum_{k > k*} eta lambda_k N^-gamma
 
     @property
     def total(self) -> float:
         """The sum of all terms."""
-        return sum(value for value in dataclasses.astuple(self)[1:])
+        return sum(dataclasses.astuple(self)[1:])
 
 
 def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: float) -> Bound:
     """Returns the bound on the excess risk of w_{s:s+N} with s = Theta(N), term by term.
 
-    The theorem also assumes ||w*||_H^2 <~ sigma^2 and a small enough step size; the constants of
-    both are unknown, so neither is checked.
-
-    Args:
-      problem: the regression problem, with batches of one sample.
-      eta: the step sizes are eta / t^gamma; of the order of 1/tr(H) or less.
-      gamma: from 0 to 1/2 (the theorem excludes 0, for which the bound is known from elsewhere).
-      steps: N, the number of iterates in the mean, 2 or more.
-      noise: sigma^2.
-
-    Raises:
-      ValueError: outside the assumptions of the theorem that can be checked.
+    Step sizes are eta / t^gamma with gamma from 0 (which the theorem excludes, but for which the
+    bound is known) to 1/2, batches are single samples, N is `steps` and sigma^2 is `noise`. The
+    theorem also assumes ||w*||_H^2 <~ sigma^2 and a step size of the order of 1/tr(H) or less; the
+    constants of both are unknown, so neither is checked.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=2.0)
@@ -173,17 +144,13 @@ def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: flo
 
 
 def fitted_exponent(steps: np.ndarray, risks: np.ndarray) -> float:
-    """Returns the p of the least-squares fit `log risk = log c - p log N`.
+    """Returns the p of the least-squares fit `log risk = log c - p log N` to runs of N steps.
 
     NaN for fewer than two lengths, or if a risk is not positive and finite.
 
-    Args:
-      steps: int[T], lengths of runs.
-      risks: float64[T], their risks.
-
     Examples:
       >>> steps = np.array([10, 100, 1_000])
-      >>> round(theory.rates.fitted_exponent(steps, 3.0 * steps**-0.7), 6)
+      >>> round(theory.convergence_rates.fitted_exponent(steps, 3.0 * steps**-0.7), 6)
       0.7
     """
     if len(steps) < 2 or not (np.isfinite(risks) & (risks > 0)).all():

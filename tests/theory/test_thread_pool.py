@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from anytime_jax.theory.parallel import run_in_parallel
+from anytime_jax.theory.thread_pool import run_in_parallel
 
 
 def test_results_are_in_order_and_progress_reaches_one():

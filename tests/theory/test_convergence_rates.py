@@ -5,32 +5,32 @@ import math
 import numpy as np
 import pytest
 
-from anytime_jax.theory import rates
+from anytime_jax.theory import convergence_rates
 from anytime_jax.theory.problem import Problem
 
 
 def test_gamma_star():
-    assert rates.gamma_star(1.5, 3.0) == 0.5
-    assert rates.gamma_star(1.5, 2.0) == 0.25
-    assert rates.gamma_star(1.5, 1.2) == 0  # b <= a
-    assert rates.gamma_star(1.5, 9.0) == 0.5  # b > 2a
+    assert convergence_rates.gamma_star(1.5, 3.0) == 0.5
+    assert convergence_rates.gamma_star(1.5, 2.0) == 0.25
+    assert convergence_rates.gamma_star(1.5, 1.2) == 0  # b <= a
+    assert convergence_rates.gamma_star(1.5, 9.0) == 0.5  # b > 2a
     with pytest.raises(ValueError, match="a = 1"):
-        rates.gamma_star(1.0, 2.0)
+        convergence_rates.gamma_star(1.0, 2.0)
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.1, 1.4), (1.5, 2.5), (1.9, 3.8), (3.0, 3.1)])
 def test_gamma_star_has_the_best_exponent_which_is_minimax(a, b):
-    best = rates.power_law_exponent(a, b, rates.gamma_star(a, b))
+    best = convergence_rates.power_law_exponent(a, b, convergence_rates.gamma_star(a, b))
     assert best == pytest.approx(1 - 1 / b)
-    assert best == pytest.approx(rates.minimax_exponent(a, b))
+    assert best == pytest.approx(convergence_rates.minimax_exponent(a, b))
     grid = np.linspace(0, 0.99, 100)
-    assert max(rates.power_law_exponent(a, b, gamma) for gamma in grid) <= best + 1e-12
-    assert all(rate.holds(a, b) for rate in rates.RATES[1:])
+    assert max(convergence_rates.power_law_exponent(a, b, gamma) for gamma in grid) <= best + 1e-12
+    assert all(rate.holds(a, b) for rate in convergence_rates.RATES[1:])
 
 
 def test_terms_of_theorem_1_are_sums_over_coordinates():
     problem, eta, gamma, steps, noise = Problem(1.5, 2.5, 4000), 0.3, 0.4, 20_000, 0.2
-    bound = rates.theorem_1(problem, eta, gamma, steps, noise)
+    bound = convergence_rates.theorem_1(problem, eta, gamma, steps, noise)
     index = np.arange(1, 4001.0)
     lambdas, target = index**-1.5, index**-1.0
     k = int((lambdas >= math.log(steps) / (eta * steps ** (1 - gamma))).sum())
@@ -50,10 +50,10 @@ def test_terms_of_theorem_1_are_sums_over_coordinates():
 
 
 def test_theorem_1_with_no_coordinate_learned():
-    assert rates.theorem_1(Problem(1.5, 2.5), 0.01, 0.5, 10, 0.1).k_star == 0
+    assert convergence_rates.theorem_1(Problem(1.5, 2.5), 0.01, 0.5, 10, 0.1).k_star == 0
 
 
 def test_fitted_exponent():
     steps = np.array([10, 100, 1000])
-    assert rates.fitted_exponent(steps, 3.0 * steps**-0.7) == pytest.approx(0.7)
-    assert math.isnan(rates.fitted_exponent(steps, np.array([1.0, np.inf, np.inf])))
+    assert convergence_rates.fitted_exponent(steps, 3.0 * steps**-0.7) == pytest.approx(0.7)
+    assert math.isnan(convergence_rates.fitted_exponent(steps, np.array([1.0, np.inf, np.inf])))

@@ -1,4 +1,4 @@
-"""Tasks in parallel on all cores, with one progress."""
+"""Thread pool on all cores, with the progress of all tasks as one fraction."""
 
 import concurrent.futures
 import os
@@ -17,14 +17,12 @@ def run_in_parallel(
 ) -> list[T]:
     """Runs tasks in threads and returns their results in order; an error or Ctrl-C ends them all.
 
-    Args:
-      tasks: each is called with a function to report its own progress to, from 0 to 1.
-      sizes: amount of work of each task, in any unit.
-      progress: called in this thread, several times a second.
+    Each task is called with a function that reports its own progress, from 0 to 1; `sizes` weigh
+    the tasks. `progress` is called in this thread, several times a second.
 
     Examples:
       >>> tasks = [lambda progress: 2, lambda progress: 3]
-      >>> theory.parallel.run_in_parallel(tasks, [1, 1], lambda fraction: None)
+      >>> theory.thread_pool.run_in_parallel(tasks, [1, 1], lambda fraction: None)
       [2, 3]
     """
     stopped = threading.Event()

@@ -1,8 +1,7 @@
 """Averages of SGD iterates, and the running means that a run tracks to have them.
 
-Beside the rules of `anytime_jax.averaging`, two averages end with the run they belong to: `Tail`,
-the paper's w_{s:s+T}, and `LastFraction`, the mean of the last part of every run. Both are plain
-means over windows of updates; windows that do not overlap share one running mean.
+Beside the rules of `anytime_jax.averaging`: `Tail`, the paper's w_{s:s+T}, and `LastFraction`. Both
+are plain means over windows of updates; windows that do not overlap share one running mean.
 """
 
 import dataclasses
@@ -67,17 +66,12 @@ class _Windows:
 
 @dataclasses.dataclass(frozen=True)
 class TrackedAverages:
-    """Running means to update during a run, and which of them is each average.
+    """Running means to update during a run, and which of them is each average."""
 
-    Attributes:
-      labels: names of the averages, "last" (the iterate itself) first.
-      means: the running means.
-      mean_of: int[averages without "last", checkpoints], index of the running mean that is the
-        average at the checkpoint; -1 where the average does not exist.
-    """
-
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of the averages, "last" (the iterate itself) first
     means: tuple[Rule | _Windows, ...]
+    # int[averages without "last", checkpoints], index of the running mean that is the average at
+    # the checkpoint; -1 where the average does not exist
     mean_of: np.ndarray
 
     @property
@@ -93,12 +87,7 @@ class TrackedAverages:
 
 
 def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAverages:
-    """Returns what a run tracks to have some averages at its checkpoints, which are in order.
-
-    Raises:
-      ValueError: for something that is not an average, a repeated label, or a tail that does not
-        end at a checkpoint.
-    """
+    """Returns what a run tracks to have some averages at its checkpoints, which are in order."""
     averages = list(averages)
     rules = iter(label_rules(x for x in averages if not isinstance(x, Tail | LastFraction)).items())
     labels, means, rows = [LIVE], [], []
