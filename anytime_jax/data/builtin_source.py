@@ -29,7 +29,7 @@ class BuiltinSource:
     validation_fraction: float = 0.05
 
     def parts(self) -> Sequence[Part]:
-        """Lists the files, each folder's in the order of the hash of their names."""
+        """Lists the files, those of each folder in the order of the hash of their names."""
         check_fraction(self.validation_fraction)
         if not self.megabytes > 0:
             raise InputError(f"{self.megabytes} megabytes of built-in text; ask for more than 0")

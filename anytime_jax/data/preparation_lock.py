@@ -52,13 +52,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-    """Directories of a preparation.
-
-    Attributes:
-      output: directory of the dataset.
-      results: directory for the results of finished parts.
-      scratch: directory for temporary files of this process and its workers.
-    """
+    """Directories of a preparation; `scratch` is for temporary files of this process alone."""
 
     output: Path
     results: Path
@@ -73,10 +67,6 @@ def lock_preparation(
 
     After an InputError before any part is finished, the directory is as it was. Once the dataset is
     complete, the work directory is deleted.
-
-    Raises:
-      InputError: the directory holds something else, another process is preparing it, or it was
-        half prepared with other settings.
     """
     is_new = not output.exists()
     work = _make_work_directory(output)

@@ -57,22 +57,24 @@ def compute_fingerprint(
     names = ("length", "token_dtype", "vocab_size", "vocabulary_sha256", "eos_id")
     content = {"format_version": _WINDOWS_VERSION, **{name: getattr(info, name) for name in names}}
     per_group = _GROUP_BYTES // ((info.length + 1) * np.dtype(info.token_dtype).itemsize) or 1
-    tasks = []
+    tasks = {}
     for split, counts in info.splits.items():
         starts = range(0, counts.windows, per_group)
         for index, start in enumerate(starts):
-            name = _GROUP_NAME.format(split, index, len(starts))
             stop = min(start + per_group, counts.windows)
-            tasks.append(_HashWindows(info, split, name, start, stop))
-    results = run_tasks(tasks, workers, stage, lambda result: result.tokens, progress)
+            name = _GROUP_NAME.format(split, index, len(starts))
+            tasks[name] = _HashWindows(info, split, start, stop)
+    results = run_tasks(
+        list(tasks.values()), workers, stage, lambda result: result.tokens, progress
+    )
     if damage := [result.damage for result in results if result.damage]:
         raise RunError(f"{info.path} is damaged: {'; '.join(damage)}; {remedy}")
-    return compute_digest([content, [[result.name, result.sha256] for result in results]])
+    hashes = [[name, result.sha256] for name, result in zip(tasks, results, strict=True)]
+    return compute_digest([content, hashes])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Hashed:
-    name: str
     tokens: int
     sha256: str = ""
     damage: str = ""
@@ -84,7 +86,6 @@ class _HashWindows:
 
     info: DatasetInfo
     split: str
-    name: str
     start: int
     stop: int
 
@@ -99,5 +100,5 @@ class _HashWindows:
                 tokens = reader.read(first, min(first + _READ_TOKENS, stop))
                 digest.update(tokens.tobytes())
         except RunError as error:
-            return _Hashed(self.name, stop - start, damage=str(error))
-        return _Hashed(self.name, stop - start, digest.hexdigest())
+            return _Hashed(stop - start, damage=str(error))
+        return _Hashed(stop - start, digest.hexdigest())

@@ -30,25 +30,14 @@ class IncrementalDecoder(Protocol):
         ...
 
 
-class _Tokenizer(Protocol):
-    """Interface of each kind of vocabulary; see `Vocabulary`."""
-
-    size: int
-    eos_id: int
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]: ...
-    def decode(self, ids: list[int]) -> str: ...
-    def incremental_decoder(self) -> IncrementalDecoder: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
     """A vocabulary of any kind.
 
     Attributes:
-      size: number of tokens; ids run from 0 to `size - 1`.
+      size: ids run from 0 to `size - 1`.
       eos_id: id that ends every document.
-      sha256: hash of `model`, in hexadecimal: the identity of the vocabulary.
+      sha256: hash of `model`: the identity of the vocabulary.
       model: all of it as one file, for `load_vocabulary`.
     """
 
@@ -56,7 +45,7 @@ class Vocabulary:
     eos_id: int
     sha256: str
     model: bytes = dataclasses.field(repr=False, compare=False)
-    _tokenizer: _Tokenizer = dataclasses.field(repr=False, compare=False)
+    _tokenizer: SentencePieceTokenizer | HfTokenizer = dataclasses.field(repr=False, compare=False)
 
     @property
     def token_dtype(self) -> np.dtype:
@@ -80,11 +69,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     """Loads a SentencePiece model, a `tokenizer.json`, or a dataset's `vocabulary.model`.
 
     The `eos_token` of a `tokenizer.json` is named by the `tokenizer_config.json` or
-    `special_tokens_map.json` beside it.
-
-    Raises:
-      InputError: there is no such file, it is no vocabulary, it has no EOS token, or it is a
-        `tokenizer.json` and the library to read it is not installed.
+    `special_tokens_map.json` beside it. Raises InputError for a vocabulary without EOS token.
     """
     require_local_path(path, "copy the file here, give its path")
     path = Path(path)

@@ -79,12 +79,12 @@ class Windows:
         return None if self._repeat else self._windows
 
     def batch(self, n: int, size: int, rows: slice | None = None) -> np.ndarray:
-        """Reads samples n to n + size − 1.
+        """Reads samples n to n + size − 1, a batch over all processes.
 
         Args:
           n: number of samples before this batch.
-          size: number of samples of the batch, over all processes.
-          rows: the rows of this process; all by default. Others are not read.
+          size: number of samples, over all processes.
+          rows: rows of this process; all by default. Others are not read.
 
         Returns:
           tokens_BxW: int32; row i is sample n + i.

@@ -35,13 +35,9 @@ class Task(Protocol[_Result_co]):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Progress of one stage of a preparation.
+    """Finished tasks, those of earlier starts included, of all, and the tokens in them.
 
-    Attributes:
-      stage: "tokenising" (tasks are parts), "hashing" or "verifying" (tasks are 256 MB of tokens).
-      done: finished tasks, those of earlier starts included.
-      total: all tasks.
-      tokens: tokens in the finished tasks.
+    The stage is "tokenising" (tasks are parts), "hashing" or "verifying" (256 MB of tokens).
     """
 
     stage: str
