@@ -18,7 +18,7 @@ from anytime_jax.data.preparation import prepare, prepare_builtin, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.verification import verify_dataset
-from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 
@@ -52,6 +52,36 @@ def source_of(inputs):
 def prepare_inputs(inputs, output, **options):
     options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1, **options}
     return prepare(source_of(inputs), output, **options)
+
+
+class Stop(Exception):
+    pass
+
+
+def prepare_until_stopped(inputs, output, **options):
+    """Prepares two parts of four."""
+
+    def stop(progress):
+        if progress.stage == "tokenising" and progress.done == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        prepare_inputs(inputs, output, progress=stop, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    """The dataset of the inputs; no test changes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anytime_jax.data.sources.PART_BYTES", 1)
+        return prepare_inputs(inputs, tmp_path_factory.mktemp("whole") / "data")
+
+
+@pytest.fixture
+def half(inputs, tmp_path):
+    """The directory of a dataset with two parts of four."""
+    prepare_until_stopped(inputs, tmp_path / "half")
+    return tmp_path / "half"
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -106,38 +136,34 @@ def test_windows_are_the_cut_concatenation(inputs, tmp_path):
     assert load_dataset(info.path) == info == verify_dataset(info.path)
 
 
-def test_bytes_do_not_depend_on_workers_or_place(inputs, tmp_path):
-    one = prepare_inputs(inputs, tmp_path / "one", workers=1)
+def test_bytes_do_not_depend_on_workers_or_place(inputs, whole, tmp_path):
     three = prepare_inputs(inputs, tmp_path / "elsewhere" / "three", workers=3)
-    assert contents(one.path) == contents(three.path)
-    assert one.fingerprint == three.fingerprint
+    assert contents(three.path) == contents(whole.path)
 
 
-def test_fingerprint_is_of_windows_and_vocabulary_alone(inputs, tmp_path, monkeypatch):
-    fingerprint = prepare_inputs(inputs, tmp_path / "a").fingerprint
+def test_fingerprint_is_of_windows_and_vocabulary_alone(inputs, whole, tmp_path, monkeypatch):
     others = {
         prepare_inputs(inputs, tmp_path / "b", length=LENGTH + 1).fingerprint,
         prepare_inputs(inputs, tmp_path / "c", vocabulary=301).fingerprint,
     }
-    assert len({fingerprint, *others}) == 3
+    assert len({whole.fingerprint, *others}) == 3
     moved = tmp_path / "moved"
     shutil.copytree(inputs, moved)
     (moved / "train.0.json.gz").rename(moved / "train.00.json.gz")
-    assert prepare_inputs(moved, tmp_path / "d").fingerprint == fingerprint
+    assert prepare_inputs(moved, tmp_path / "d").fingerprint == whole.fingerprint
     monkeypatch.setattr("anytime_jax.data.sources.PART_BYTES", 10**9)
     joined = prepare_inputs(inputs, tmp_path / "e")
     assert len(joined.files["train"]) == 1
-    assert joined.fingerprint == fingerprint
+    assert joined.fingerprint == whole.fingerprint
 
 
-def test_large_vocabulary_is_stored_wide(inputs, tmp_path, monkeypatch):
-    narrow = prepare_inputs(inputs, tmp_path / "narrow")
+def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
     wide_dtype = property(lambda self: np.dtype(np.int32))
     monkeypatch.setattr("anytime_jax.data.vocabulary.Vocabulary.token_dtype", wide_dtype)
     wide = prepare_inputs(inputs, tmp_path / "wide")
-    assert (narrow.token_dtype, wide.token_dtype) == ("uint16", "int32")
-    assert wide.files["train"][0].tokens == narrow.files["train"][0].tokens
-    np.testing.assert_array_equal(read_windows(narrow, "train"), read_windows(wide, "train"))
+    assert (whole.token_dtype, wide.token_dtype) == ("uint16", "int32")
+    assert wide.files["train"][0].tokens == whole.files["train"][0].tokens
+    np.testing.assert_array_equal(read_windows(whole, "train"), read_windows(wide, "train"))
     assert verify_dataset(wide.path) == wide
 
 
@@ -188,80 +214,53 @@ def test_window_needs_its_last_target(inputs, tmp_path, extra, windows):
     assert len(cut(concatenate(vocabulary, [text]), length)) == windows
 
 
-class Stop(Exception):
-    pass
-
-
-def stop_after_two(progress):
-    if progress.stage == "tokenising" and progress.done == 2:
-        raise Stop
-
-
-def test_resumes_after_a_stop(inputs, tmp_path):
-    whole = prepare_inputs(inputs, tmp_path / "whole")
-    output = tmp_path / "output"
-    with pytest.raises(Stop):
-        prepare_inputs(inputs, output, progress=stop_after_two)
+def test_resumes_after_a_stop(inputs, half, whole):
     with pytest.raises(InputError, match=r"half prepared.*prepare it so$"):
-        load_dataset(output, "prepare it so")
+        load_dataset(half, "prepare it so")
     with pytest.raises(InputError, match=r"length 32 \(asked: 16\)"):
-        prepare_inputs(inputs, output, length=16)
+        prepare_inputs(inputs, half, length=16)
     reports = []
-    prepare_inputs(inputs, output, progress=reports.append)
+    prepare_inputs(inputs, half, progress=reports.append)
     assert reports[0].done == 2
-    assert contents(output) == contents(whole.path)
+    assert contents(half) == contents(whole.path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "missing", "list"])
 @pytest.mark.parametrize(
     "pattern",
-    [
-        ".preparing/settings.json",
-        ".preparing/parts/*.json",
-        "train-*.tokens",
-        "vocabulary.model",
-    ],
+    [".preparing/settings.json", ".preparing/parts/*.json", "train-*.tokens", "vocabulary.model"],
 )
-def test_damage_to_a_half_prepared_dataset_is_repaired(inputs, tmp_path, pattern, damage):
-    output = tmp_path / "output"
-    with pytest.raises(Stop):
-        prepare_inputs(inputs, output, progress=stop_after_two)
-    file = min(output.glob(pattern))
+def test_damage_to_a_half_prepared_dataset_is_repaired(inputs, half, whole, pattern, damage):
+    file = min(half.glob(pattern))
     damaged = {"empty": b"", "half": file.read_bytes()[: file.stat().st_size // 2], "list": b"[1]"}
     file.unlink() if damage == "missing" else file.write_bytes(damaged[damage])
-    prepare_inputs(inputs, output)
-    prepare_inputs(inputs, tmp_path / "whole")
-    assert contents(output) == contents(tmp_path / "whole")
+    prepare_inputs(inputs, half)
+    assert contents(half) == contents(whole.path)
 
 
-def test_flipped_bit_in_a_half_prepared_dataset_is_named(inputs, tmp_path):
-    output = tmp_path / "output"
-    with pytest.raises(Stop):
-        prepare_inputs(inputs, output, progress=stop_after_two)
-    file = output / "train-00000-of-00004.tokens"
+def test_flipped_bit_in_a_half_prepared_dataset_is_named(inputs, half, whole):
+    file = half / "train-00000-of-00004.tokens"
     content = bytearray(file.read_bytes())
     content[40] ^= 1
     file.write_bytes(content)
     with pytest.raises(RunError, match=r"train-00000-of-00004\.tokens.*delete those files"):
-        prepare_inputs(inputs, output)
+        prepare_inputs(inputs, half)
     file.unlink()
-    prepare_inputs(inputs, output)
-    assert contents(output) == contents(prepare_inputs(inputs, tmp_path / "whole").path)
+    prepare_inputs(inputs, half)
+    assert contents(half) == contents(whole.path)
 
 
 def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path):
     changed = tmp_path / "inputs"
     shutil.copytree(inputs, changed)
-    with pytest.raises(Stop):
-        prepare_inputs(changed, tmp_path / "output", progress=stop_after_two)
+    prepare_until_stopped(changed, tmp_path / "output")
     # Swapped, they give as many tokens: only the order has changed.
     first, second = changed / "train.0.json.gz", changed / "train.1.json.gz"
     assert first.stat().st_size != second.stat().st_size
     first.rename(changed / "aside")
     second.rename(first)
     (changed / "aside").rename(second)
-    with pytest.raises(Stop):
-        prepare_inputs(changed, tmp_path / "output", progress=stop_after_two)
+    prepare_until_stopped(changed, tmp_path / "output")
     (changed / "train.8.json.gz").write_bytes(gzip.compress(b'{"text": "one more"}'))
     prepare_inputs(changed, tmp_path / "output")
     prepare_inputs(changed, tmp_path / "whole")
@@ -279,23 +278,18 @@ def test_complete_dataset_is_returned_at_once(inputs, tmp_path):
         prepare_inputs(copy, tmp_path / "output", vocabulary=290)
 
 
-def test_another_vocabulary_at_the_same_place(inputs, tmp_path):
-    prepare_inputs(inputs, tmp_path / "output", vocabulary=290)
-    shutil.rmtree(tmp_path / "output")
-    prepare_inputs(inputs, tmp_path / "output")
-    prepare_inputs(inputs, tmp_path / "whole")
-    assert contents(tmp_path / "output") == contents(tmp_path / "whole")
-
-
-def test_vocabulary_trained_before_a_stop_is_used_again(inputs, tmp_path):
-    whole = prepare_inputs(inputs, tmp_path / "whole", vocabulary=290)
-    with pytest.raises(Stop):
-        prepare_inputs(inputs, tmp_path / "o", vocabulary=290, progress=stop_after_two)
-    trained = (tmp_path / "o" / "vocabulary.model").stat().st_mtime_ns
-    prepare_inputs(inputs, tmp_path / "o", vocabulary=290)
-    assert (tmp_path / "o" / "vocabulary.model").stat().st_mtime_ns == trained
-    assert contents(tmp_path / "o") == contents(whole.path)
-    assert load_vocabulary(tmp_path / "o" / "vocabulary.model").size == 290
+def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path):
+    uninterrupted = prepare_inputs(inputs, tmp_path / "uninterrupted", vocabulary=290)
+    output = tmp_path / "output"
+    prepare_until_stopped(inputs, output, vocabulary=290)
+    trained = (output / "vocabulary.model").stat().st_mtime_ns
+    assert prepare_inputs(inputs, output, vocabulary=290).vocab_size == 290
+    assert (output / "vocabulary.model").stat().st_mtime_ns == trained
+    assert contents(output) == contents(uninterrupted.path)
+    # Another vocabulary at the same path, in the same process.
+    shutil.rmtree(output)
+    prepare_inputs(inputs, output)
+    assert contents(output) == contents(whole.path)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +308,7 @@ def test_bad_settings_leave_nothing_behind(inputs, tmp_path, options, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_record_is_named_and_other_parts_are_kept(inputs, tmp_path):
+def test_bad_record_is_named_and_other_parts_are_kept(inputs, whole, tmp_path):
     broken = tmp_path / "inputs"
     shutil.copytree(inputs, broken)
     good = (broken / "train.2.json.gz").read_bytes()
@@ -325,8 +319,7 @@ def test_bad_record_is_named_and_other_parts_are_kept(inputs, tmp_path):
     reports = []
     prepare_inputs(broken, tmp_path / "output", progress=reports.append)
     assert reports[0].done > 0
-    prepare_inputs(inputs, tmp_path / "whole")
-    actual, expected = contents(tmp_path / "output"), contents(tmp_path / "whole")
+    actual, expected = contents(tmp_path / "output"), contents(whole.path)
     actual.pop("anytime_jax.json"), expected.pop("anytime_jax.json")  # they name their inputs
     assert actual == expected
 

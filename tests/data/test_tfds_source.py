@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow_datasets as tfds
-from tensorboardX.record_writer import RecordWriter
-from tfds_files import write_tfds_shard
+from tfds_files import write_tfds, write_tfds_shard
 
 from anytime_jax.data.sources import assign_split
 from anytime_jax.data.tfds_source import TfdsSource
@@ -61,24 +60,12 @@ def written_by_tfds(tmp_path_factory):
 
     # TFDS itself cannot write this format without TensorFlow; tensorboardX can.
     tfrecord = root / "tfrecord"
-    tfrecord.mkdir()
-    split_infos = []
-    for split, texts in {"train": TEXTS, "validation": HELD_OUT}.items():
-        writer = RecordWriter(str(tfrecord / f"tiny-{split}.tfrecord-00000-of-00001"))
-        for text in texts:
-            writer.write(features.serialize_example({"text": text, "url": "u"}))
-        writer.close()
-        template = tfds.core.ShardedFileTemplate(
-            data_dir=tfrecord, dataset_name="tiny", split=split, filetype_suffix="tfrecord"
-        )
-        split_infos.append(
-            tfds.core.SplitInfo(
-                name=split, shard_lengths=[len(texts)], num_bytes=1, filename_template=template
-            )
-        )
-    tfds.folder_dataset.write_metadata(
-        data_dir=tfrecord, features=features, split_infos=split_infos, check_data=False
-    )
+    write_tfds(tfrecord, "tfrecord", TEXTS)
+    info = json.loads(Path(builder.data_dir, "dataset_info.json").read_text())
+    for split in info["splits"]:
+        split["shardLengths"] = [str(sum(map(int, split["shardLengths"])))]
+    (tfrecord / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
+    write_tfds_shard(tfrecord / "tiny-validation.tfrecord-00000-of-00001", HELD_OUT)
     return {"array_record": builder.data_dir, "tfrecord": tfrecord}
 
 
