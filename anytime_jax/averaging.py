@@ -283,7 +283,10 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
     labelled: dict[str, Rule] = {}
     pairs = rules.items() if isinstance(rules, Mapping) else ((None, rule) for rule in rules)
     for label, rule in cast(Iterable[tuple[Any, Any]], pairs):
-        rule = rule if isinstance(rule, Rule) else _growing_window(rule)
+        if not isinstance(rule, Rule):
+            allowed = "a number f, GrowingWindow(f), FixedDecay(decay) or Uniform()"
+            require(is_number(rule), "averaging rule", rule, allowed)
+            rule = GrowingWindow(float(rule))
         label = rule.label if label is None else label
         require(isinstance(label, str) and bool(label), "label", label, "a word")
         if label == LIVE or label in labelled:
@@ -384,12 +387,6 @@ def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
 def _digits(number: float) -> str:
     """All digits of a number, without an exponent: equal labels mean equal rules."""
     return np.format_float_positional(number, trim="-")
-
-
-def _growing_window(f: Any) -> GrowingWindow:
-    allowed = "a number f, GrowingWindow(f), FixedDecay(decay) or Uniform()"
-    require(is_number(f), "averaging rule", f, allowed)
-    return GrowingWindow(float(f))
 
 
 def _require_floating(path: Any, leaf: Any) -> None:

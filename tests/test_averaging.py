@@ -29,7 +29,7 @@ def weighted_sum(iterates, old):
     """
     later = np.append(np.cumprod(old[::-1])[::-1][1:], 1.0)
     weights = np.concatenate([[np.prod(old)], (1 - old) * later])
-    return np.tensordot(weights, iterates.astype(np.float64), axes=1), weights
+    return np.tensordot(weights, np.asarray(iterates, np.float64), axes=1)
 
 
 def feed(transform, iterates):
@@ -64,9 +64,9 @@ def test_averages_of_a_hundred_thousand_updates(step):
     averaged = averages(feed(average_params(rules), iterates))
 
     for f in PAPER:
-        exact, _ = weighted_sum(iterates, tau_of(f, updates))
+        exact = weighted_sum(iterates, tau_of(f, updates))
         assert relative_error(averaged[f"f{f:g}"], exact) < 1e-5
-    exact, _ = weighted_sum(iterates, np.full(updates, 0.999))
+    exact = weighted_sum(iterates, np.full(updates, 0.999))
     assert relative_error(averaged["ema0.999"], exact) < 1e-5
     for label, start in (("uniform", 0), ("uniform1000", 1000)):
         exact = iterates[start + 1 :].mean(axis=0, dtype=np.float64)
@@ -86,7 +86,7 @@ def test_increment_form_beats_two_products_in_float32():
         tau = np.float32(2) ** np.float32(-f / t)
         two_products = tau * two_products + (1 - tau) * theta
     assert two_products.dtype == np.float32
-    exact, _ = weighted_sum(iterates, tau_of(f, updates))
+    exact = weighted_sum(iterates, tau_of(f, updates))
     ours = averages(feed(average_params([f]), iterates))["f6.25"]
     assert relative_error(two_products, exact) > 1e-5
     assert relative_error(ours, exact) < 0.5 * relative_error(two_products, exact)
@@ -95,14 +95,15 @@ def test_increment_form_beats_two_products_in_float32():
 def test_first_updates_computed_by_hand():
     """f = 1: tau is 1/2, then 1/sqrt(2). tau weighs the old average, the initial weights too."""
     iterates = np.array([[8.0], [4.0], [2.0]], np.float32)
-    assert feed(average_params([1.0]), iterates[:1]).averages["f1"] == 8.0
-    after_one = averages(feed(average_params([1.0]), iterates[:2]))["f1"]
-    assert float(after_one[0]) == pytest.approx(0.5 * 8 + 0.5 * 4, rel=1e-6)
-    after_two = averages(feed(average_params([1.0]), iterates))["f1"]
     tau = math.sqrt(0.5)
-    assert float(after_two[0]) == pytest.approx(tau * 6 + (1 - tau) * 2, rel=1e-6)
-    heavy = averages(feed(average_params({"ema": FixedDecay(0.75)}), iterates[:2]))["ema"]
-    assert float(heavy[0]) == pytest.approx(0.75 * 8 + 0.25 * 4, rel=1e-6)
+    for rule, updates, expected in (
+        (1.0, 0, 8.0),
+        (1.0, 1, 0.5 * 8 + 0.5 * 4),
+        (1.0, 2, tau * 6 + (1 - tau) * 2),
+        (FixedDecay(0.75), 1, 0.75 * 8 + 0.25 * 4),
+    ):
+        state = feed(average_params({"average": rule}), iterates[: updates + 1])
+        assert float(averages(state)["average"][0]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_half_life_is_a_fraction_of_the_run():
@@ -196,16 +197,8 @@ def make_step(optimizer, donate=True):
     return jax.jit(step, donate_argnums=(0, 1) if donate else ())
 
 
-def recursion(history, old):
-    """The average of a list of trees, by the recursion in float64."""
-    average = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), history[0])
-    for t, params in enumerate(history[1:], start=1):
-        average = jax.tree.map(
-            lambda a, p, t=t: old(t) * a + (1 - old(t)) * np.asarray(p, np.float64),
-            average,
-            params,
-        )
-    return average
+def tree_average(history, old):
+    return jax.tree.map(lambda *leaves: weighted_sum(leaves, old), *history)
 
 
 def assert_trees_close(averaged, expected, rtol):
@@ -245,9 +238,8 @@ def test_averages_in_donated_adamw_steps(compilations):
     # Sorted, as dictionaries come out of jit.
     assert list(averaged) == sorted(["f6.25", "f12.5", "f25", "f50", "f100", "ema0.9", "uniform2"])
     for f in PAPER:
-        expected = recursion(history, lambda t, f=f: 2.0 ** (-f / t))
-        assert_trees_close(averaged[f"f{f:g}"], expected, 2e-6)
-    assert_trees_close(averaged["ema0.9"], recursion(history, lambda t: 0.9), 2e-6)
+        assert_trees_close(averaged[f"f{f:g}"], tree_average(history, tau_of(f, 5)), 2e-6)
+    assert_trees_close(averaged["ema0.9"], tree_average(history, np.full(5, 0.9)), 2e-6)
     mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64), *history[3:])
     assert_trees_close(averaged["uniform2"], mean, 2e-6)
 
@@ -330,8 +322,7 @@ def test_inside_multi_steps_averages_count_real_updates():
         params, state = step(params, state)
         history += [params] * (i % 2)
     assert int(averaging.find_state(state).count) == 3
-    expected = recursion(history, lambda t: 2.0 ** (-6.25 / t))
-    assert_trees_close(averages(state)["f6.25"], expected, 2e-6)
+    assert_trees_close(averages(state)["f6.25"], tree_average(history, tau_of(6.25, 3)), 2e-6)
 
 
 def test_masked_leaves_are_not_averaged():
@@ -428,7 +419,7 @@ def test_averages_of_every_kth_of_a_thousand_updates(every):
     assert int(state.count) == updates
     for rule in rules:
         old = old_weights(rule, updates)[: updates // every * every].reshape(-1, every).prod(axis=1)
-        exact, _ = weighted_sum(iterates[::every], old)
+        exact = weighted_sum(iterates[::every], old)
         assert relative_error(state.averages[rule.label], exact) < 1e-6
         np.testing.assert_allclose(
             rule.kernel(updates, every) @ iterates.astype(np.float64), exact, rtol=1e-9

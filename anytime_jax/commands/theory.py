@@ -23,7 +23,7 @@ from anytime_jax.config.fields import read
 from anytime_jax.distributed import runtime
 from anytime_jax.errors import InputError
 from anytime_jax.theory import reports, synthetic_figures
-from anytime_jax.theory.comparison import Comparison, compare
+from anytime_jax.theory.comparison import NoiseLevel, compare
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
 from anytime_jax.theory.synthetic_figures import FigureConfig
@@ -108,36 +108,37 @@ def _figures(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _compare(arguments: argparse.Namespace, console: Console) -> None:
-    comparison = _comparison(arguments, arguments.noise, console)
-    levels = [comparison.at_noise(noise) for noise in arguments.noise]
+    levels = _run_comparison(arguments, arguments.noise, console)
     for level in levels:
-        _print(console, reports.length_table(comparison, level))
+        _print(console, reports.length_table(level))
     if len(levels) > 1:
-        console.print(reports.noise_table(comparison, levels))
-    if arguments.output is not None:
-        files = reports.write_comparison(comparison, levels[0], arguments.output)
-        _print(console, [f"  {file}" for file in files])
+        console.print(reports.noise_table(levels))
+    _write(arguments, levels[0], console)
 
 
 def _advise(arguments: argparse.Namespace, console: Console) -> None:
-    comparison = _comparison(arguments, [arguments.noise], console)
-    level = comparison.at_noise(arguments.noise)
-    _print(console, reports.advice(comparison, level))
-    if arguments.output is not None:
-        files = reports.write_comparison(comparison, level, arguments.output)
-        _print(console, [f"  {file}" for file in files])
+    (level,) = _run_comparison(arguments, [arguments.noise], console)
+    _print(console, reports.advice(level))
+    _write(arguments, level, console)
 
 
-def _comparison(
+def _run_comparison(
     arguments: argparse.Namespace, noises: Sequence[float], console: Console
-) -> Comparison:
+) -> list[NoiseLevel]:
     for noise in noises:
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
     if arguments.output is not None:
         _require_writable("--output", arguments.output)
     with _progress(console, "tuned baselines and anytime runs") as progress:
-        return compare(problem, arguments.steps, arguments.doublings, progress)
+        comparison = compare(problem, arguments.steps, arguments.doublings, progress)
+    return [comparison.at_noise(noise) for noise in noises]
+
+
+def _write(arguments: argparse.Namespace, level: NoiseLevel, console: Console) -> None:
+    if arguments.output is not None:
+        files = reports.write_comparison(level, arguments.output)
+        _print(console, [f"  {file}" for file in files])
 
 
 def _bound(arguments: argparse.Namespace, console: Console) -> None:

@@ -113,8 +113,8 @@ class Advice:
 class NoiseLevel:
     """A comparison at one noise level; arrays are float64[lengths]."""
 
+    comparison: "Comparison"
     noise: float
-    lengths: tuple[int, ...]
     envelope: np.ndarray  # risks of the cosine tuned at each length
     baseline_gaps: Mapping[str, np.ndarray]  # by name, tuned at each length
     baseline_multipliers: Mapping[str, np.ndarray]  # the best peaks
@@ -136,7 +136,7 @@ class NoiseLevel:
         """Returns the gamma, alpha and f that did best, and when the peak can be tuned."""
         run = self.best()
         rivals = self.select(run.family, run.average)
-        for at, length in enumerate(self.lengths):
+        for at, length in enumerate(self.comparison.lengths):
             tuned = min(rivals, key=lambda other: other.gaps[at])
             reachable = min(other.gaps[at:].max() for other in rivals)
             if tuned.gaps[at:].max() <= reachable + TOLERANCE:
@@ -173,8 +173,8 @@ class Comparison:
                 "mean nothing; choose more coordinates, more noise or fewer steps"
             )
         return NoiseLevel(
+            self,
             noise,
-            self.lengths,
             envelope,
             {name: risks.min(axis=1) / envelope - 1 for name, risks in ends.items()},
             {name: np.array(MULTIPLIERS)[x.argmin(axis=1)] for name, x in ends.items()},

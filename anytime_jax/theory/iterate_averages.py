@@ -120,16 +120,12 @@ def _windows(
             f"last is {checkpoints[-1]}): add that checkpoint, or choose a tail that ends at one"
         )
     windows: list[_Windows] = []
-    row = []
-    for t in checkpoints:
-        if t not in starts:
-            row.append(-1)
-            continue
-        free = (k for k, x in enumerate(windows) if x.ends[-1] <= starts[t])
-        k = next(free, len(windows))
-        if k == len(windows):
+    row = {}
+    for t, start in starts.items():
+        free = (k for k, x in enumerate(windows) if x.ends[-1] <= start)
+        row[t] = next(free, len(windows))
+        if row[t] == len(windows):
             windows.append(_Windows())
-        windows[k].starts.append(starts[t])
-        windows[k].ends.append(t)
-        row.append(k)
-    return windows, row
+        windows[row[t]].starts.append(start)
+        windows[row[t]].ends.append(t)
+    return windows, [row.get(t, -1) for t in checkpoints]

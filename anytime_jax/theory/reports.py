@@ -22,7 +22,6 @@ from anytime_jax.theory.comparison import (
     ENVELOPE,
     MULTIPLIERS,
     TOLERANCE,
-    Comparison,
     NoiseLevel,
     Trajectory,
     mean_gap,
@@ -50,9 +49,9 @@ _GAMMAS = tuple(round(0.1 * k, 1) for k in range(6))
 _LAST_HALF = LastFraction(0.5)
 
 
-def length_table(comparison: Comparison, level: NoiseLevel) -> list[Table | str]:
+def length_table(level: NoiseLevel) -> list[Table | str]:
     """Returns gaps at every length: baselines tuned there, the best run of each family."""
-    problem = comparison.problem
+    comparison, problem = level.comparison, level.comparison.problem
     title = (
         f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {level.noise:g}, batch "
         f"{problem.batch_size}, d = {problem.dimension:g}: excess risk over the cosine tuned at "
@@ -68,15 +67,15 @@ def length_table(comparison: Comparison, level: NoiseLevel) -> list[Table | str]
         run = level.best(family)
         table.add_row(f"one run: {family.name}", run.average, _peak(run), *map(_percent, run.gaps))
     footnote = (
-        f"c: peak step size over {_unit(comparison)}, * the edge of what was tried. Runs: the "
+        f"c: peak step size over {_unit(problem)}, * the edge of what was tried. Runs: the "
         f"smallest mean gap of each. Largest relative error {comparison.error:.0e}."
     )
     return [table, footnote]
 
 
-def noise_table(comparison: Comparison, levels: Sequence[NoiseLevel]) -> Table:
-    """Returns mean gaps over all lengths, a row for each noise level."""
-    problem = comparison.problem
+def noise_table(levels: Sequence[NoiseLevel]) -> Table:
+    """Returns mean gaps over all lengths, a row for each noise level of a comparison."""
+    comparison, problem = levels[0].comparison, levels[0].comparison.problem
     title = (
         f"a = {problem.a:g}, b = {problem.b:g}, batch {problem.batch_size}: mean excess risk over "
         "the cosine tuned at each length"
@@ -104,9 +103,9 @@ def noise_table(comparison: Comparison, levels: Sequence[NoiseLevel]) -> Table:
     return table
 
 
-def advice(comparison: Comparison, level: NoiseLevel) -> list[Table | str]:
-    """Returns what to run and when to tune it, with the evidence and its limits."""
-    chosen = level.advise()
+def advice(level: NoiseLevel) -> list[Table | str]:
+    """Returns the run to choose and when to tune it, with the evidence and its limits."""
+    comparison, problem, chosen = level.comparison, level.comparison.problem, level.advise()
     run, shortest = chosen.run, comparison.lengths[0]
     gamma, alpha = run.family.gamma, run.family.alpha
     shape = "gamma = 0 (a constant step size: there is no alpha)"
@@ -123,22 +122,22 @@ def advice(comparison: Comparison, level: NoiseLevel) -> list[Table | str]:
         table.add_row(label, best.family.name, *numbers)
     return [
         f"{shape}, average {run.average}, "
-        f"peak step size {run.multiplier * comparison.problem.step_unit:.3g} "
-        f"= {run.multiplier:.3g} {_unit(comparison)}",
+        f"peak step size {run.multiplier * problem.step_unit:.3g} "
+        f"= {run.multiplier:.3g} {_unit(problem)}",
         f"its gap to the cosine tuned at each length: {', '.join(map(_percent, run.gaps))} at "
         f"{', '.join(f'{length:,}' for length in comparison.lengths)} updates",
         f"tune the peak at {chosen.tune_at:,} updates ({chosen.tune_at / shortest:.3g}x): the run "
         f"that is best there has gaps of {_percent(later.max())} or less from there on, "
         f"within {100 * TOLERANCE:g}% of the best any peak can do",
         table,
-        *length_table(comparison, level),
+        *length_table(level),
         LIMITS,
     ]
 
 
-def write_comparison(comparison: Comparison, level: NoiseLevel, directory: Path) -> list[Path]:
+def write_comparison(level: NoiseLevel, directory: Path) -> list[Path]:
     """Writes the picture `compare.png` and every number behind it, `compare.json`."""
-    problem = comparison.problem
+    comparison, problem = level.comparison, level.comparison.problem
     baselines = {name: gaps for name, gaps in level.baseline_gaps.items() if name != ENVELOPE}
     content = {
         "a": problem.a,
@@ -162,18 +161,18 @@ def write_comparison(comparison: Comparison, level: NoiseLevel, directory: Path)
         ],
     }
     return [
-        plotting.save(_plot_gaps(comparison, level), directory / "compare.png", dpi=130),
+        plotting.save(_plot_gaps(level), directory / "compare.png", dpi=130),
         write_json(directory / "compare.json", content),
     ]
 
 
-def _plot_gaps(comparison: Comparison, level: NoiseLevel) -> Figure:
+def _plot_gaps(level: NoiseLevel) -> Figure:
     """Excess risks over that of the tuned cosine: solid for single runs, dashed for baselines."""
-    problem, lengths = comparison.problem, comparison.lengths
+    problem, lengths = level.comparison.problem, level.comparison.lengths
     figure = Figure(figsize=(9.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    colors = plotting.shades(len(comparison.families), 0.95)
-    for color, family in zip(colors, comparison.families, strict=True):
+    families = level.comparison.families
+    for color, family in zip(plotting.shades(len(families), 0.95), families, strict=True):
         run = level.best(family)
         label = f"{family.name} ({run.average})"
         axes.plot(lengths, 1 + run.gaps, "o-", color=color, ms=3, lw=1.3, label=label)
@@ -199,8 +198,7 @@ def _percent(gap: float) -> str:
     return f"{gap:+.1%}"
 
 
-def _unit(comparison: Comparison) -> str:
-    problem = comparison.problem
+def _unit(problem: Problem) -> str:
     return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
 
 
