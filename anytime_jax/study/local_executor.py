@@ -23,21 +23,14 @@ _POLL_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A share of this machine for one process.
+    """CPU cores and `CUDA_VISIBLE_DEVICES` of one process; None leaves the variable as it is."""
 
-    Attributes:
-      cores: CPU cores.
-      gpus: value of `CUDA_VISIBLE_DEVICES`; None to leave it as it is.
-    """
-
-    cores: Sequence[int]
+    cores: tuple[int, ...]
     gpus: str | None
 
 
 def split_machine(processes: int) -> list[Slot]:
-    """Returns a slot for each of `processes` concurrent processes.
-
-    Cores are dealt out evenly; with several processes, so are the GPUs.
+    """Deals the cores out evenly and, to several processes, the GPUs.
 
     Raises:
       InputError: if there are more processes than cores or GPUs.
@@ -53,7 +46,7 @@ def split_machine(processes: int) -> list[Slot]:
         raise InputError(f"--jobs={processes}: give 1 to {len(gpus)}, the GPUs of this machine")
     shared = bool(gpus) and processes > 1
     return [
-        Slot(cores[i::processes], ",".join(gpus[i::processes]) if shared else None)
+        Slot(tuple(cores[i::processes]), ",".join(gpus[i::processes]) if shared else None)
         for i in range(processes)
     ]
 
@@ -68,12 +61,13 @@ def make_command(study_file: str, name: str, *others: str) -> list[str]:
 
 @dataclasses.dataclass
 class _Process:
-    """A process that trains a run or a fleet; `logs` has each log and its length before."""
+    """A process that trains a run or a fleet, with each run's log and its size before."""
 
     tasks: list[StudyTask]
     popen: subprocess.Popen[bytes]
-    logs: dict[str, tuple[Path, int]]
-    slot: int
+    logs: dict[str, Path]
+    log_sizes: dict[str, int]
+    slot: Slot
     started: float
 
 
@@ -115,7 +109,7 @@ class LocalExecutor:
             try:
                 while self._processes or (self._pending and self._may_start):
                     self._collect()
-                    while self._may_start and self._start_next():
+                    while self._start_next():
                         pass
                     self._fail_orphans()
                     time.sleep(_POLL_SECONDS)
@@ -143,18 +137,18 @@ class LocalExecutor:
     def _start_next(self) -> bool:
         """Starts a process for the first run that is ready; False without one or a free slot."""
         used = {process.slot for process in self._processes}
-        free = [i for i in range(len(self._slots)) if i not in used]
-        tasks = self._next_fleet() if free else []
-        if not tasks:
+        slot = next((slot for slot in self._slots if slot not in used), None)
+        tasks = self._next_fleet() if slot and self._may_start else []
+        if not slot or not tasks:
             return False
         names = [task.run.name for task in tasks]
-        slot = self._slots[free[0]]
         # Large pages speed up training on CPU; on GPU they change nothing.
         env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
         if slot.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = slot.gpus
-        logs = {name: (log := log_file(self._study, name), _size(log)) for name in names}
-        with logs[names[0]][0].open("ab") as file:
+        logs = {name: log_file(self._study, name) for name in names}
+        sizes = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
+        with logs[names[0]].open("ab") as file:
             popen = subprocess.Popen(
                 make_command(self._study_file, *names),
                 stdin=subprocess.DEVNULL,
@@ -163,7 +157,7 @@ class LocalExecutor:
                 env=env,
                 start_new_session=True,  # Ctrl-C reaches it once, through `_forward_signals`
             )
-        self._processes.append(_Process(tasks, popen, logs, free[0], time.monotonic()))
+        self._processes.append(_Process(tasks, popen, logs, sizes, slot, time.monotonic()))
         with contextlib.suppress(OSError):  # it may have ended already
             os.sched_setaffinity(popen.pid, slot.cores)  # JAX starts its threads later
         if self._signals:  # arrived while the process was started
@@ -217,11 +211,9 @@ class LocalExecutor:
         elif status or not self._signals:
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
             message = _last_line(process, task)
-            log, _ = process.logs[task.run.name]
-            self._failures[task.run.name] = f"{message} ({cause}; log: {log})"
-            self._print(
-                f"FAILED   {task.run.name}, after {elapsed}: {self._failures[task.run.name]}"
-            )
+            failure = f"{message} ({cause}; log: {process.logs[task.run.name]})"
+            self._failures[task.run.name] = failure
+            self._print(f"FAILED   {task.run.name}, after {elapsed}: {failure}")
             if status == 2:  # the same configuration error twice: very likely that of every run
                 self._gave_up |= message in self._config_errors
                 self._config_errors.add(message)
@@ -260,15 +252,11 @@ class LocalExecutor:
                 process.popen.send_signal(number)
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
 def _last_line(process: _Process, task: StudyTask) -> str:
     """The last line that the process logged for a run, or for the whole fleet."""
     for name in (task.run.name, process.tasks[0].run.name):  # a fleet logs to its first run
-        log, begin = process.logs[name]
-        text = log.read_bytes()[begin:].decode("utf-8", errors="replace") if log.exists() else ""
+        log, size = process.logs[name], process.log_sizes[name]
+        text = log.read_bytes()[size:].decode("utf-8", errors="replace") if log.exists() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if lines:
             return lines[-1][:300]

@@ -27,10 +27,6 @@ def losses() -> dict[str, dict[str, dict[float, float]]]:
 
 def differences(model: str) -> dict[str, dict[float, float]]:
     """Returns the published losses minus those of the cosine, by kind and multiple."""
-    table = losses()[model]
-    cosine = table["cosine"]
-    return {
-        kind: {m: x - cosine[m] for m, x in table[kind].items()}
-        for kind in KINDS
-        if kind != "cosine"
-    }
+    by_kind = losses()[model]
+    cosine = by_kind["cosine"]
+    return {kind: {m: x - cosine[m] for m, x in by_kind[kind].items()} for kind in KINDS[1:]}

@@ -36,7 +36,7 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
             seen = rows[-1]
             lines = _describe(clock, rows, f"{name} in {run_dir}")
             if evaluated := evaluations(rows):
-                lines += [loss_table(clock, evaluated[-_ROWS:]), *_describe_stop(clock, evaluated)]
+                lines += [loss_table(clock, evaluated[-_ROWS:]), _describe_best(clock, evaluated)]
                 lines.append(f"  curves: {run_figure.draw(run_dir, name)}")
         elif not rows:
             lines = [f"{run_dir}: {name} has written no record yet"]
@@ -48,7 +48,6 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
 
 
 def _read_run(run_dir: Path) -> tuple[str, Clock]:
-    """The name and the clock of a run."""
     file = run_dir / run_directory.RUN_FILE
     about = run_directory.read_run_file(run_dir, "give another run")
     if about is None:
@@ -77,12 +76,10 @@ def _describe(clock: Clock, rows: list[Row], run: str) -> list:
     return lines
 
 
-def _describe_stop(clock: Clock, evaluated: list[tuple[Row, dict[str, float]]]) -> list[str]:
+def _describe_best(clock: Clock, evaluated: list[tuple[Row, dict[str, float]]]) -> str:
     """The best weights at the latest evaluation."""
     row, losses = evaluated[-1]
     best = min(losses, key=lambda label: losses[label])
     gain = losses.get(LIVE, losses[best]) - losses[best]
-    return [
-        f"  best weights: {best}, {losses[best]:.4f} nats at {clock.describe(row.step)}"
-        + (f", {gain:.4f} below the live weights" if best != LIVE else "")
-    ]
+    line = f"  best weights: {best}, {losses[best]:.4f} nats at {clock.describe(row.step)}"
+    return line + (f", {gain:.4f} below the live weights" if best != LIVE else "")

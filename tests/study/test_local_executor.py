@@ -55,22 +55,16 @@ def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_t
 
 
 @TWO_CORES
-def test_two_processes_have_separate_cores(study, fake_training, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / METADATA_NAME).touch()
-    file, root = study("[]", data=tmp_path / "data")
-    fake_training()
-    assert run(file, "--jobs=2") == 0
-    first, second = (cores for event, _, cores in read_order(root) if event == "start")
-    assert first != second
-
-
-@TWO_CORES
-def test_one_process_prepares_the_data(study, fake_training, tmp_path):
-    file, root = study("[]", data=tmp_path / "unprepared")
+def test_processes_have_separate_cores_and_one_prepares_the_data(study, fake_training, tmp_path):
+    file, root = study("[]", data=tmp_path)
     fake_training()
     assert run(file, "--jobs=2") == 0
     assert [event for event, *_ in read_order(root)] == ["start", "end", "start", "end"]
+    shutil.rmtree(root)
+    (tmp_path / METADATA_NAME).touch()
+    assert run(file, "--jobs=2") == 0
+    first, second = (cores for event, _, cores in read_order(root) if event == "start")
+    assert first != second
 
 
 def test_failed_run_fails_its_branches_only(study, fake_training, capsys):

@@ -26,7 +26,7 @@ def write_arrays_fixture(study, monkeypatch, tmp_path):
     """Writes the arrays of a small study with prepared data; returns status, file and directory."""
     monkeypatch.chdir(REPOSITORY)
     data = tmp_path / "prepared"
-    data.mkdir()
+    data.mkdir(exist_ok=True)
     (data / METADATA_NAME).touch()
 
     def write():
@@ -68,7 +68,7 @@ def test_branches_wait_for_their_own_trunk(write_arrays, start, tmp_path, capsys
     assert (tmp_path / "runs" / "study.json").exists()
 
 
-def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path):
+def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path, capsys):
     finished = {"constant-seed=0", "wsd-seed=1-horizon=1x"}
     is_finished = property(lambda task: task.run.name in finished)
     monkeypatch.setattr("anytime_jax.study.tasks.StudyTask.is_finished", is_finished)
@@ -78,16 +78,11 @@ def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path):
     lines = [f"--config={file}:{name}\n" for name in [*names, "wsd-seed=1-horizon=2x"]]
     assert (arrays / "runs.txt").read_text() == "".join(lines)
     assert submitted(start, arrays, tmp_path) == [("1-3", None), ("4", "afterok:100_1")]
-
-
-def test_finished_study_writes_nothing(write_arrays, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "anytime_jax.study.tasks.StudyTask.is_finished", property(lambda task: True)
-    )
-    status, _, arrays = write_arrays()
-    assert status == 0
+    monkeypatch.setattr("anytime_jax.study.tasks.StudyTask.is_finished", True)
+    (arrays / "runs.txt").unlink()
+    assert write_arrays()[0] == 0
     assert "all 6 runs of tiny are finished" in capsys.readouterr().out
-    assert not arrays.exists()
+    assert not (arrays / "runs.txt").exists()
 
 
 def test_array_task_trains_the_run_of_its_line(write_arrays, start, tmp_path):
@@ -127,11 +122,9 @@ def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_p
     assert not (tmp_path / "arrays").exists()
 
 
-def test_groups_follow_their_trunk():
+def test_branches_of_branches_follow_their_trunk():
     trunks = {"a": None, "b": "a", "c": "b", "d": None, "e": "gone", "f": "b", "g": "d"}
     tasks = [SimpleNamespace(run=SimpleNamespace(name=x, trunk=y)) for x, y in trunks.items()]
-    groups = {
-        trunk: "".join(task.run.name for task in group)
-        for trunk, group in slurm._group_by_trunk(tasks).items()
-    }
-    assert list(groups.items()) == [("", "ade"), ("a", "b"), ("b", "cf"), ("d", "g")]
+    groups = slurm._group_by_trunk(tasks)
+    names = [(trunk, "".join(x.run.name for x in group)) for trunk, group in groups.items()]
+    assert names == [("", "ade"), ("a", "b"), ("b", "cf"), ("d", "g")]

@@ -15,9 +15,8 @@ from anytime_jax.study.tasks import make_tasks
 def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
     file, _ = study()
     params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
-    each = make_tasks(study_files.load_file(file))[0].disk_bytes / (
-        4 + 2
-    )  # 9, 10, 18, 20 and 2 rolling
+    checkpoints = 4 + 2  # at 9, 10, 18 and 20 updates, and two rolling ones
+    each = make_tasks(study_files.load_file(file))[0].disk_bytes / checkpoints
     assert 0.98 * params < each < 1.1 * params + 2**18
 
 
@@ -63,10 +62,8 @@ def write_run(file, index, identity=(), fingerprint="abc"):
     """Writes run.json of a run, with changes of its identity settings."""
     run = study_files.load_file(file).runs[index]
     run.run_dir.mkdir(parents=True)
-    saved = {
-        **make_tasks(study_files.load_file(file))[index].config.identity(fingerprint),
-        **dict(identity),
-    }
+    config = make_tasks(study_files.load_file(file))[index].config
+    saved = {**config.identity(fingerprint), **dict(identity)}
     (run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
 
 
