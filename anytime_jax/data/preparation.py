@@ -138,9 +138,8 @@ def prepare_share(
         if info := _load_complete(output, settings):  # completed by another process just now
             return info
         placed = _place_vocabulary(work, given, parts)
-        path = output / VOCABULARY_NAME
         tasks = [
-            TokenizePart(part, index, len(parts), path, placed.sha256, work)
+            TokenizePart(part, index, len(parts), placed.sha256, work)
             for index, part in enumerate(parts)
         ]
         own = tasks if share is None else share.select(tasks)

@@ -114,12 +114,9 @@ def _check_file(path: str, suffixes: tuple[str, ...]) -> int:
         raise InputError(f"{path} is none of {', '.join(suffixes)}; name only such files")
     if not os.path.exists(path):
         raise InputError(f"{path} is a link to a file that does not exist; fetch or remove it")
-    size = os.path.getsize(path)
     if path.endswith(JSON_SUFFIXES):
-        if not size:
-            raise _empty(path)
         _check_json_head(path)
-    return size
+    return os.path.getsize(path)
 
 
 def _check_json_head(path: str) -> None:
@@ -128,6 +125,8 @@ def _check_json_head(path: str) -> None:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if not head:
+        raise _empty(path)
     is_gzip = path.endswith(".gz")
     if is_gzip and _GZIP.startswith(head[: len(_GZIP)]):
         return

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.data.dataset import TokenFileInfo, compute_digest, token_file_size
+from anytime_jax.data.dataset import (
+    VOCABULARY_NAME,
+    TokenFileInfo,
+    compute_digest,
+    token_file_size,
+)
 from anytime_jax.data.json_files import read_json, write_json
 from anytime_jax.data.preparation_lock import WorkDirectory
 from anytime_jax.data.sources import SPLITS, Part, assign_split
@@ -43,7 +48,6 @@ class TokenizePart:
     part: Part
     index: int
     parts: int
-    vocabulary_path: Path
     vocabulary_sha256: str
     work: WorkDirectory
 
@@ -62,7 +66,7 @@ class TokenizePart:
 
     def run(self) -> PartResult:
         """Writes the token files, then the result."""
-        vocabulary = _load_cached(self.vocabulary_path, self.vocabulary_sha256)
+        vocabulary = _load_cached(self.work.output / VOCABULARY_NAME, self.vocabulary_sha256)
         dtype = stored_dtype(vocabulary.token_dtype)
         buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)

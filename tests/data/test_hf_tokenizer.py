@@ -1,8 +1,6 @@
 """Tokenizers of public models: the library's own ids, whatever else their files ask for."""
 
-import argparse
 import hashlib
-import inspect
 import json
 import sys
 
@@ -10,13 +8,10 @@ import numpy as np
 import pytest
 import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
-from decoded_ids import decode_one_by_one
+from decoded_ids import AWKWARD, SOURCE, decode_one_by_one
 
 from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
-
-SOURCE = inspect.getsource(argparse)
-AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,15 @@
 """SentencePiece: training is lossless, deterministic and laid out like T5; decoding id by id."""
 
-import argparse
 import hashlib
-import inspect
 import io
 
 import pytest
 import sentencepiece
-from decoded_ids import check_random_ids, decode_one_by_one
+from decoded_ids import AWKWARD, SOURCE, check_random_ids, decode_one_by_one
 
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 
-SOURCE = inspect.getsource(argparse)
-AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
 FIRST_BYTE = 3  # of the vocabularies trained here
 PARTS = [FIRST_BYTE + byte for byte in "é漢😀\ufffd".encode()]
 CONTROL = [0, 1, 2]

@@ -1,6 +1,11 @@
-"""Incremental decoding of ids, against decoding them at once."""
+"""Texts to encode, and incremental decoding of ids against decoding them at once."""
 
+import argparse
+import inspect
 import random
+
+SOURCE = inspect.getsource(argparse)
+AWKWARD = "\tif x:\r\n\t\t  return 'é漢😀'  \n\n\n\f<unk></s><0x41>\x00\x7f \u2028\u00a0 end  "
 
 
 def decode_one_by_one(vocabulary, ids):
