@@ -1,5 +1,5 @@
-"""Where a run computes: devices, processes and JAX's settings.
+"""Devices, processes and JAX settings of a run.
 
-`sharding` places arrays on the device mesh (begin there), `processes` coordinates the processes of
-a multi-host run, `runtime` sets what JAX reads before it looks for devices.
+Begin with `sharding`, which places arrays on the device mesh. `processes` coordinates the processes
+of a multi-host run, and `runtime` makes the settings that JAX reads before it looks for devices.
 """

@@ -1,8 +1,8 @@
 """Processes of a multi-host run: rendezvous, barriers, shared failure and preemption.
 
-JAX's distributed runtime does the work. It watches every process: when one is lost, it aborts the
-others within a minute, with a message, instead of letting them wait for ever. It also passes a
-SIGTERM that reaches one process on to all, so that all save after the same update.
+JAX's distributed runtime watches every process. When one is lost, it aborts the others within a
+minute, with a message, instead of letting them wait forever. It forwards a SIGTERM from one process
+to all, so that all save after the same update.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ _barrier_ids = itertools.count()  # every barrier needs a name of its own
 def initialize(
     coordinator: str | None, processes: int | None, process: int | None, cluster: bool
 ) -> None:
-    """Joins the processes of a run; must come before anything that looks for devices.
+    """Joins the processes of a run; must be called before anything uses devices.
 
     Args:
       coordinator: address `HOST:PORT` on which process 0 listens.
       processes: number of processes.
       process: number of this one, from 0.
-      cluster: take the three from Slurm, Open MPI, a TPU slice or GKE instead. Without it, and with
-        none of the three, the process stays single.
+      cluster: whether to detect these three from Slurm, Open MPI, a TPU slice or GKE. Without any
+        of the four, the process stays single.
 
     Raises:
-      InputError: if the arguments contradict each other or the processes do not find each other.
+      InputError: if the arguments contradict each other or the processes do not connect.
     """
     options = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     missing = [name for name, value in options.items() if value is None]
@@ -85,12 +85,12 @@ def _check(coordinator: str, processes: int, process: int) -> None:
 
 
 def count() -> int:
-    """Number of processes."""
+    """Returns the number of processes."""
     return jax.process_count()
 
 
 def is_single() -> bool:
-    """Whether this is the only process of the run; does not touch the devices."""
+    """Whether this is the only process of the run; does not initialize devices."""
     return not jax.distributed.is_initialized() or count() == 1
 
 
@@ -100,9 +100,9 @@ def is_primary() -> bool:
 
 
 def broadcast(value: int) -> int:
-    """Returns process 0's value in every process; an integer below 2^31 in size.
+    """Returns process 0's value, an int32, in every process.
 
-    For what is read from a shared file system, which may differ for a moment between hosts.
+    For values read from a shared file system, which hosts may see change at different times.
     """
     if is_single():
         return value
@@ -111,7 +111,7 @@ def broadcast(value: int) -> int:
 
 
 def barrier() -> None:
-    """Waits until every process is here, however long that takes."""
+    """Waits, without a time limit, until every process has called this."""
     if not is_single():
         # The runtime's barrier: collectives of the devices give up on a slow process.
         key = f"anytime_jax/{next(_barrier_ids)}"
@@ -124,9 +124,8 @@ def fail_together(
 ) -> Iterator[None]:
     """Raises in every process if the body raises in any; all processes must enter it.
 
-    Args:
-      action: what the body does, for the message in the processes where it succeeded.
-      error_type: the error those raise; a process where the body failed raises its own.
+    A process whose body failed raises its own error. The others raise an `error_type`, whose
+    message says which processes could not do `action`.
     """
     error: Exception | None = None
     try:
@@ -146,7 +145,7 @@ def fail_together(
 
 
 def wait_until_visible(is_visible: Callable[[], bool]) -> bool:
-    """Waits up to a minute for something another process wrote to be visible here too."""
+    """Waits up to a minute until this process sees a file that another one wrote."""
     deadline = time.monotonic() + _VISIBILITY_SECONDS
     while not (visible := is_visible()) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -154,9 +153,9 @@ def wait_until_visible(is_visible: Callable[[], bool]) -> bool:
 
 
 class PreemptionSignal:
-    """Whether any process got SIGTERM or Ctrl-C; true in all after the same number of calls.
+    """Whether any process received SIGTERM or Ctrl-C; true in all after the same number of calls.
 
-    JAX watches for SIGTERM from `initialize` on; creating this makes Ctrl-C mean the same.
+    JAX handles SIGTERM after `initialize`; this class makes Ctrl-C equivalent.
     """
 
     def __init__(self) -> None:
@@ -165,7 +164,7 @@ class PreemptionSignal:
         signal.signal(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
 
     def __call__(self) -> bool:
-        """Must be called equally often in every process."""
+        """Returns the flag; must be called equally often in every process."""
         if not self._received:
             self._calls += 1
             self._received = multihost_utils.reached_preemption_sync_point(self._calls)
@@ -173,7 +172,7 @@ class PreemptionSignal:
 
 
 def exit_together(status: int) -> int:
-    """Returns the status; with other processes, a nonzero one ends this process at once instead."""
+    """Returns the status; in a multi-process run, a nonzero one ends this process at once."""
     if status and not is_single():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -25,11 +25,7 @@ AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary":
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh over `devices`, by default all of them.
-
-    Raises:
-      ValueError: if the axes do not multiply to the number of devices.
-    """
+    """Returns the mesh over `devices`, by default all; raises ValueError if it does not fit."""
     devices = jax.devices() if devices is None else devices
     fixed = config.fsdp * config.tensor
     data = len(devices) // fixed if config.data == -1 else config.data
@@ -49,17 +45,12 @@ def tree_shardings(
 ) -> Any:
     """Returns a `NamedSharding` for every leaf of a tree of arrays or shapes.
 
-    A leaf is recognised by the last dict key on its path, so moments and averages, which carry the
-    parameters' names, are sharded like them. Leaves with other names are replicated.
+    A leaf is recognised by the last dict key on its path. Moments and averages have the parameters'
+    names there, so they are sharded alike. Leaves with other names are replicated. `axes` has the
+    axis names by parameter name (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked
+    layers, are not split.
 
-    Args:
-      tree: arrays or their shapes.
-      axes: axis names by parameter name (`decoder.PARAMETER_AXES`); extra leading axes, such as
-        stacked layers, are not split.
-      mesh: the mesh, or only its shape.
-
-    Raises:
-      ValueError: if a mesh axis does not divide an array's axis.
+    Raises ValueError if a mesh axis does not divide an array's axis.
     """
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -88,12 +79,12 @@ def has_host_memory(mesh: Mesh) -> bool:
 
 
 def with_host_memory(shardings: Any) -> Any:
-    """Returns the same shardings in host memory."""
+    """Returns the shardings with host memory as their memory kind."""
     return jax.tree.map(lambda sharding: sharding.with_memory_kind(HOST_MEMORY), shardings)
 
 
 def is_in_host_memory(leaf: Any) -> bool:
-    """Whether an array, or the shape of one, has a sharding in host memory."""
+    """Whether an array or abstract array has a sharding in host memory."""
     return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST_MEMORY
 
 
@@ -109,7 +100,7 @@ def to_device_memory(tree: Any) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of an array that every device holds whole."""
+    """Returns the sharding of an array that is copied to every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -125,7 +116,7 @@ def batch_shards(mesh: Mesh) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConstraint:
-    """Constrains the sharding of arrays inside a program; without a mesh, it does nothing."""
+    """Constrains the sharding of arrays inside a program; does nothing without a mesh."""
 
     mesh: Mesh | None = None
 
@@ -148,8 +139,7 @@ UNCONSTRAINED = ShardingConstraint()
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
     """Returns the rows of a global batch that this process feeds to its devices.
 
-    Raises:
-      ValueError: if they are not contiguous, since the mesh separates the process's devices.
+    Raises ValueError if they are not contiguous because the mesh separates the process's devices.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     ranges = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
@@ -169,7 +159,7 @@ def device_memory(mesh: Mesh) -> int | None:
 
 
 def put_batch(mesh: Mesh, rows: np.ndarray, batch_size: int) -> jax.Array:
-    """Returns the global batch from this process's rows of it."""
+    """Returns the global batch on the devices, from this process's rows of it."""
     shape = (batch_size, *rows.shape[1:])
     return jax.make_array_from_process_local_data(batch_sharding(mesh), rows, shape)
 

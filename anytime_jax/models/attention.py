@@ -42,13 +42,8 @@ def causal_attention(
 ) -> jax.Array:
     """Returns causal softmax attention, float32 of shape BxLxHxK.
 
-    Args:
-      q_BxLxHxK: queries.
-      k_BxLxHxK: keys.
-      v_BxLxHxK: values.
-      dtype: operands of the two products; the softmax is float32.
-      path: "plain" (the reference), "blocks", or an implementation of
-        `jax.nn.dot_product_attention`.
+    `dtype` is that of the operands of the two products; the softmax is float32. `path` is "plain"
+    (the reference), "blocks", or an implementation of `jax.nn.dot_product_attention`.
     """
     if path == "blocks":
         return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, dtype)
@@ -64,12 +59,12 @@ def causal_attention(
 def _attend_in_blocks(
     q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype
 ) -> jax.Array:
-    """Causal attention, each block of queries to the keys up to its end.
+    """Causal attention in which each block of queries sees the keys up to its end.
 
     The softmax is normalised after the product with the values, which has fewer elements.
     """
     length = q_BxLxHxK.shape[1]
-    # Batch dimensions first, once, as matrix products want them.
+    # Batch dimensions first, transposed once for all matrix products.
     q_BxHxLxK, k_BxHxLxK, v_BxHxLxK = (
         y.transpose(0, 2, 1, 3) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
     )
@@ -100,16 +95,12 @@ def cached_attention(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns causal attention of new tokens to the cache and themselves, and the updated cache.
 
-    Always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for positions
-    not filled yet, and are made for more than one query.
+    The queries are those of the tokens from position `start`. The cache has "keys" and "values" of
+    shape BxMxHxK, by position; positions from `start` on are overwritten. `dtype` is that of the
+    operands of the two products; the softmax is float32.
 
-    Args:
-      q_BxLxHxK: queries of the tokens from position `start`.
-      k_BxLxHxK: their keys.
-      v_BxLxHxK: their values.
-      cache: "keys" and "values" of shape BxMxHxK, by position; those from `start` are overwritten.
-      start: number of tokens before these.
-      dtype: operands of the two products; the softmax is float32.
+    This is always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for
+    positions not filled yet, and are optimized for more than one query.
     """
     length, capacity = q_BxLxHxK.shape[1], cache["keys"].shape[1]
     cache = {

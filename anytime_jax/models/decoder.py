@@ -66,7 +66,7 @@ def hidden(
 ) -> jax.Array:
     """Returns the residual stream after the final norm, float32 of shape BxLxD.
 
-    The input of the head, for a loss that computes the logits a block at a time.
+    It is the input of the head, for a loss that computes the logits one block at a time.
     """
     hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
     return cast(jax.Array, hidden_BxLxD)
@@ -75,8 +75,8 @@ def hidden(
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     """Returns an empty cache for `batch` texts of at most `length` tokens.
 
-    Keys and values have the type of the products' operands, to which they would be rounded anyway:
-    16 bits halve the memory and give the same results.
+    Keys and values have the dtype of the operands of the products, to which they would be rounded
+    anyway: 16 bits halve the memory without changing results.
     """
     shape = (config.layers, batch, length, config.heads, config.head_size)
     return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
@@ -91,16 +91,13 @@ def decode(
 ) -> tuple[jax.Array, Cache]:
     """Returns the next-token logits of tokens that follow those in the cache, and the new cache.
 
-    The logits, float32 of shape BxLxV, equal those of `apply` on the whole texts. Jit it with the
-    cache donated: a whole prompt, then single tokens, take two programs. A prompt may be padded at
-    its end: tokens decoded later at those positions replace the padding, and none before sees it.
+    The logits, float32 of shape BxLxV, equal those of `apply` on the whole texts. `position` is the
+    number of tokens before these, the same in every row; the cache from there on is not read, and
+    `position + L` must not exceed its length. A prompt may be padded at its end: tokens decoded
+    later replace the padding, and no token before it attends to it.
 
-    Args:
-      config: shape and arithmetic.
-      params: from `init_params` or training.
-      cache: from `init_cache` or the last call; its contents from `position` on are not read.
-      tokens_BxL: token ids; `position + L` must not exceed the length of the cache.
-      position: number of tokens before these, the same in every row.
+    Jit this function with the cache donated. It compiles twice, for the prompt and for single
+    tokens.
     """
     output = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
     hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], output)
@@ -113,13 +110,13 @@ def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax
 
 @functools.lru_cache
 def param_shapes(config: ModelConfig) -> Params:
-    """Returns the parameters' shapes and types; callers share one tree."""
+    """Returns the parameters' shapes and dtypes, a cached tree that callers must not modify."""
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
 @functools.lru_cache
 def count_params(config: ModelConfig) -> dict[str, int]:
-    """Returns the number of parameters: in the block matrices, in the head and in all."""
+    """Returns the number of parameters in the block matrices, in the head and in total."""
     shapes = param_shapes(config)
     matrices = [shapes["blocks"][n] for n in ("qkv", "attn_out", "mlp_in", "mlp_out")]
     return {
@@ -132,9 +129,9 @@ def count_params(config: ModelConfig) -> dict[str, int]:
 def resolve_attention(config: ModelConfig, platform: str | None = None) -> Attention:
     """Returns the configured attention path; for "auto", the fastest known for the platform.
 
-    The default platform is JAX's. On CPU the gradient of `jax.nn.dot_product_attention` takes twice
-    the time of the plain einsum, and blocks half of it. cuDNN's flash attention needs 16-bit
-    operands and a head size of at most 128, divisible by 8.
+    The default platform is JAX's. On CPU, the gradient of `jax.nn.dot_product_attention` takes
+    twice the time of the plain einsum, and that of blocks half. cuDNN's flash attention needs
+    16-bit operands and a head size of at most 128, divisible by 8.
     """
     if config.attention != "auto":
         return config.attention
@@ -146,7 +143,7 @@ def resolve_attention(config: ModelConfig, platform: str | None = None) -> Atten
 
 
 class Decoder(nn.Module):
-    """Embedding, N blocks and final norm; also holds the head, which the caller applies."""
+    """Embedding, N blocks and final norm; has the head's parameters, which the caller applies."""
 
     config: ModelConfig
     constrain: ShardingConstraint = UNCONSTRAINED
@@ -254,8 +251,8 @@ class Block(nn.Module):
 def _gelu(x: jax.Array) -> jax.Array:
     """The exact GELU, by the error function.
 
-    `jax.nn.gelu` uses erfc, for digits of results near 0 that no sum keeps, and XLA evaluates both
-    formulas of erfc for every element.
+    `jax.nn.gelu` uses erfc, which is more precise for results near 0, where no sum preserves the
+    digits; and XLA evaluates both formulas of erfc for every element.
     """
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
@@ -281,12 +278,12 @@ def _embedding_sigma(config: ModelConfig) -> float:
 
 
 def _inward(config: ModelConfig) -> nn.initializers.Initializer:
-    """For matrices that read the residual stream: the embedding's sigma."""
+    """Initializer of matrices that read the residual stream: the embedding's sigma."""
     return _truncated_normal(_embedding_sigma(config))
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
-    """For matrices that write to the residual stream: OLMo's sigma decreases with depth."""
+    """Initializer of matrices that write to the residual stream: OLMo's sigma falls with depth."""
     if config.architecture == "olmo":
         return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
     return _truncated_normal(0.02)

@@ -38,7 +38,7 @@ def flops_per_token(config: ModelConfig) -> int:
         6 * N + 12 * layers * width * length
 
     where N counts the block and head matrices, not the embedding, which is a lookup. Attention is
-    not halved for being causal.
+    counted in full, although it is causal.
     """
     params = count_params(config)
     attention = 12 * config.layers * config.width * config.length

@@ -14,7 +14,7 @@ from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.models.matmul import mixed_einsum
 
-# Logits of a block on each device: what fits into a CPU's cache, 1 GB elsewhere.
+# Logits of a block on each device: within a CPU's cache, 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}
 _LOGITS_ELSEWHERE = 2**28
 
@@ -36,14 +36,10 @@ def token_losses_from_hidden(
     dtype: Dtype,
     constrain: ShardingConstraint,
 ) -> jax.Array:
-    """Returns the cross-entropy of each token in nats, float32 of shape BxL, a block at a time.
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL, one block at a time.
 
-    Args:
-      hidden_BxLxD: hidden states before the head (`decoder.hidden`).
-      head_DxV: the head.
-      targets_BxL: integer ids of the tokens to predict.
-      dtype: operands of the product.
-      constrain: sharding of the logits.
+    `hidden_BxLxD` is the output of `decoder.hidden`, `dtype` that of the operands of the product
+    with the head; `constrain` is applied to the logits.
     """
 
     def block_losses(block: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -64,21 +60,17 @@ def mean_loss_from_hidden(
 ) -> jax.Array:
     """Mean of `token_losses_from_hidden`, with a gradient that computes no logits twice.
 
-    The gradient of a mean is known up to a factor as soon as a block's logits are, so one pass over
-    the blocks computes both. Every shard of the batch sums its own gradient of the head; the shards
-    are summed once, at the end.
+    A block's logits determine its part of the gradient up to a factor, so one pass over the blocks
+    computes loss and gradient. Every shard of the batch accumulates its own gradient of the head;
+    the shards are summed once, at the end.
     """
     return token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
 
 
 def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
-    """Returns the number of rows in a block of logits, a divisor of the device's `rows`.
+    """Returns the number of rows in a block of logits, a divisor of `rows`, those on a device.
 
-    Args:
-      rows: rows of the batch on a device.
-      length: tokens in a row.
-      vocabulary: logits of a token.
-      platform: "cpu", "gpu" or "tpu".
+    A row has `length` times `vocabulary` logits; `platform` is "cpu", "gpu" or "tpu".
     """
     limit = max(_LOGITS.get(platform, _LOGITS_ELSEWHERE) // (length * vocabulary), 1)
     return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= limit)
@@ -133,7 +125,7 @@ def _logits(
 def _with_gradient(
     logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The loss of every token, and its gradient with respect to the logits times its weight."""
+    """Returns the token losses, and their gradient by the logits times `token_weight`."""
     max_SxRxL = logits_SxRxLxV.max(axis=-1)
     weights_SxRxLxV = jnp.exp(logits_SxRxLxV - max_SxRxL[..., None])
     sum_SxRxL = weights_SxRxLxV.sum(axis=-1)
@@ -147,7 +139,7 @@ def _with_gradient(
 def _blocks(
     hidden_BxLxD: jax.Array, head_DxV: jax.Array, targets_BxL: jax.Array, shards: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Hidden states and targets as NxSxRxL: N blocks of R rows of each shard."""
+    """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
     shard_rows = B // shards
     rows = rows_per_block(shard_rows, L, V, jax.default_backend())
@@ -160,6 +152,6 @@ def _blocks(
 
 
 def _unblock(x_NxSxRxLx_: jax.Array) -> jax.Array:
-    """Restores the order of rows before `_blocks`."""
+    """Inverts `_blocks`."""
     N, S, R = x_NxSxRxLx_.shape[:3]
     return x_NxSxRxLx_.swapaxes(0, 1).reshape(N * S * R, *x_NxSxRxLx_.shape[3:])

@@ -38,14 +38,9 @@ _mixed_einsum.defvjp(_forward, _backward)
 def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
     """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
 
-    The gradient is two einsums of the same kind. JAX's own rule would multiply the float32
-    cotangent with a 16-bit operand, which is slow, or round weight gradients to 16 bits.
-
-    Args:
-      spec: einsum in which every index is in at least two of the three terms.
-      x: first operand, float32.
-      y: second operand, float32.
-      dtype: type of both operands as they are multiplied.
+    Every index of `spec` must be in at least two of its three terms. The gradient is two einsums of
+    the same kind. JAX's own rule would multiply the float32 cotangent with a 16-bit operand, which
+    is slow, or round weight gradients to 16 bits.
     """
     return _mixed_einsum(spec, x, y, dtype)
 
@@ -53,7 +48,7 @@ def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Arr
 def _round(x: jax.Array, dtype: Dtype) -> jax.Array:
     """Rounds an operand to `dtype`.
 
-    XLA's CPU backend lacks some bfloat16 products with a float32 result and is slow at the rest.
+    XLA's CPU backend lacks some bfloat16 products with a float32 result and is slow at the others.
     There the rounded values stay in float32, in which their product is exact.
     """
     if dtype == "bfloat16" and jax.default_backend() == "cpu":

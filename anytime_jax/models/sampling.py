@@ -24,14 +24,9 @@ _MIN_PADDED, _GROWTH = 16, 4
 class SamplingSettings:
     """Settings of the distribution from which tokens are sampled.
 
-    Logits are divided by the temperature, then restricted to the `top_k` most likely tokens, then
-    to the smallest set of those that has `top_p` of the probability.
-
-    Attributes:
-      temperature: 1 for the decoder's own distribution; 0 for greedy decoding.
-      top_k: 0 for all tokens.
-      top_p: above 0; 1 for all tokens.
-      seed: of the random numbers.
+    Logits are divided by `temperature` (0 for greedy decoding), then restricted to the `top_k` most
+    likely tokens (0 for all), then to the smallest set of those that has at least `top_p` of the
+    probability (above 0; 1 for all).
     """
 
     temperature: float
@@ -50,7 +45,7 @@ class SamplingSettings:
 
 
 def sample_token(settings: SamplingSettings, logits_W: jax.Array, key: jax.Array) -> jax.Array:
-    """Returns the id of one sampled token, int32; `settings.seed` is not used.
+    """Returns the id of one sampled token, int32; `settings.seed` is ignored.
 
     Equally likely tokens are ordered by id.
     """
@@ -80,22 +75,15 @@ def generate_tokens(
     count: int,
     stop_id: int,
 ) -> Iterator[int]:
-    """Continues a text token by token, lazily.
+    """Continues a text lazily, by at most `count` tokens.
 
-    The context has at most `config.length` tokens, as in training. A longer text continues from
-    its last `config.length // 2` tokens, so text has no maximal length and a token costs the same
-    anywhere. The first call compiles a program for one token, and one per padded prompt length.
+    The context has at most `config.length` tokens, as in training. A longer text continues from its
+    last `config.length // 2` tokens, so its length is unlimited and the cost of a token constant.
+    The first call compiles a program for one token, and one per padded prompt length.
 
-    Args:
-      config: the decoder.
-      params: its weights.
-      prompt_ids: the text so far. An empty one starts from `stop_id`, as documents do in training.
-      settings: of the sampling.
-      count: most tokens to generate.
-      stop_id: the id that ends a document (EOS); generation stops there, without it.
-
-    Raises:
-      ValueError: for an id outside the vocabulary, or a negative count.
+    An empty prompt starts from `stop_id`, as documents do in training. That id ends a document
+    (EOS); generation stops before it. Raises ValueError for an id outside the vocabulary or a
+    negative count.
     """
     require_count("count", count)
     allowed = f"the id of a token, from 0 to {config.vocab_size - 1}"
@@ -114,7 +102,7 @@ def _generate(
     stop_id: int,
 ) -> Iterator[int]:
     key = jax.random.key(settings.seed)
-    # The key has the seed: without it in the static settings, no seed compiles a new program.
+    # The key carries the seed; in the static settings, each seed would compile a new program.
     settings = dataclasses.replace(settings, seed=0)
     cache, cached = decoder.init_cache(config, 1, config.length), 0
     for number in range(count):
@@ -132,7 +120,7 @@ def _generate(
 
 
 def _pad(ids: Sequence[int], most: int) -> np.ndarray:
-    """The tokens, padded at the end to one of a few lengths."""
+    """Pads the tokens at the end to one of a few lengths."""
     size = 1 if len(ids) == 1 else _MIN_PADDED
     while size < len(ids):
         size *= _GROWTH

@@ -17,7 +17,7 @@ from anytime_jax.distributed import sharding
 # `start` on; `rows` are those of this process.
 ReadBatches = Callable[[Config, int, int, slice], Iterator[np.ndarray]]
 
-_CACHED_BATCHES = 64  # the latest that were read, for the runs of a fleet that are at one sample
+_CACHED_BATCHES = 64  # most recent ones, shared by the runs of a fleet at the same sample
 
 
 class Batch(NamedTuple):
@@ -30,8 +30,8 @@ class Batch(NamedTuple):
 def iterate_batches(
     config: Config, mesh: Mesh, step: int, sample: int, read_batches: ReadBatches
 ) -> Iterator[Batch]:
-    """Iterates over the batches of the updates after `step`, the first of which is at `sample`."""
-    for size, count in config.clock.batches(step):  # the batch may grow on the way
+    """Iterates over the batches of the updates after `step`, from window `sample` on."""
+    for size, count in config.clock.batches(step):  # the batch size may grow
         batches = read_batches(config, sample, size, sharding.local_rows(mesh, size))
         for _ in itertools.count() if count is None else range(count):
             yield Batch(np.asarray(next(batches)), size)
@@ -39,7 +39,7 @@ def iterate_batches(
 
 
 def read_ahead(dataset: DatasetInfo) -> ReadBatches:
-    """Returns a `ReadBatches` that reads ahead in threads."""
+    """Returns a `ReadBatches` that prefetches batches in threads."""
 
     def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
         return prefetch_batches(_windows(dataset, config), start, batch_size, rows)
@@ -48,7 +48,7 @@ def read_ahead(dataset: DatasetInfo) -> ReadBatches:
 
 
 def read_once(dataset: DatasetInfo) -> ReadBatches:
-    """Returns a `ReadBatches` for all runs of a fleet, which keeps the latest batches in memory."""
+    """Returns a `ReadBatches` for all runs of a fleet, with a cache of the latest batches."""
     windows_of: dict[tuple[int, bool], Windows] = {}
 
     @functools.lru_cache(maxsize=_CACHED_BATCHES)

@@ -1,8 +1,8 @@
 """Branches: the trunk's checkpoint that one starts from, and the settings that it may change.
 
 A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
-clocks and position in the data; only the shape of the schedule changes, and the data where
-`branch.data` names others. The trunk is read and never written.
+clocks and position in the data. Only the shape of the schedule changes, and the data if
+`branch.data` names another data set. The trunk is never written to.
 """
 
 import dataclasses
@@ -23,9 +23,8 @@ class Trunk:
 
     Attributes:
       path: directory of the checkpoint.
-      step: updates done there.
       digest: of its meta, which has the checksums of all arrays.
-      samples: windows of the branch's data consumed there; 0 if it reads other data than the trunk.
+      samples: windows of the branch's data consumed; 0 if it reads other data than the trunk.
     """
 
     path: Path
@@ -35,20 +34,19 @@ class Trunk:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a branch's run file says of its trunk."""
+        """The entry about the trunk in a branch's run file."""
         from_run = str(self.path.parent.parent)
         place = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
         return {"from_run": from_run, **place}
 
 
 def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
-    """Finds and checks the checkpoint that a branch starts from; None if a run is no branch.
+    """Returns the checkpoint that a branch starts from, checked; None for a run that is no branch.
 
-    A branch that has checkpoints of its own resumes without its trunk.
+    A branch with checkpoints of its own resumes even if the trunk is gone.
 
     Raises:
-      InputError: if there is no such checkpoint, or the branch would change what it inherits; the
-        message says what to do.
+      InputError: if there is no such checkpoint, or the branch would change inherited settings.
       RunError: if the checkpoint is damaged.
     """
     step = config.branch_step
@@ -90,11 +88,7 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
 
 
 def build_trunk(config: Config, source: Any) -> Config:
-    """Builds the configuration of a branch's trunk from its run file.
-
-    Raises:
-      InputError: if this version cannot read it.
-    """
+    """Returns the trunk's configuration from its run file; raises an InputError if unreadable."""
     try:
         return build(source)
     except InputError as error:
@@ -105,15 +99,9 @@ def build_trunk(config: Config, source: Any) -> Config:
 
 
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:
-    """Checks that a branch changes no setting that it inherits, but those in `branch.change`.
+    """Checks that a branch that leaves `trunk` at `step` changes only what `branch.change` allows.
 
-    Args:
-      config: the branch.
-      trunk: the configuration of its trunk.
-      step: where it leaves the trunk.
-
-    Raises:
-      InputError: if it does; the message names every such setting.
+    Raises an InputError that names every other changed setting, or a jump of the learning rate.
     """
     theirs, ours = _inherited(trunk), _inherited(config)
     differing = [
@@ -144,12 +132,12 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
 
 def _inherited(config: Config) -> dict[str, Any]:
-    """The settings that a branch inherits from its trunk, by dotted name."""
+    """Settings that a branch inherits from its trunk, by dotted name."""
     return config.select(lambda x: x.identity and x.branch != "free")
 
 
 def _check_saved(config: Config, from_run: Path, step: int) -> None:
-    """Checks that the trunk has a checkpoint at the step."""
+    """Raises an InputError if the trunk has no checkpoint at the step."""
     saved = checkpoint_directory.saved_steps(from_run)
     if step in saved:
         return

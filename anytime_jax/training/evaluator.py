@@ -1,7 +1,7 @@
 """Validation loss of the live weights and of every average, on the same windows.
 
-One pass over the windows evaluates all trees in device memory. A tree in host memory is copied to
-the device for a pass of its own, so that no two of them are there together.
+All trees in device memory are evaluated in one pass over the windows. Each tree in host memory
+is copied to the device for a pass of its own, so that only one of them takes device memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ from anytime_jax.models import decoder
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
-    """Returns the live weights and every average by label, in the order of their numbers."""
+    """Returns the live weights and every average by label, ordered by the labels' numbers."""
     averages = averaging.averages(state.opt_state)
     # JAX sorts the keys of a dict as strings, f100 before f6.25.
     labels = sorted(averages, key=averaging.label_order)
@@ -27,16 +27,11 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
 
 
 class Evaluator:
-    """Evaluates weight trees on the first windows of the validation split.
+    """Evaluates weight trees on the first `count` windows of the validation split.
 
-    Args:
-      eval_step: sum of the token losses of a batch (`step.Program.eval_step`). Where it returns an
-        array, with one loss for each of several runs, so do the results.
-      windows: the validation split, in stored order and repeating.
-      length: tokens predicted in a window.
-      count: number of windows to use.
-      batch_size: windows in a batch.
-      mesh: the device mesh.
+    `eval_step` returns the sum of the token losses of a batch (`step.Program.eval_step`). If it
+    returns an array, with one loss for each run of a fleet, so do the methods. `windows` is in
+    stored order and repeats; `length` is the number of tokens predicted in a window.
     """
 
     def __init__(
@@ -60,14 +55,14 @@ class Evaluator:
     ) -> dict[str, Any] | None:
         """Returns the mean token loss in nats of the live weights and every average, by label.
 
-        `interrupted` is called before every batch; once it is true, the result is None.
+        `interrupted` is called before every batch; once it returns true, the result is None.
         """
         return self.losses(weight_trees(state), interrupted)
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, Any] | None:
-        """Returns the mean token loss in nats of each tree, None once `interrupted`."""
+        """Returns the mean token loss in nats of each tree; None if `interrupted`."""
         on_host = {
             label: tree
             for label, tree in trees.items()

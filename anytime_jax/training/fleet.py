@@ -1,9 +1,9 @@
 """Programs of the training loop: one run by itself, or a fleet of runs of one shape vectorised.
 
-A device that one small model leaves idle trains many. In a fleet, the state of every run gets a
-leading axis R, and one call updates all of them (`jax.vmap`). What differs from run to run is data:
-the seed, the order of the text, the learning rate, and Adam's numbers. Losses agree with those of a
-run by itself to the rounding of sums in another order.
+One small model leaves most of a device idle; a fleet trains many at once. The state of every run
+gets a leading axis R, and one call updates all of them (`jax.vmap`). Seed, order of the text,
+learning rate and Adam's constants may differ between runs. Losses agree with those of a run by
+itself up to the rounding of sums in another order.
 """
 
 import copy
@@ -40,7 +40,7 @@ class SingleProgram:
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool
     ) -> tuple[TrainState, list[Metrics]]:
-        """Makes one update, donating `state`; returns the new one and the metrics of each run."""
+        """Makes one update, donating `state`; returns the new state and the metrics of each run."""
         (batch,) = batches
         tokens = sharding.put_batch(self._mesh, batch.tokens, batch.size)
         state, metrics = self._program.train_step(state, tokens, update_averages)
@@ -49,18 +49,18 @@ class SingleProgram:
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
     ) -> list[dict[str, float]] | None:
-        """Returns the validation losses by label of some runs; None once `interrupted`."""
+        """Returns the validation losses by label of each of `runs`; None if `interrupted`."""
         del runs
         losses = self._evaluator(state, interrupted)
         return None if losses is None else [losses]
 
     def state_of_run(self, state: TrainState, run: int) -> TrainState:
-        """Returns the state of one run, to be saved."""
+        """Returns the state of one run, for its checkpoint."""
         del run
         return state
 
     def keep(self, state: TrainState, runs: Sequence[int]) -> tuple["SingleProgram", TrainState]:
-        """Returns the program and the state of some runs, without the others."""
+        """Returns a program and a state of only these runs."""
         del runs
         return self, state
 
@@ -68,7 +68,7 @@ class SingleProgram:
 class FleetProgram:
     """The compiled functions of several runs, vectorised; the same methods as `SingleProgram`.
 
-    The state has the leaves of a run's, with an axis R in front.
+    Every leaf of the state has a leading axis R.
     """
 
     def __init__(self, configs: Sequence[Config], mesh: Mesh, dataset: DatasetInfo):
@@ -82,7 +82,7 @@ class FleetProgram:
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool
     ) -> tuple[TrainState, list[Metrics]]:
-        """Makes one update of every run."""
+        """Makes one update of every run, donating `state`."""
         tokens_RxBxT = np.stack([batch.tokens for batch in batches])
         state, metrics = self._update(state, tokens_RxBxT, update_averages)
         each: list[Any] = [
@@ -94,7 +94,7 @@ class FleetProgram:
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
     ) -> list[dict[str, float]] | None:
-        """Returns the losses of some runs, evaluated in one pass."""
+        """Returns the validation losses of each of `runs`, from one pass; None if `interrupted`."""
         trees = weight_trees(state)
         if len(runs) < len(self._configs):
             trees = _take(trees, np.asarray(runs))
@@ -108,7 +108,7 @@ class FleetProgram:
         return _take(state, run)
 
     def keep(self, state: TrainState, runs: Sequence[int]) -> tuple["FleetProgram", TrainState]:
-        """Returns a program and a state of fewer runs; that program is compiled anew."""
+        """Returns a program and a state of only these runs; the program compiles again."""
         smaller = copy.copy(self)  # with the same evaluator, which has compiled some sizes
         smaller._configs = [self._configs[i] for i in runs]
         smaller._update = vectorize_update(smaller._configs, self._mesh)
@@ -117,7 +117,7 @@ class FleetProgram:
 
 @dataclasses.dataclass(frozen=True)
 class _Element:
-    """A scalar of one run in the array of all, which is fetched from the device once for all."""
+    """A scalar of one run, in an array that is fetched from the device once for all runs."""
 
     of_all: jax.Array
     run: int
@@ -135,7 +135,7 @@ def _make_evaluator(
 
 
 def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
-    """Raises an InputError if the device has no room for all runs."""
+    """Raises an InputError if the device's memory is too small for all runs."""
     available = sharding.device_memory(mesh)
     each = preflight.measure_memory(configs[0], mesh)
     if available is not None and len(configs) * each.least > available:
@@ -146,13 +146,9 @@ def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
 
 
 def share_program(config: Config, mesh: Mesh) -> Callable[[Config, Mesh], Program]:
-    """Returns what makes the functions of each run of a fleet, to start it alone.
+    """Returns a `make_program` whose programs share compiled functions, for a fleet on one device.
 
-    What compiles is shared by all; its `train_step` is that of one of them.
-
-    Args:
-      config: one of the runs.
-      mesh: of a single device.
+    Each run has its own `init`. The shared `train_step` is that of `config` and is not for use.
     """
     shared = step.make_program(config, mesh)
     init = jax.jit(
@@ -172,13 +168,9 @@ def share_program(config: Config, mesh: Mesh) -> Callable[[Config, Mesh], Progra
 
 
 def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:
-    """Returns the vectorised train step of some runs, `(state, tokens_RxBxT, update_averages)`.
+    """Returns the jitted update of several runs, `(state, tokens_RxBxT, update_averages)`.
 
-    It is `step.Program.train_step` with an axis R in front; `state` is donated.
-
-    Args:
-      configs: the runs, of one shape.
-      mesh: of a single device.
+    It is `step.Program.train_step` with a leading axis R, on one device; `state` is donated.
     """
     first, constrain = configs[0], sharding.ShardingConstraint(mesh)
     numbers = Hyperparameters(
@@ -215,15 +207,15 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
 
 
 def _as_data(values: Sequence[float]) -> Any:
-    """A number that is the same for all runs, as it is; else one for each."""
+    """Returns the number if it is the same for all runs, else a float32 array of one for each."""
     return values[0] if len(set(values)) == 1 else np.asarray(values, np.float32)
 
 
 def stack(states: Sequence[TrainState], mesh: Mesh) -> TrainState:
-    """Returns the states of some runs as one, with an axis R in front, and deletes theirs.
+    """Returns the states of several runs stacked along a leading axis R, and deletes the originals.
 
-    By way of the host: on the device it would be a program with an operand for every array of every
-    run, which takes a minute to compile for 256 of them.
+    The stacking is on the host. On the device it would be a program with an operand for every array
+    of every run, which takes a minute to compile for 256 runs.
     """
     whole = sharding.replicated(mesh)
 

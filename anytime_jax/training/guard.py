@@ -1,10 +1,10 @@
 """Guard against bad updates: an Optax wrapper that makes them zero.
 
-An update is bad if its loss or its gradient is NaN or infinite. The weights and the moments stay as
-they are, and the averages take the same weights in once more; every count and the data go on.
-Whether the run then stops or skips the update is the configuration's choice.
+An update is bad if its loss or its gradient is NaN or infinite. Weights and moments then stay as
+they are and the averages count the same weights once more, while all counts and the position in
+the data advance. The configuration chooses whether the run stops or skips the update.
 
-A spike is a loss far above the recent ones. It is counted, and on request makes an update bad.
+A spike is a loss far above the recent ones. Spikes are counted, and may be configured as bad.
 """
 
 from typing import Any, NamedTuple
@@ -16,21 +16,19 @@ import optax
 from anytime_jax.config.optimization import GuardConfig
 
 LOSS_WINDOW = 128  # updates over which the mean and the standard deviation of the loss are taken
-# Of the mean, the least standard deviation: of a loss that hardly changes, rounding is no spike.
+# Least standard deviation, relative to the mean: rounding of a nearly constant loss is no spike.
 _LEAST_DEVIATION = 1e-3
 
 
 class GuardState(NamedTuple):
-    """State of `skip_bad_updates`, scalars beside the inner state.
+    """State of `skip_bad_updates`: float32 and int32 scalars beside the inner state.
 
     Attributes:
-      loss_mean: float32, mean of the recent losses.
-      loss_variance: float32, their variance.
-      loss_count: int32, number of finite losses so far.
-      spikes: int32, number of spikes so far.
-      skipped: int32, number of bad updates so far.
-      consecutive_skips: int32, number of bad updates since the last good one.
-      inner_state: state of the wrapped transformation.
+      loss_mean: mean of the recent losses.
+      loss_variance: their variance.
+      loss_count: number of finite losses so far.
+      skipped: number of bad updates so far.
+      consecutive_skips: number of bad updates since the last good one.
     """
 
     loss_mean: jax.Array
@@ -47,13 +45,13 @@ def skip_bad_updates(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns `inner` with bad updates replaced by zero.
 
-    `update` takes the loss as `value` and the norm of the gradient as `grad_norm`. It passes them
-    to `inner` together with `bad`, a bool scalar. `inner` has to pass its state through
-    `freeze_if_bad` and make its update from the result. Were the state selected here instead, XLA
-    would compute the moments twice, for the update and for the state, and copy the old ones.
+    `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and passes both
+    to `inner` with a bool scalar `bad`. `inner` must pass its state through `freeze_if_bad` and
+    compute its update from the result. If the state were selected here, XLA would compute the
+    moments twice, for the update and for the state, and copy the old ones.
 
-    A loss is a spike if it exceeds mean + spike * deviation of the losses before it, about the last
-    `LOSS_WINDOW` by weight. A spike enters them as the largest loss that is none.
+    A loss is a spike if it exceeds mean + spike * deviation of about the last `LOSS_WINDOW` losses.
+    These statistics count a spike as the largest loss that is not one.
     """
 
     def init(params: optax.Params) -> GuardState:
@@ -85,7 +83,7 @@ def skip_bad_updates(
 
 
 def freeze_if_bad(bad: jax.Array, new_state: Any, old_state: Any) -> Any:
-    """Returns the new state; after a bad update, the old one with the new counts."""
+    """Returns the new state; if `bad`, the old state with the new integer counts."""
 
     def select(new: jax.Array, old: jax.Array) -> jax.Array:
         return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(bad, old, new)
@@ -94,7 +92,7 @@ def freeze_if_bad(bad: jax.Array, new_state: Any, old_state: Any) -> Any:
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
-    """Returns the loss above which the next is a spike; infinite before `LOSS_WINDOW` losses."""
+    """Returns the loss above which the next one is a spike; inf before `LOSS_WINDOW` losses."""
     deviation = jnp.maximum(
         jnp.sqrt(state.loss_variance), _LEAST_DEVIATION * jnp.abs(state.loss_mean)
     )
@@ -111,7 +109,7 @@ def get_guard_state(opt_state: optax.OptState) -> GuardState:
 def _observe(
     state: GuardState, loss: jax.Array, finite: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Mean, variance and count with one more loss: a plain mean at first, later exponential."""
+    """Updates mean, variance and count by one loss: a plain mean at first, later exponential."""
     count = state.loss_count + finite
     weight = jnp.where(finite, 1 / jnp.clip(count, 1, LOSS_WINDOW), 0.0)
     difference = loss - state.loss_mean

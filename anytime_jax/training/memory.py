@@ -1,8 +1,10 @@
 """Memory of a layout on each device, computed without any device or array.
 
 Weights, moments, averages and gradients are exact, by `sharding.tree_shardings`. Activations are
-estimated, since what is alive at once is up to the compiler. D width, F MLP width, H heads, L
-length, V rows of the embedding, N layers, o bytes of a product's operand.
+estimated, because the compiler decides which arrays are alive at once.
+
+Legend: D width, F MLP width, H heads, L length, V rows of the embedding, N layers, o bytes of an
+operand of a matrix product.
 """
 
 import dataclasses
@@ -27,10 +29,7 @@ class Memory:
     """Bytes on each device while a run trains.
 
     Attributes:
-      parameters: the live weights, float32.
-      moments: Adam's two.
-      averages: float32; 0 if they are in host memory, though they are on the device while they are
-        updated.
+      averages: float32; 0 if they are in host memory, although updating them needs device memory.
       gradients: one copy of the weights; with microbatches two, the sum and the microbatch's.
       activations: estimate of everything else (`estimate_activations`).
     """
@@ -53,15 +52,9 @@ class Memory:
 
 
 def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
-    """Returns the memory of a run.
+    """Returns the memory of a run on a mesh of this shape; `platform` is "cpu", "gpu" or "tpu".
 
-    Args:
-      config: the run.
-      shape: devices along each mesh axis.
-      platform: "cpu", "gpu" or "tpu".
-
-    Raises:
-      ValueError: if the mesh does not divide a parameter.
+    Raises ValueError if the mesh does not divide a parameter.
     """
     weights = sum(_weights(config.model, shape).values())
     parts = config.microbatches > 1 or config.clock.growth  # a grown batch has several
@@ -119,7 +112,7 @@ def estimate_activations(config: Config, shape: Mapping[str, int], platform: str
 
 
 def _block(cfg: decoder.ModelConfig, tensor: int, operand: int, platform: str) -> float:
-    """Bytes per token that the backward pass of a block uses."""
+    """Bytes per token that JAX saves of a block without remat."""
     D, F, path = cfg.width, cfg.mlp_width, decoder.resolve_attention(cfg, platform)
     operands = {"xla": 3 * operand, "cudnn": 4 * operand}.get(path, 2 * _FLOAT32 + operand)
     split = (6 * _FLOAT32 + operand + operands) * D

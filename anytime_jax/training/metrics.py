@@ -1,6 +1,6 @@
 """Metrics of a run on the host: the meter that reads them, and the writers that record them.
 
-Every number is written once per step and name: `train/loss`, `train/grad_norm`, `train/clipped`,
+Every name is written at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
 `eval/LABEL/loss`, `eval_seconds`.
 """
@@ -31,13 +31,7 @@ _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
 
 class Measurement(NamedTuple):
-    """The metrics of an update, once they are on the host.
-
-    Attributes:
-      step: number of the update.
-      metrics: its metrics.
-      row: values to record at this step, where a row is due.
-    """
+    """Metrics of update number `step`, on the host; `row` is what to record, if a row is due."""
 
     step: int
     metrics: dict[str, float]
@@ -45,10 +39,10 @@ class Measurement(NamedTuple):
 
 
 class Meter:
-    """Brings the metrics of updates to the host without holding the device up.
+    """Copies the metrics of updates to the host without stalling the device.
 
     The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates
-    later, when that costs no wait.
+    later, when reading them does not wait.
     """
 
     def __init__(
@@ -62,10 +56,9 @@ class Meter:
 
         Args:
           every: distance between rows, in updates.
-          tokens: tokens seen after so many updates.
+          tokens: number of tokens after a number of updates.
           peak_tokens_per_s: tokens per second at full use of the devices; None if unknown.
-          interval: values of the updates since the last row, as `interval` of the meter of a saved
-            run: a resumed run then writes the same means.
+          interval: `Meter.interval` at the checkpoint, so that a resumed run writes the same means.
         """
         self._every = every
         self._tokens = tokens
@@ -77,13 +70,13 @@ class Meter:
         self._clock: float | None = None  # when `_seconds` was last brought up to date
 
     def push(self, step: int, metrics: Metrics) -> list[Measurement]:
-        """Adds an update that was just dispatched; returns those whose metrics are due."""
+        """Adds an update that was just dispatched; returns the measurements that are ready."""
         self._pending.append((step, metrics))
         # The first update compiles: the clock starts when it is done.
         return self._read(down_to=0 if self._clock is None else AHEAD)
 
     def pause(self) -> list[Measurement]:
-        """Waits for all updates and returns the rest of them; stops the clock until `resume`."""
+        """Waits for all updates and returns their measurements; stops the clock until `resume`."""
         measurements = self._read(down_to=0)
         self._advance_clock()
         return measurements
@@ -94,7 +87,7 @@ class Meter:
 
     @property
     def interval(self) -> dict[str, list[float]]:
-        """Values of the updates since the last row; complete after `pause`."""
+        """Metrics of the updates since the last row; complete after `pause`."""
         return {name: list(values) for name, values in self._interval.items()}
 
     def _read(self, down_to: int) -> list[Measurement]:
@@ -146,12 +139,9 @@ class Writers:
     ):
         """Opens the writers.
 
-        Args:
-          run_dir: the run's directory.
-          name: the run's name in Weights & Biases.
-          log: which mirrors to write.
-          from_step: step at the start; rows of later steps are superseded.
-          header: JSON data for the first line of the records' new segment.
+        Rows after step `from_step` of an earlier start are superseded. `header` is JSON data for
+        the first line of the new segment of the records; `name` is the run's name in Weights &
+        Biases.
         """
         self._tensorboard = self._wandb = None
         if log.wandb_project:
@@ -168,7 +158,7 @@ class Writers:
         self._records = RecordWriter(run_dir, from_step, header)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes values of a step."""
+        """Writes the values of a step, by name."""
         self._records.write(step, tokens, values)
         if self._tensorboard is not None:
             for name, value in values.items():
@@ -190,7 +180,7 @@ class Writers:
 
 
 class NoWriters:
-    """`Writers` of the processes that are not the primary one, which write nothing."""
+    """Stand-in for `Writers` in all processes but the primary one; writes nothing."""
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Does nothing."""

@@ -13,7 +13,7 @@ from anytime_jax.training.guard import freeze_if_bad, skip_bad_updates
 
 
 class Hyperparameters(NamedTuple):
-    """An `OptimizerConfig` some of whose values may be float32 arrays, as in a fleet's program."""
+    """Fields of an `OptimizerConfig`; in a fleet's program, some are float32 arrays."""
 
     b1: Any
     b2: Any
@@ -31,7 +31,7 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdamW, clipped by global norm and guarded, followed by the averages of the weights.
 
-    Its `update` takes the loss as `value`, the norm of the gradient as `grad_norm`, and optionally
+    Its `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and accepts
     `update_averages` (see `averaging.average_params`).
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
@@ -50,10 +50,10 @@ def make_optimizer(
 
 
 def _clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
-    """`optax.clip_by_global_norm` for a norm already known, `grad_norm`.
+    """`optax.clip_by_global_norm` for a norm that is already computed, `grad_norm`.
 
-    One factor for every element fuses into whatever reads the gradient. Optax divides each element
-    by the norm, and XLA stores the quotients.
+    One factor for all elements fuses into the operation that reads the gradient. Optax divides each
+    element by the norm, and XLA stores the quotients.
     """
 
     def update(
@@ -67,7 +67,7 @@ def _clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
 
 
 def _scale_by_adam(b1: Any, b2: Any, epsilon: Any) -> optax.GradientTransformationExtraArgs:
-    """`optax.scale_by_adam` whose moments stay if `bad`, and whose update is made from those."""
+    """`optax.scale_by_adam` that freezes its moments if `bad`, and uses the frozen ones."""
     adam = optax.scale_by_adam(b1, b2, epsilon)
 
     def update(

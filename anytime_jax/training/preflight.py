@@ -22,8 +22,7 @@ from anytime_jax.training.step import Program, make_program
 def make_checked_program(config: Config, mesh: Mesh) -> Program:
     """Returns the functions of a run, not compiled yet.
 
-    Raises:
-      InputError: if the mesh does not divide the parameters, or as `check_capacity`.
+    Raises an InputError if the mesh does not divide the parameters, or as `check_capacity` does.
     """
     try:
         program = make_program(config, mesh)
@@ -34,12 +33,9 @@ def make_checked_program(config: Config, mesh: Mesh) -> Program:
 
 
 def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
-    """Checks that the state and a gradient fit the devices, and a checkpoint the disk.
+    """Raises an InputError if the state and a gradient, or a checkpoint, exceed memory or free disk.
 
-    Memory for activations is an estimate, no reason to refuse a run: `print_summary` warns of it.
-
-    Raises:
-      InputError: if they do not fit.
+    Activations are not counted: their memory is an estimate, of which `print_summary` warns.
     """
     available, memory = sharding.device_memory(mesh), measure_memory(config, mesh)
     if available is not None and memory.least > available:
@@ -61,7 +57,7 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
 
 
 def measure_memory(config: Config, mesh: Mesh) -> Memory:
-    """Returns the memory of each device of a mesh that a run takes."""
+    """Returns the memory that a run takes on each device of a mesh."""
     return measure(config, dict(mesh.shape), mesh.devices.flat[0].platform)
 
 
@@ -70,11 +66,7 @@ def _state_bytes(program: Program) -> int:
 
 
 def check_data(config: Config, dataset: DatasetInfo) -> None:
-    """Checks that a dataset fits the model and the evaluation.
-
-    Raises:
-      InputError: if it does not; the message says what to change.
-    """
+    """Raises an InputError if a data set does not fit the model or the evaluation."""
     model, windows = config.model, dataset.splits["validation"].windows
     if dataset.length != model.length:
         raise InputError(
@@ -101,14 +93,8 @@ def find_stop(
 ) -> tuple[int | None, str]:
     """Returns the update to stop at, None for never, and the reason: "stop" or "data".
 
-    Args:
-      config: the run.
-      dataset: its data.
-      step: updates done.
-      samples: windows of the dataset consumed.
-
-    Raises:
-      InputError: if the data end before the stop.
+    `step` counts the updates done and `samples` the windows of the data set consumed. Raises an
+    InputError if the data end before the configured stop.
     """
     clock, horizon = config.clock, config.learning_rate.horizon_steps
     stop = config.stop_rule.after(step, clock)
@@ -140,7 +126,7 @@ def print_summary(
     stop_step: int | None,
     trunk: Trunk | None,
 ) -> None:
-    """Prints what is about to run, on what devices, and what it needs of memory and disk."""
+    """Prints model, data and devices of a run, and the memory and disk that it needs."""
     counts, device = count_params(config.model), mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     peak = flops.peak_flops(device)
@@ -178,7 +164,7 @@ def _describe_disk(config: Config, program: Program, step: int, stop_step: int |
 
 
 def describe_memory(memory: Memory, available: int | None) -> str:
-    """Returns a line on the memory of each device; `available` is None if it is not known."""
+    """Returns a line on the memory of each device; `available` is None if unknown."""
     parts = [
         f"{format_bytes(getattr(memory, name))} {name}"
         for name in ("parameters", "moments", "averages", "gradients")

@@ -1,8 +1,8 @@
 """Start from pretrained weights, in another library's files.
 
-Moments are zero, every average starts from these weights, the clocks stand at 0, and the data are
-read from their beginning. The weights are read at the first start; later ones only compare the
-directory, if it still exists, with the digest that the run recorded.
+Moments and clocks start at zero, every average starts from these weights, and the data are read
+from the beginning. Only the first start reads the weights. Later starts compare the directory, if
+it still exists, with the recorded digest.
 """
 
 import dataclasses
@@ -26,11 +26,9 @@ from anytime_jax.training.step import Program
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model to start from.
+    """A model to start from, with the digest of its weight files.
 
-    Attributes:
-      description: of the model; None once the run has checkpoints of its own.
-      digest: of its files of weights.
+    `description` is None once the run has checkpoints of its own.
     """
 
     description: ModelDescription | None
@@ -38,11 +36,9 @@ class Pretrained:
 
 
 def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
-    """Finds and checks the model that a run starts from; None for random weights.
+    """Returns the model that a run starts from, checked; None for random weights.
 
-    Raises:
-      InputError: if there is none, it is of another shape, or the data were made with another
-        vocabulary; the message says what to do.
+    Raises an InputError if the model is missing or has another shape or another vocabulary.
     """
     if not config.initial_weights:
         return None
@@ -64,10 +60,9 @@ def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
 
 
 def init_from_pretrained(pretrained: Pretrained, config: Config, program: Program) -> TrainState:
-    """Returns the first state of a run that starts from pretrained weights.
+    """Returns the initial state of a run that starts from pretrained weights.
 
-    Raises:
-      InputError: if the run has been started before and has lost its checkpoints.
+    Raises an InputError if the run was started before and has lost its checkpoints.
     """
     if pretrained.description is None:
         raise InputError(
@@ -84,7 +79,7 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
 
 
 def _put(params: Any, shardings: Any) -> Any:
-    """Copies arrays to the devices, each process its part, into buffers of their own."""
+    """Copies arrays to new device buffers; each process copies its part."""
 
     def put(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
         return jax.make_array_from_callback(
@@ -107,7 +102,7 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 
 def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> None:
-    """Checks that the data were made with the vocabulary beside the weights, if there is one."""
+    """Raises an InputError if the data's vocabulary is not the one beside the weights, if any."""
     names = (VOCABULARY_NAME, model_reader.TOKENIZER)
     file = next((x for name in names if (x := description.directory / name).is_file()), None)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:

@@ -15,7 +15,7 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
 
 class Display:
-    """Shows step, tokens, loss, rate, speed, and the time left to the next doubling."""
+    """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling."""
 
     def __init__(self, clock: Clock, console: Console):
         """Initializes the display, which is a context that shows the live line."""
@@ -43,7 +43,7 @@ class Display:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a line that stays on the terminal."""
         self.console.print(text, markup=False)
 
     def update(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,6 +1,6 @@
 """One start of a run: its directory, data, records and checkpoints.
 
-`trainer.train` is the loop that uses it; the state and the compiled functions are the loop's.
+The loop in `trainer.train` uses it, and owns the state and the calls of the compiled functions.
 """
 
 import contextlib
@@ -44,12 +44,9 @@ from anytime_jax.training.step import Metrics, Program, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a start of a run ended.
+    """How a start of a run ended, after `step` updates and `samples` windows of its data set.
 
-    Attributes:
-      step: updates done.
-      reason: "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
-      samples: windows of its dataset that were consumed.
+    `reason` is "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
     """
 
     step: int
@@ -58,16 +55,15 @@ class Outcome:
 
 
 class TrainingRun:
-    """One start of a run: everything but its state and its compiled functions.
+    """One start of a run: everything but its state.
 
     Attributes:
-      config: its configuration.
       program: its compiled functions; set by `start`.
       step: updates done.
-      saved_step: the latest checkpoint; 0 if there is none.
+      saved_step: step of the latest checkpoint; 0 if there is none.
       stop_step: the update to stop at; None for never.
       missed_evaluation: whether the last start ended before the evaluation due at its last step.
-      result: how this start ended, or the error that ended it; None while it trains.
+      result: the outcome, or the error that ended this start; None while it trains.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class TrainingRun:
         display: Display,
         read_batches: ReadBatches,
     ):
-        """Initializes the run; `start` is the first to touch the disk."""
+        """Initializes the run without reading or writing files, which `start` does."""
         self.config = config
         self.step = self.saved_step = 0
         self.stop_step: int | None = None
@@ -95,14 +91,10 @@ class TrainingRun:
     def start(
         self, make_program: Callable[[Config, Mesh], Program], fall_back: bool
     ) -> TrainState | None:
-        """Resumes the run from its latest checkpoint, or starts it.
+        """Resumes the run from its latest checkpoint, or starts it; returns its state.
 
-        Args:
-          make_program: makes the run's compiled functions, or raises an InputError.
-          fall_back: whether to set a damaged checkpoint aside and resume from the newest good one.
-
-        Returns:
-          the state to train from; None if the run is at its stop already, with `result` set.
+        With `fall_back`, a damaged checkpoint is set aside and the newest intact one is restored.
+        Returns None, with `result` set, if the run is at its stop already.
         """
         config, run_dir = self.config, self._directory
         self.saved_step = processes.broadcast(max(saved_steps(run_dir), default=0))
@@ -145,7 +137,7 @@ class TrainingRun:
         return state
 
     def _samples(self, step: int) -> int:
-        """Windows of the dataset consumed after a number of updates."""
+        """Windows of the data set consumed after a number of updates."""
         return self._sample_offset + self.config.clock.samples(step)
 
     def _find_stop(self) -> None:
@@ -163,7 +155,7 @@ class TrainingRun:
         return bool(processes.broadcast(is_evaluated(self._directory, self.step)))
 
     def _claim(self, identity: Mapping[str, Any], trunk: branching.Trunk | None) -> None:
-        """Makes the directory this run's, and locks it until `close`."""
+        """Makes the directory belong to this run, and locks it until `close`."""
         config = self.config
         about = {"name": config.name, "version": __version__, "config": config.to_dict()}
         about |= {"branch": trunk.provenance} if trunk else {}
@@ -176,7 +168,7 @@ class TrainingRun:
         pretrained: Pretrained | None,
         fall_back: bool,
     ) -> tuple[TrainState, Mapping[str, Any]]:
-        """The state to train from, and the meta of the checkpoint that it comes from."""
+        """Returns the state to train from and the meta of its checkpoint, if any."""
         config, abstract, clock = self.config, self.program.abstract_state, self.config.clock
         self._checkpoints = CheckpointManager(
             self._directory, retention_policy(config), self._display.say
@@ -201,7 +193,7 @@ class TrainingRun:
         return self.program.init(), {}
 
     def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:
-        """Sets the step at which each average started; reports new and dropped ones."""
+        """Sets the step at which each average started; prints new and dropped ones."""
         since = restored.meta.get("averages_since", {})
         self._averages_since = {label: since.get(label, 0) for label in self.config.averaging_rules}
         self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
@@ -244,7 +236,7 @@ class TrainingRun:
     # The steps of the training loop
 
     def is_at_stop(self) -> bool:
-        """Whether the run is at the update where it stops."""
+        """Whether the run has reached its stop."""
         return self.step == self.stop_step
 
     def read_batch(self) -> Batch:
@@ -259,17 +251,17 @@ class TrainingRun:
         return (self.step + 1) % self.config.average_every == 0
 
     def record(self, metrics: Metrics) -> None:
-        """Counts an update and hands its metrics, which may still be computed, to the meter."""
+        """Counts an update and passes its metrics, possibly still being computed, to the meter."""
         self.step += 1
         self._write(self._meter.push(self.step, metrics))
 
     def is_save_due(self) -> bool:
-        """Whether a checkpoint is to be saved at this step."""
+        """Whether to save a checkpoint at this step."""
         due = self.step % self._save_every == 0 or self._keeps_forever(self.step)
         return due or self.is_at_stop()
 
     def save(self, state: TrainState) -> None:
-        """Saves a checkpoint; returns once the state is copied to host memory."""
+        """Saves a checkpoint; returns when the state is copied to host memory."""
         self.pause_meter()
         self._writers.sync()
         self._checkpoints.save(state, self._meta())
@@ -277,12 +269,12 @@ class TrainingRun:
         self.saved_step = self.step
 
     def is_evaluation_due(self) -> bool:
-        """Whether the weights are to be evaluated at this step."""
+        """Whether to evaluate the weights at this step."""
         due = self.step % self._eval_every == 0 or self.config.clock.is_doubling(self.step)
         return (self.step > 0 and due) or self.is_at_stop()
 
     def pause_meter(self) -> None:
-        """Waits for every update under way, and leaves what follows out of the measured speed."""
+        """Waits for all dispatched updates, and excludes what follows from the measured speed."""
         self._write(self._meter.pause())
 
     def record_evaluation(self, losses: Mapping[str, float], seconds: float) -> None:
@@ -317,12 +309,12 @@ class TrainingRun:
             failure.__cause__ = error
         try:
             self.close()
-        except RunError as failed_save:  # so what `failure` names as saved is not
+        except RunError as failed_save:  # the checkpoint that `failure` names was not saved
             failure = failed_save
         self.result = failure
 
     def close(self) -> None:
-        """Waits for saves under way and unlocks the directory; raises a RunError if one failed."""
+        """Waits for pending saves and unlocks the directory; raises a RunError if a save failed."""
         self._resources.close()
 
     def error(self, what: str, advice: str = "") -> RunError:
@@ -333,7 +325,7 @@ class TrainingRun:
         return RunError(message + (f". Try {advice}" if advice else ""))
 
     def _write(self, measurements: Sequence[Measurement]) -> None:
-        """Records what the meter has read; raises a RunError at an update that ends the run."""
+        """Records measurements; raises a RunError at an update that ends the run."""
         for step, metrics, row in measurements:
             self._check_update(step, metrics)
             if row is not None:
@@ -341,7 +333,7 @@ class TrainingRun:
                 self._display.update(step, row)
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports a spike or a skipped update; raises a RunError at one that ends the run."""
+        """Prints a spike or a skipped update; raises a RunError at one that ends the run."""
         guard, skips = self.config.guard, int(metrics["consecutive_skips"])
         if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):
             return
@@ -381,7 +373,7 @@ class TrainingRun:
 
 @contextlib.contextmanager
 def end_on_error(*runs: TrainingRun) -> Iterator[None]:
-    """Ends runs with the error that is raised inside, where it is one that a run may meet."""
+    """Ends `runs` with an input, run, file or JAX runtime error that the body raises."""
     try:
         yield
     except (InputError, RunError, OSError, jax.errors.JaxRuntimeError) as error:
@@ -390,7 +382,7 @@ def end_on_error(*runs: TrainingRun) -> Iterator[None]:
 
 
 def _check_shared(run_dir: Path) -> None:
-    """Checks that every process sees the run's directory, which the primary one has locked."""
+    """Checks that every process sees the lock of the primary one in the run's directory."""
 
     def read_lock() -> int:
         return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1

@@ -29,8 +29,7 @@ from anytime_jax.training.progress import Display
 def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the device mesh of a run, over all devices by default.
 
-    Raises:
-      InputError: if the configuration and the devices do not fit each other.
+    Raises an InputError if the configuration does not fit the devices.
     """
     with _naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
@@ -44,7 +43,7 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
 
 def check_paths(config: schema.Config) -> None:
-    """Raises an InputError if the run's or the data's directory is something else."""
+    """Raises an InputError if the path of the run or the data is not usable as a directory."""
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with _naming(f"config.{name}"):
             require_local_path(path)
@@ -61,10 +60,9 @@ def check_paths(config: schema.Config) -> None:
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:
-    """Returns the run's data set; prepares the built-in corpus first, where that is configured.
+    """Returns the run's data set; prepares the built-in corpus first, if that is configured.
 
-    Raises:
-      InputError: if there is none, or it does not fit the configuration.
+    Raises an InputError if the data set is missing or does not fit the configuration.
     """
     with processes.fail_together():
         if processes.is_primary():
@@ -77,7 +75,10 @@ def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> Dataset
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields whether a SIGINT or SIGTERM asks to save and end; a second SIGINT interrupts."""
+    """Yields a function that tells whether SIGINT or SIGTERM has asked the run to save and end.
+
+    In a run of one process, a second SIGINT raises KeyboardInterrupt.
+    """
     if not processes.is_single():
         yield processes.PreemptionSignal()
         return
@@ -99,7 +100,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> None:
-    """Prepares the built-in corpus if it is configured and not there yet."""
+    """Prepares the built-in corpus if it is configured and missing."""
     data, model, run_dir = config.data, config.model, Path(config.run_dir)
     if not data.builtin_megabytes or (Path(data.path) / METADATA_NAME).exists():
         return

@@ -33,11 +33,9 @@ class Program:
     """The jitted functions of a run on a mesh; each compiles when first called.
 
     Attributes:
-      init: makes the initial state.
-      abstract_state: its shapes, types and shardings, without any array.
-      state_shardings: the sharding of every leaf of the state.
-      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, donating the
-        state. `update_averages` is a Python bool, and each of its two values a program of its own.
+      abstract_state: shapes, types and shardings of the state, without any array.
+      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, with `state`
+        donated. `update_averages` is a Python bool, and each of its values compiles its own program.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
@@ -107,10 +105,10 @@ def _optimizer(
 
 
 def fast_compile_options(mesh: Mesh) -> dict[str, int]:
-    """Compiler options for programs that run once: on a CPU, half the time to compile.
+    """Returns compiler options for programs that run once: on a CPU, half the time to compile.
 
     Optimization level 1 is the lowest whose results are bitwise those of the default, 3; level 0
-    differs in last bits. A level set in XLA_FLAGS is left alone.
+    differs in last bits. A level set in XLA_FLAGS takes precedence.
     """
     option = "xla_backend_optimization_level"
     is_set = option in os.environ.get("XLA_FLAGS", "")
@@ -127,17 +125,11 @@ def train_step(
     tokens_BxT: jax.Array,
     update_averages: bool = True,
 ) -> tuple[TrainState, Metrics]:
-    """Makes one update.
+    """Returns the state after one update on a batch of windows, and its metrics.
 
-    Args:
-      config: the run; `schedule` and `optimizer` replace its own.
-      schedule: learning rate by the number of updates done.
-      optimizer: Adam's constants and the clip.
-      constrain: sharding of arrays inside the program.
-      average_shardings: device shardings of averages kept in host memory; None for other averages.
-      state: the state before the update.
-      tokens_BxT: a batch of windows.
-      update_averages: whether this update is one at which the averages move.
+    `schedule` (learning rate by the number of updates done) and `optimizer` replace those of
+    `config`. `average_shardings` are the device shardings of averages in host memory, None for
+    averages in device memory. `update_averages` is static.
     """
     # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
@@ -179,7 +171,7 @@ def _accumulate(
     tokens_BxT: jax.Array,
     microbatches: int,
 ) -> tuple[jax.Array, Any]:
-    """Loss and gradient of a batch, one microbatch after another."""
+    """Returns the mean loss and gradient of a batch, one microbatch after another."""
     if microbatches == 1:
         return value_and_grad(params, tokens_BxT)
     B, T = tokens_BxT.shape
@@ -201,7 +193,7 @@ def eval_step(
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
 ) -> jax.Array:
-    """Returns the sum of the token losses of a batch, each row times its weight."""
+    """Returns the sum of a batch's token losses, each row multiplied by its weight."""
     losses_BxL = batch_token_losses(config, constrain, params, tokens_BxT)
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 
@@ -232,7 +224,7 @@ def _loss_inputs(
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.ShardingConstraint]:
-    """Hidden states, head and targets, with the arithmetic of the loss."""
+    """Returns the arguments of the loss functions in `models.loss`."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain)
     return hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain

@@ -17,7 +17,7 @@ from anytime_jax.training.step import TrainState
 
 
 def never() -> bool:
-    """An `interrupted` that lets every run train to its stop."""
+    """Returns False: an `interrupted` that lets every run train to its stop."""
     return False
 
 
@@ -31,22 +31,14 @@ def train(
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
 
-    Args:
-      config: the run.
-      mesh: the device mesh.
-      dataset: prepared token windows.
-      display: progress and messages.
-      interrupted: called before every update and between the batches of an evaluation; once true,
-        the run saves and ends.
-      fall_back: whether to set a damaged checkpoint aside and resume from the newest good one.
-
-    Returns:
-      how it ended; the state is saved in any case.
+    `interrupted` is called before every update and between the batches of an evaluation; once it
+    returns true, the run saves and ends. With `fall_back`, a damaged checkpoint is set aside and
+    the newest intact one is restored. On return, the state is saved.
 
     Raises:
       InputError: if the data, the devices or the disk do not fit the configuration; before anything
         is compiled.
-      RunError: if the run breaks in flight; the message names the last good checkpoint.
+      RunError: if the run fails while training; the message names the last good checkpoint.
     """
     (result,) = train_fleet([config], mesh, dataset, [display], interrupted, fall_back)
     if isinstance(result, Exception):
@@ -64,19 +56,9 @@ def train_fleet(
 ) -> list[Outcome | Exception]:
     """Trains runs of one shape (`study.tasks.StudyTask.fleet_key`) as one program; see `train`.
 
-    Args:
-      configs: the runs.
-      mesh: of a single device, if there are several runs.
-      dataset: prepared token windows.
-      displays: one for each run.
-      interrupted: as for `train`; every run saves and ends.
-      fall_back: as for `train`.
-
-    Returns:
-      for each run how it ended, or the error that ended it and left the others alone.
-
-    Raises:
-      InputError: if the device has no room for all of them.
+    Several runs need a mesh of a single device; each has its own display. Returns for each run its
+    outcome, or the error that ended it without ending the others. Raises an InputError if the
+    device's memory is too small for all of them.
     """
     make_program, read_batches = preflight.make_checked_program, batches.read_ahead(dataset)
     if len(configs) > 1:
@@ -110,14 +92,7 @@ def _train(
     state: TrainState,
     interrupted: Callable[[], bool],
 ) -> None:
-    """The training loop: each run trains until its stop, an interruption or an error of its own.
-
-    Args:
-      runs: the runs, started.
-      program: their compiled functions.
-      state: their states, in the form that `program` takes.
-      interrupted: see `train`.
-    """
+    """Trains started runs, each until its stop, an interruption or an error of its own."""
     _evaluate(runs, program, state, lambda run: run.missed_evaluation, interrupted)
     while _active(runs):
         is_interrupted, next_batches = interrupted(), []
@@ -157,7 +132,7 @@ def _evaluate(
     is_due: Callable[[TrainingRun], bool],
     interrupted: Callable[[], bool],
 ) -> None:
-    """Evaluates the weights of the runs that are due, and records their losses."""
+    """Evaluates the weights of the runs for which `is_due`, and records their losses."""
     for _, run in _active(runs):
         with end_on_error(run):
             if is_due(run):
@@ -180,5 +155,5 @@ def _evaluate(
 
 
 def _active(runs: Sequence[TrainingRun]) -> list[tuple[int, TrainingRun]]:
-    """The runs that have not ended, with their positions."""
+    """Returns the runs that have not ended, with their positions."""
     return [(i, run) for i, run in enumerate(runs) if run.result is None]
