@@ -1,4 +1,4 @@
-"""Tests of the preparation command, and of kills of it."""
+"""The preparation command, and kills of it."""
 
 import inspect
 import json

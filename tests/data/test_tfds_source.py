@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 import tensorflow_datasets as tfds
+from source_documents import read_documents
 from tfds_files import write_tfds, write_tfds_shard
 
-from anytime_jax.data.sources import assign_split
 from anytime_jax.data.tfds_source import TfdsSource
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
 HELD_OUT = [f"held out {i}" for i in range(5)]
 FORMATS = ["array_record", "tfrecord"]
-
-
-def read(source):
-    documents = {"train": [], "validation": []}
-    for part in source.parts():
-        for text in part.documents():
-            documents[assign_split(text, part.validation_fraction)].append(text)
-    return documents
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +64,19 @@ def written_by_tfds(tmp_path_factory):
 @pytest.mark.parametrize("stored_as", FORMATS)
 def test_documents_are_those_that_tfds_reads(written_by_tfds, stored_as):
     directory = written_by_tfds[stored_as]
-    documents = read(TfdsSource(str(directory)))
+    documents = read_documents(TfdsSource(str(directory)))
     assert sorted(documents["train"]) == sorted(TEXTS)
     assert sorted(documents["validation"]) == HELD_OUT
     if stored_as == "array_record":  # TFDS shuffles when it writes: its reader is the oracle
         stored = tfds.builder_from_directory(directory).as_data_source("train")
         assert documents["train"] == [example["text"].decode() for example in stored]
     slices = TfdsSource(str(directory), split="train[7:31]", validation_split="train[31:]")
-    assert read(slices) == {
+    assert read_documents(slices) == {
         "train": documents["train"][7:31],
         "validation": documents["train"][31:],
     }
     fraction = TfdsSource(str(directory), validation_split=None, validation_fraction=0.3)
-    documents = read(fraction)
+    documents = read_documents(fraction)
     assert sorted(documents["train"] + documents["validation"]) == sorted(TEXTS)
     assert documents["validation"]
 
@@ -106,7 +98,7 @@ def test_bad_settings_are_refused(written_by_tfds, options, message):
 def test_feature_without_text_is_named(corpus, feature):
     source = TfdsSource(str(corpus.folder / "tfrecord"), text_field=feature)
     with pytest.raises(InputError, match=rf"record 0 .*'{feature}' \(it has \['n', 'text'\]\)"):
-        read(source)
+        read_documents(source)
 
 
 def train_shard(folder):
@@ -178,7 +170,7 @@ def test_damage_is_named(corpus, tmp_path, stored_as, fault):
     act, message = FAULTS[fault]
     act(folder)
     with pytest.raises(InputError) as error:
-        read(TfdsSource(str(folder)))
+        read_documents(TfdsSource(str(folder)))
     assert message.replace("SHARD", name) in str(error.value)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
@@ -189,7 +181,7 @@ def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path, stored_as):
     folder = tmp_path / "tfds"
     shutil.copytree(corpus.folder / stored_as, folder)
     source, shard = TfdsSource(str(folder)), train_shard(folder)
-    whole, content = read(source), shard.read_bytes()
+    whole, content = read_documents(source), shard.read_bytes()
     filled = [place for place, byte in enumerate(content) if byte]
     chosen, refused = random.Random(0), 0
     for _ in range(150):
@@ -198,7 +190,7 @@ def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path, stored_as):
         shard.write_bytes(damaged)
         message = ""
         try:
-            assert read(source) == whole
+            assert read_documents(source) == whole
         except InputError as error:
             message = str(error)
         assert not message or f"{shard} record" in message
@@ -213,5 +205,5 @@ def test_no_code_is_imported(corpus, tmp_path, monkeypatch):
     shutil.copytree(corpus.folder / "tfrecord", tmp_path / "tfds")
     evil = json.dumps({"pythonClassName": "evil_module.Evil", "jsonFeature": {"json": "{}"}})
     Path(tmp_path, "tfds", "features.json").write_text(evil)
-    assert read(TfdsSource(str(tmp_path / "tfds")))["train"]
+    assert read_documents(TfdsSource(str(tmp_path / "tfds")))["train"]
     assert "evil_module" not in sys.modules
