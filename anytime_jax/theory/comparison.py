@@ -9,6 +9,8 @@ Source: Section 4 (the baselines, their floors, the two ways to select an anytim
 """
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -184,7 +186,7 @@ class Comparison:
     def _trajectories(self, noise: float, envelope: np.ndarray) -> list[Trajectory]:
         with np.errstate(over="ignore"):  # of a run that is about to diverge
             gaps = self.anytime.excess(noise) / envelope - 1
-        settings = [(family, c) for family in self.families for c in MULTIPLIERS]
+        settings = list(itertools.product(self.families, MULTIPLIERS))
         return [
             Trajectory(family, multiplier, label, gaps[row, k])
             for row, label in enumerate(self.anytime.labels)
@@ -217,19 +219,18 @@ def compare(
     chosen = tuple(families(problem, lengths[0]))
     peaks = [multiplier * problem.step_unit for multiplier in MULTIPLIERS]
 
-    def anytime(part: Sequence[Family]) -> Callable[[Progress], Risks]:
+    def anytime(part: Sequence[Family], progress: Progress) -> Risks:
         runs = [family.schedule(peak) for family in part for peak in peaks]
-        return lambda progress: excess_risk(problem, runs, AVERAGES, lengths, progress=progress)
+        return excess_risk(problem, runs, AVERAGES, lengths, progress=progress)
 
-    def baseline(
-        make: Callable[[float, int], Schedule], length: int
-    ) -> Callable[[Progress], Risks]:
+    def baseline(make: Callable[[float, int], Schedule], length: int, progress: Progress) -> Risks:
         runs = [make(peak, length) for peak in peaks]
-        return lambda progress: excess_risk(problem, runs, [], [length], progress=progress)
+        return excess_risk(problem, runs, [], [length], progress=progress)
 
-    halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]
-    tasks = [anytime(part) for part in halves]
-    tasks += [baseline(make, length) for make in BASELINES.values() for length in lengths]
+    halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]  # for two cores
+    tasks = [functools.partial(anytime, part) for part in halves]
+    for make, length in itertools.product(BASELINES.values(), lengths):
+        tasks.append(functools.partial(baseline, make, length))
     sizes = [8.0 * steps * len(part) for part in halves]
     sizes += [1.0 * length for length in lengths] * len(BASELINES)
     first, second, *rest = run_in_parallel(tasks, sizes, progress)

@@ -301,14 +301,16 @@ def exponent_report(
 
 
 def _proven_table() -> Table:
-    names = ["step sizes", "average", "horizon", "regime"]
-    names += [f"{a:g}, {b:g}" for a, b in SPECTRA]
+    spectra = [f"{a:g}, {b:g}" for a, b in SPECTRA]
+    names = ["step sizes", "average", "horizon", "regime", *spectra]
     table = new_table("proven, up to constants and logarithms", names)
     for rate in RATES:
-        cells = [f"{minimax_exponent(a, b):.2f}" if rate.holds(a, b) else "" for a, b in SPECTRA]
+        exponents = [
+            f"{minimax_exponent(a, b):.2f}" if rate.holds(a, b) else "" for a, b in SPECTRA
+        ]
         average = "yes" if rate.averaged else "no"
         horizon = "free" if rate.horizon_free else "needed"
-        table.add_row(rate.schedule, average, horizon, rate.regime, *cells)
+        table.add_row(rate.schedule, average, horizon, rate.regime, *exponents)
     return table
 
 

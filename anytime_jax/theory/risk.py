@@ -52,14 +52,7 @@ _STABLE = 2.0  # 2 / lambda_1: larger constant step sizes diverge
 class Risks:
     """Exact excess risks of runs at checkpoints.
 
-    Attributes:
-      labels: names of the averages; "last" is the iterate itself.
-      checkpoints: int[T], numbers of updates.
-      bias: float64[labels, S, T], the risk without noise; inf where a run diverged, NaN where an
-        average does not exist.
-      variance: the same, the part of the risk that sigma^2 multiplies.
-      error: the largest relative difference to a finer quadrature over the runs that were repeated
-        with it; NaN if none was, 0 if every coordinate is a node.
+    Risks are inf where a run diverged and NaN where an average does not exist.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0, dimension=1)
@@ -68,10 +61,12 @@ class Risks:
       array([[0.375  , 0.28125]])
     """
 
-    labels: tuple[str, ...]
-    checkpoints: np.ndarray
-    bias: np.ndarray
-    variance: np.ndarray
+    labels: tuple[str, ...]  # of the averages; "last" is the iterate itself
+    checkpoints: np.ndarray  # int[T], numbers of updates
+    bias: np.ndarray  # float64[labels, S, T], the risk without noise
+    variance: np.ndarray  # float64[labels, S, T], the part that sigma^2 multiplies
+    # Largest relative difference to a finer quadrature, over the runs that were repeated with it;
+    # NaN if none was, 0 if every coordinate is a node.
     error: float
 
     def excess(self, noise: float, label: str | None = None) -> np.ndarray:
@@ -109,9 +104,9 @@ def excess_risk(
     """Returns the exact excess risk of SGD under several schedules, for several averages.
 
     Update t uses the schedule at count t - 1, as in training. `checkpoints` are numbers of updates
-    in rising order, up to the earliest horizon. `checked` runs are repeated with a finer quadrature,
-    to measure the error. An exception of `progress`, which is called several times a second with
-    the fraction that is done, ends the computation.
+    in rising order, up to the earliest horizon. To measure the error, `checked` runs are repeated
+    with a finer quadrature. An exception of `progress`, which is called several times a second
+    with the fraction that is done, ends the computation.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0)
@@ -271,7 +266,7 @@ def _advance(
     updates: int,
     batch_size: int,
 ) -> _State:
-    """The moments some updates later: the recursions of the module's docstring."""
+    """Advances the recursions of the module's docstring by some updates."""
     noise = jnp.array([[0.0], [1.0]])
 
     def update(t: jax.Array, state: _State) -> _State:
