@@ -1,7 +1,7 @@
 """Framework of the commands: options, help, errors as one line and an exit status.
 
-A command is a module with a docstring, which is the text of `--help`, and what `Command` lists.
-This file imports little, so that a wrong command line is answered at once.
+A command is a module with the members of `Command`; its docstring is the text of `--help`. This
+module imports little, so that a wrong command line is reported at once.
 """
 
 import argparse
@@ -23,14 +23,14 @@ class Command(Protocol):
 
     @property
     def EXAMPLES(self) -> tuple[str, ...]:
-        """Arguments, a line of `--help` each."""
+        """Arguments to show in `--help`, one example per line."""
         ...
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Adds the options of the command."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Does the work and returns the exit status; raises InputError, RunError or OSError."""
+        """Runs the command and returns its exit status; raises InputError, RunError or OSError."""
         ...
 
 
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Paragraphs as they are written, and the default of every option that has one."""
+    """Help formatter that keeps paragraphs as written and shows the defaults of options."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -62,17 +62,13 @@ def positive_int(text: str) -> int:
 def run(command: Command, program: str, argv: Sequence[str]) -> int:
     """Parses a command line, runs the command and returns the exit status.
 
-    Args:
-      command: its module.
-      program: the words before the arguments, such as `python -m anytime_jax evaluate`; the
-        command finds them in `arguments.program`.
-      argv: the arguments.
+    `program` is the text before the arguments, such as `python -m anytime_jax evaluate`.
     """
     return exit_status(lambda: command.run(parse(command, program, argv)), "--debug" in argv)
 
 
 def parse(command: Command, program: str, argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the options of a command, and how it was started as `program` and `argv`."""
+    """Returns the parsed options of a command, together with `program` and `argv`."""
     examples = "".join(f"\n  {program} {example}".rstrip() for example in command.EXAMPLES)
     parser = Parser(
         prog=program,
@@ -94,7 +90,7 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> argparse.Names
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separates `--config.NAME=VALUE`, which `config_file` understands, from other options."""
+    """Separates `--config.NAME=VALUE`, which `config_file` parses, from other options."""
     options: list[str] = []
     overrides: list[str] = []
     words = list(argv)
@@ -110,10 +106,9 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
-    """Runs work and returns its exit status, or prints one line that says what went wrong.
+    """Calls `work` and returns its exit status; an error is printed as one line.
 
-    Returns:
-      what the work returns; 2 for an InputError, 1 for any other error, 130 for Ctrl-C.
+    The status is 2 for an InputError, 1 for any other error, and 130 for Ctrl-C.
     """
     try:
         return work()
@@ -131,6 +126,6 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
 
 
 def _one_line(text: str) -> str:
-    """Shortens a message, and escapes what a terminal would take for commands."""
+    """Shortens a message and escapes control characters, which a terminal would execute."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
     return text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 100]} ... {text[-90:]}"

@@ -1,6 +1,6 @@
 """Configuration files on the command line: `--config=FILE --config.NAME=VALUE`.
 
-A configuration file is Python code and is executed: use those you trust.
+A configuration file is Python code and is executed, so use only files you trust.
 """
 
 import argparse
@@ -31,10 +31,9 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def load(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of `--config` and of what overrides them.
+    """Returns the settings of the `--config` file with the overrides applied.
 
-    Raises:
-      InputError: if there is no such file, it cannot be run, or it lacks an overridden setting.
+    Raises an InputError if the file is missing, cannot be run, or lacks an overridden setting.
     """
     files = arguments.config or []
     if len(files) != 1:
@@ -48,12 +47,8 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
 def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the settings of a configuration file, `FILE` or `FILE:NAME`.
 
-    Args:
-      file: its path.
-      overrides: words such as `--config.NAME=VALUE`; a value has the type of the setting.
-
-    Raises:
-      InputError: as in `load`.
+    Overrides are arguments such as `--config.NAME=VALUE`; a value must have the type of the
+    setting. Raises an InputError as `load` does.
     """
     config = _run_file(file)
     known = list(setting_names(config))
@@ -75,7 +70,7 @@ def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _run_file(file: str) -> ConfigDict:
-    path, _, name = file.partition(":")  # a study's file has a run under each name
+    path, _, name = file.partition(":")  # NAME selects a run of a study's file
     if not Path(path).is_file():
         raise InputError(f"--config={path}: there is no such file; the runs are in configs/")
     try:
@@ -93,7 +88,7 @@ def _run_file(file: str) -> ConfigDict:
 
 
 def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted name of every setting; each must have a value, and no group hold itself."""
+    """Yields the dotted names of all settings; refuses missing values and recursive groups."""
     for key, value in config.items(preserve_field_references=True):
         name = f"{prefix}{key}"
         if isinstance(value, FieldReference):
@@ -111,7 +106,7 @@ def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
 
 
 def _check_printable(name: str, value: Any) -> None:
-    """Refuses what absl, which formats every value, fails on: an int of over 4300 digits."""
+    """Refuses values that absl cannot format, such as an int of over 4300 digits."""
     try:
         repr(value)
     except Exception as error:  # any __repr__

@@ -4,7 +4,7 @@ from rich.console import Console
 
 
 def open_console(width: int = 120, quiet: bool = False) -> Console:
-    """Returns a console; `width` holds where there is no terminal to ask."""
+    """Returns a Rich console; `width` applies where the output is not a terminal."""
     console = Console(highlight=False, soft_wrap=True, quiet=quiet)
     if not console.is_terminal:
         console.width = width

@@ -15,7 +15,7 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import Command
 from anytime_jax.errors import InputError
 
-# The first line of each module's docstring, which is not imported to list it.
+# The first docstring line of each module, repeated so that listing them imports none.
 COMMANDS = {
     "train": "Train a model, or resume its training.",
     "prepare": "Turn text into a dataset of token windows.",
@@ -32,13 +32,9 @@ COMMANDS = {
 
 
 def main(program: str) -> int:
-    """Runs the command that the first argument of this process names.
+    """Runs the command named by the first argument of this process; returns the exit status.
 
-    Args:
-      program: the words before it, such as `python -m anytime_jax`.
-
-    Returns:
-      the exit status.
+    `program` is the text before that argument, such as `python -m anytime_jax`.
     """
     name, *argv = sys.argv[1:] or [""]
     if name in ("", "-h", "--help"):
@@ -53,22 +49,16 @@ def main(program: str) -> int:
 
 
 def run(name: str, program: str, argv: Sequence[str]) -> int:
-    """Runs a command as what this process is for.
+    """Runs a command as the sole work of this process and returns the exit status.
 
-    Args:
-      name: of the command.
-      program: the words before the arguments, as they are shown in `--help` and in messages.
-      argv: the arguments.
-
-    Returns:
-      the exit status.
+    `program` is the text before the arguments, as `--help` and messages show it.
     """
     if name not in COMMANDS:
         return command_line.exit_status(lambda: _refuse(name), "--debug" in argv)
     with _uninterrupted_imports():
         command = load(name)
     faulthandler.enable()
-    logging.disable(logging.ERROR)  # libraries log, with tracebacks, what they raise too
+    logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
     return command_line.run(command, program, argv)
 
 
@@ -80,9 +70,9 @@ def _refuse(name: str) -> int:
 
 @contextlib.contextmanager
 def _uninterrupted_imports() -> Iterator[None]:
-    """Ends the process silently on Ctrl-C during the imports of a command, which take seconds."""
+    """Makes Ctrl-C end the process silently during the imports, which take seconds."""
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
-    gc.disable()  # imports make objects that stay: to scan them for garbage takes 0.3 s of a start
+    gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
     try:
         yield
     finally:
@@ -92,7 +82,7 @@ def _uninterrupted_imports() -> Iterator[None]:
 
 
 def load(name: str) -> Command:
-    """Imports the module of a command, and none of another."""
+    """Imports the module of one command only."""
     match name:
         case "train":
             from anytime_jax.commands import train as command
@@ -120,6 +110,6 @@ def load(name: str) -> Command:
 
 
 def executable(path: str, name: str) -> str:
-    """Returns the path of a program inside the working directory, else its name."""
+    """Returns the relative path of a program below the working directory, or else its name."""
     relative = os.path.relpath(path)
     return name if relative.startswith("..") else relative

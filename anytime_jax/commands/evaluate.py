@@ -1,7 +1,7 @@
 """Loss and perplexity of any weights of a run.
 
-By default on the validation split of the run's own data, the windows of its own evaluations.
-Differences are to the first weights, window by window, with their standard error.
+The default data are the validation windows of the run's own evaluations. Differences are to the
+first weights, window by window, with their standard error.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a row of losses for each weight tree; returns the exit status."""
+    """Prints the losses of each weight tree as a row."""
     runtime.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{format_count(count * scorer.length)} tokens of {arguments.split}",
         markup=False,
     )
-    # A row as soon as it is computed: each may take minutes.
+    # Prints each row at once, as one may take minutes.
     titles = ("loss", "perplexity", f"minus {names[0]}", "kernel error")
     width = max(map(len, ("weights", *names)))
     cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the directory and verifies it; returns the exit status."""
+    """Writes the directory and verifies it."""
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
     if arguments.verify:
@@ -92,15 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def verify(model: Path, format_name: str, python: str) -> list[str]:
-    """Compares the logits and tokens of an exported model with those of the library it is for.
+    """Compares the logits and tokens of an exported model with those of its target library.
 
-    Args:
-      model: its directory.
-      format_name: one of `model_reader.FORMATS`.
-      python: an interpreter that has the library.
-
-    Returns:
-      a line for each comparison.
+    `python` is an interpreter with that library. Returns one line for each comparison.
 
     Raises:
       InputError: if the interpreter does not run or lacks the library.

@@ -21,11 +21,7 @@ from anytime_jax.training.trainer import Outcome
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains runs of a study as one program.
-
-    Returns:
-      0 when every run is at its stop, 1 when one failed, 2 for bad input, 130 when interrupted.
-    """
+    """Trains runs of a study as one program; returns 1 if any of them failed."""
     study = study_files.load_file(arguments.study)
     tasks = {task.run.name: task for task in make_tasks(study)}
     selected = [tasks[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
@@ -53,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_fleet(tasks: Sequence[StudyTask]) -> None:
-    """Checks that the runs can be one program."""
     for task in tasks:
         if task.fleet_key is None:
             raise InputError(
@@ -68,7 +63,7 @@ def _check_fleet(tasks: Sequence[StudyTask]) -> None:
 
 
 def _report(config: Config, outcome: Outcome | Exception, duration: str) -> str:
-    """Draws the curves of a run and returns a line that says how it ended."""
+    """Draws the curves of a run and returns a line about its outcome."""
     if isinstance(outcome, Exception):
         return f"error: {outcome}"
     if outcome.reason != "interrupted":

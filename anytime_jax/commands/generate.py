@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the text token by token; returns the exit status."""
+    """Prints the text token by token."""
     runtime.configure()
     limits = run_options.mixture_limits(arguments)
     sampling = _sampling(arguments)
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
     try:
         _print_text(arguments, saved.config.model, params, vocabulary, sampling)
-    except BrokenPipeError:  # the reader has closed it: discard what Python still has to flush
+    except BrokenPipeError:  # the pipe was closed: discard the rest of the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -75,9 +75,9 @@ def _print_text(
     sampling: SamplingSettings,
 ) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
+        sys.stdout.reconfigure(errors="backslashreplace")  # encodings may lack characters
     (prompt,) = vocabulary.encode([arguments.prompt])
-    params = jax.device_put(params)  # to a single device: one text is too little to split
+    params = jax.device_put(params)  # one device: a single sequence is too small to shard
     tokens = generate_tokens(model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id)
     decoder = vocabulary.incremental_decoder()
     for token in prompt:

@@ -70,7 +70,7 @@ def _row(source: dict[str, object], count: int, axis: str, platform: str) -> lis
     empty = ["-"] * (len(_PARTS) + 2)
     if config.batch_size % count:
         return empty
-    rows = config.batch_size // count  # of each device in an update
+    rows = config.batch_size // count  # sequences per device in an update
     microbatches = max(n for n in range(1, config.microbatches + 1) if rows % n == 0)
     shape = {name: count if name == axis else 1 for name in MESH_AXES}
     config = schema.build({**source, "microbatches": microbatches})

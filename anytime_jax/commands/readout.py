@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches, prints and draws; returns the exit status."""
+    """Searches the read-outs, prints the losses and draws the figure."""
     runtime.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
@@ -86,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
-    """Losses on both halves, and differences to the best stored weights."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("weights")
     reference = min(stored, key=lambda readout: readout.selection_loss)
@@ -117,13 +116,10 @@ def draw(
     best: Sequence[ScoredReadout],
     title: str,
 ) -> Figure:
-    """Draws the loss against f, on both halves of the validation windows.
+    """Draws the loss against f on both halves of the validation windows.
 
-    Args:
-      windows: at the f of a grid.
-      stored: the weights in the checkpoint.
-      best: the best window, if there is one, then mixtures.
-      title: of the figure.
+    `windows` are averages over a grid of f, `stored` the weights in the checkpoint, and `best` the
+    best window, if any, followed by mixtures.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()

@@ -41,18 +41,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of one weight tree."""
+    """Adds the option that selects one weight tree."""
     parser.add_argument("--weights", default="f25", metavar="NAME", help=_WEIGHTS)
 
 
 def add_several_weights(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of several weight trees."""
+    """Adds the option that selects several weight trees."""
     text = f"{_WEIGHTS} (default: all in the checkpoint)"
     parser.add_argument("--weights", nargs="+", metavar="NAME", help=text)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the data that weights are scored on."""
+    """Adds the options that select the evaluation data."""
     add = parser.add_argument
     add("--data", type=Path, metavar="DIR", help="prepared dataset (default: that of the run)")
     add("--split", choices=("validation", "train"), default="validation", help="part of it")
@@ -61,7 +61,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_vocabulary(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of the vocabulary."""
+    """Adds the option that selects a vocabulary file."""
     text = "vocabulary of the run (default: the one beside its data)"
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help=text)
 
@@ -74,7 +74,7 @@ def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
 
 
 def load_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple[Mixture, Params]:
-    """Returns weights of a run by name, float32 in host memory, and what they are mixed from."""
+    """Returns weights of a run by name, float32 in host memory, and the mixture that gave them."""
     mixture = weight_names.resolve(run, name, limits)
     return mixture, saved_run.load_weights(run, mixture)
 
@@ -82,8 +82,7 @@ def load_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple[Mixtu
 def open_scorer(run: SavedRun, arguments: argparse.Namespace) -> tuple[Scorer, int]:
     """Returns a scorer of weights on the selected data, and the number of windows.
 
-    Raises:
-      InputError: if there are no such data, they have another vocabulary or too few tokens.
+    Raises an InputError if the data are missing, too few, or of another vocabulary.
     """
     config = run.config
     dataset = load_dataset(arguments.data or config.data.path, "choose a dataset with --data")
@@ -110,10 +109,9 @@ def open_scorer(run: SavedRun, arguments: argparse.Namespace) -> tuple[Scorer, i
 
 
 def find_vocabulary(run: SavedRun, file: Path | None) -> tuple[Path, Vocabulary]:
-    """Returns the vocabulary of a run, from a file or else from its data, and its path.
+    """Returns the vocabulary of a run and its path, from a file or else from the run's data.
 
-    Raises:
-      InputError: if there is none, or it is another one.
+    Raises an InputError if it is missing or is not the run's.
     """
     if file is None:
         data = Path(run.config.data.path)

@@ -27,7 +27,7 @@ EXAMPLES = (
     "--run=runs/quickstart --verify",
 )
 
-# In the run's directory: for each verified checkpoint the time and a hash of its files' metadata.
+# File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
 
 Cells = tuple[str, ...]
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints all runs; returns the exit status."""
+    """Prints all runs; returns 1 if a checkpoint is damaged."""
     console = open_console()
     runs = [run for folder in arguments.run for run in _find_runs(folder)]
     damaged = sum(_show(run, arguments.verify, console) for run in runs)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_runs(folder: Path) -> list[Path]:
-    """The run directories in a folder, or the folder itself if it is one."""
+    """Lists the run directories in a folder, including the folder itself."""
     if not folder.is_dir():
         raise InputError(f"--run={folder} is not a directory: choose a run, or one above runs")
     runs = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
@@ -69,7 +69,7 @@ def _find_runs(folder: Path) -> list[Path]:
 
 
 def _show(run_dir: Path, verify: bool, console: Console) -> int:
-    """Prints a run and its checkpoints; returns the number of damaged ones."""
+    """Prints a run and its checkpoints; returns the number of damaged checkpoints."""
     console.print(f"{run_dir}: {_describe(run_dir)}", markup=False)
     rows, damaged = _checkpoint_rows(run_dir, verify)
     if rows:
@@ -107,7 +107,7 @@ def _describe(run_dir: Path) -> str:
 
 
 def _checkpoint_rows(run_dir: Path, verify: bool) -> tuple[list[Cells], int]:
-    """The rows of a run's table, and the number of damaged checkpoints."""
+    """Returns table rows of a run and the number of damaged checkpoints."""
     saved_notes = _read_notes(run_dir)
     notes, rows, damaged = dict(saved_notes), [], 0
     for entry in checkpoint_directory.list_entries(run_dir):
@@ -165,11 +165,11 @@ def _read_notes(run_dir: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((run_dir / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return {}  # a damaged note counts as none
+        return {}  # a damaged note counts as missing
 
 
 def _hash_of_files(path: Path) -> str:
-    """A hash of the names, sizes and times of all files below a path."""
+    """Hashes the names, sizes and times of all files below a path."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     stats = [(str(x.relative_to(path)), x.stat().st_size, x.stat().st_mtime_ns) for x in files]
     return hashlib.sha256(json.dumps(stats).encode("utf-8")).hexdigest()

@@ -6,7 +6,7 @@ without a horizon can be continued to a later config.stop at any time.
 With --study and --runs, runs of a study are trained as one program, each with a log in
 STUDY/logs; `sweep --fleet=N` starts such programs.
 
-A configuration file is Python code and is executed: use those you trust.
+A configuration file is Python code and is executed, so use only files you trust.
 """
 
 import argparse
@@ -35,7 +35,7 @@ EXAMPLES = (
     "--config=configs/quickstart.py",
     "--config=configs/quickstart.py --config.name=mine --config.seed=1 --config.stop=8x",
 )
-# Options that tell a process its place among several, and those of them with a word of their own.
+# Options of a process among several, and those whose value may be a separate argument.
 _PLACE = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 _PLACE_APART = re.compile(r"--(coordinator|processes|process)$")
 
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains a run, or several as one program; returns the exit status."""
+    """Trains a run, or several as one program."""
     sys.excepthook = _hide_cancelled_writes
     if not (arguments.study or arguments.runs):
         status = command_line.exit_status(lambda: _train(arguments), arguments.debug)
@@ -108,7 +108,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _report(
     config: schema.Config, display: Display, outcome: trainer.Outcome, seconds: float
 ) -> None:
-    """Prints the losses and the files of a run that has stopped, and draws its curves."""
+    """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, Path(config.run_dir)
     rows = loss_table.evaluations(read_records(run_dir, display.say))
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
@@ -133,7 +133,7 @@ def _next_command(
     dataset: DatasetInfo,
     outcome: trainer.Outcome,
 ) -> str:
-    """Returns how to continue to the next doubling, if the schedule and the data reach it."""
+    """Returns advice on continuing to the next doubling, within the schedule and the data."""
     clock, horizon = config.clock, config.learning_rate.horizon_steps
     step = clock.next_doubling(outcome.step)
     multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"  # a step may round it up
@@ -151,7 +151,7 @@ def _next_command(
 
 
 def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str) -> str:
-    """Returns the command line of this start with another stop and more arguments."""
+    """Returns the command line of this start, with another stop and more arguments."""
     words = [*arguments.argv, *more]
     if stop is not None:
         words = [word for word in words if not word.startswith("--config.stop=")]

@@ -1,6 +1,6 @@
 """Configuration of a run: every setting, its checks, and points in a run.
 
 `schema.py` declares each setting once (`model.py` and `optimization.py` hold two of its groups) and
-builds a `Config`; start there. `fields.py` is the machinery of a declaration: strict reading,
-checks, messages. `clock.py` converts between steps, tokens and Chinchilla multiples.
+builds a `Config`; begin there. `fields.py` reads and checks declared settings. `clock.py` converts
+between steps, tokens and Chinchilla multiples.
 """

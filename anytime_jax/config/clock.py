@@ -2,10 +2,8 @@
 
 A point is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
 `"3.3B tokens"`) or `"4x"`, four times the run's Chinchilla budget. Points fall on whole updates,
-rounded up. Series of points are computed, without end.
-
-The batch may grow during a run. Time is counted in samples then: a point in tokens or multiples is
-where the same run with its first batch throughout would have seen as many.
+rounded up. The batch may grow during a run, so points in tokens or multiples are converted through
+the number of samples; a multiple is one of the budget at the first batch size.
 """
 
 import dataclasses
@@ -20,7 +18,7 @@ from typing import NamedTuple
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
 from anytime_jax.formatting import format_count
 
-BRANCH_FRACTION = Fraction(9, 10)  # of the horizon, where a WSD branch leaves its trunk
+BRANCH_FRACTION = Fraction(9, 10)  # of the horizon, at which a WSD branch leaves its trunk
 
 _POINT = re.compile(
     r"(?P<number>\d+(_\d+)*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
@@ -33,7 +31,7 @@ _STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon"
 
 
 class Stage(NamedTuple):
-    """Part of a run with one batch size: it starts after `step` updates and `samples` sequences."""
+    """Part of a run with one batch size, which starts after `step` updates, `samples` sequences."""
 
     step: int
     samples: int
@@ -69,7 +67,7 @@ class Clock:
 
     @functools.cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The parts of a run with one batch size each, in order; the last has no end."""
+        """The parts of the run with constant batch size, in order; the last has no end."""
         if not self.growth:
             return (Stage(0, 0, self.batch_size),)
         *earlier, last = self.growth
@@ -88,35 +86,35 @@ class Clock:
         return next(stage for stage in reversed(self.stages) if stage.step <= step)
 
     def batch_at(self, step: int) -> int:
-        """Returns the sequences in the update that follows `step` updates."""
+        """Returns the batch size, in sequences, of the update after `step` updates."""
         return self._stage(step).batch_size
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
-        """Yields the batch sizes from a step on, and the number of updates of each (None: all)."""
+        """Yields batch sizes from a step on, with the updates of each (None: without end)."""
         ends = [*(stage.step for stage in self.stages[1:]), None]
         for stage, end in zip(self.stages, ends, strict=True):
             if end is None or end > step:
                 yield stage.batch_size, None if end is None else end - max(step, stage.step)
 
     def samples(self, step: int) -> int:
-        """Returns the sequences seen after `step` updates."""
+        """Returns the number of sequences seen after `step` updates."""
         stage = self._stage(step)
         return stage.samples + (step - stage.step) * stage.batch_size
 
     def steps_within(self, samples: int) -> int:
-        """Returns the updates that a number of sequences suffices for."""
+        """Returns the number of whole updates in a number of sequences."""
         stage = next(x for x in reversed(self.stages) if x.samples <= samples)
         return stage.step + (samples - stage.samples) // stage.batch_size
 
     def _first_step(self, samples: Fraction | int) -> int:
-        """The first step after which so many sequences were seen."""
+        """Returns the first step after which at least `samples` sequences were seen."""
         stages = reversed(self.stages)
         stage = next((x for x in stages if x.samples < samples), self.stages[0])
         return stage.step - (stage.samples - samples) // stage.batch_size
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in each of the first updates."""
+        """Tokens in an update of the first batch size."""
         return self.batch_size * self.length
 
     @property
@@ -129,11 +127,7 @@ class Clock:
         return self._first_step(self._chinchilla_samples)
 
     def steps(self, point: str, name: str = "the point") -> int:
-        """Returns the step of a point.
-
-        Raises:
-          ValueError: if it cannot be read, with the name of the setting.
-        """
+        """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
         match = _match(point)
         if match is None:
             require(False, name, point, _ALLOWED)
@@ -153,7 +147,7 @@ class Clock:
         return steps
 
     def tokens(self, step: int) -> int:
-        """Returns the tokens seen after `step` updates."""
+        """Returns the number of tokens seen after `step` updates."""
         return self.samples(step) * self.length
 
     def multiple(self, step: int) -> float:
@@ -161,7 +155,7 @@ class Clock:
         return self.samples(step) / self._chinchilla_samples
 
     def doublings(self) -> Iterator[int]:
-        """Yields the steps of 1x, 2x, 4x, ..., without end."""
+        """Yields the steps of 1x, 2x, 4x, ... without end."""
         samples = self._chinchilla_samples
         while True:
             yield self._first_step(samples)
@@ -190,7 +184,7 @@ class Clock:
         return self.steps_within(int(self.samples(step) / BRANCH_FRACTION))
 
     def milestones(self) -> Iterator[int]:
-        """Yields the steps of checkpoints kept for ever: each doubling, and before it its 90%."""
+        """Yields the steps of permanent checkpoints: 90% of each doubling, then the doubling."""
         for doubling in self.doublings():
             yield from dict.fromkeys((self.branch_step(doubling), doubling))
 
@@ -205,7 +199,7 @@ class Clock:
 
 
 class Stop(NamedTuple):
-    """End of a run: the step to stop at, None for never, and whether to double it once there."""
+    """End of a run: its step (None for never), and whether reaching it doubles the target."""
 
     step: int | None
     doubles: bool
@@ -218,15 +212,10 @@ class Stop(NamedTuple):
 
 
 def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
-    """Reads the end of a run: `"4x"`; `"4x+"`, then the next doubling; `"horizon"`; `"never"`.
+    """Parses the setting `stop`: a point, a point with "+" (then doublings), "horizon" or "never".
 
-    Args:
-      text: the setting.
-      clock: the run's clock.
-      horizon: step at which the run's schedule ends, if it has an end.
-
-    Raises:
-      ValueError: if it cannot be read, or continues past the end of the schedule.
+    `horizon` is the step at which the schedule ends. Raises a ValueError for malformed text, or for
+    a stop without end under a schedule with a horizon.
     """
     if text == "never":
         return Stop(None, doubles=False)
@@ -243,7 +232,6 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
 
 
 def _match(point: object) -> re.Match[str] | None:
-    """The parts of a point; None if it cannot be read."""
     if not isinstance(point, str) or len(point) > _MAX_LENGTH:
         return None
     return _POINT.fullmatch(point.strip())

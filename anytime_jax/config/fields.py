@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Allowed(NamedTuple):
-    """The values that a setting may have: in words, and as a check that raises a ValueError."""
+    """Allowed values of a setting: a description, and a check that raises a ValueError."""
 
     text: str
     check: Callable[[str, Any], None] = lambda name, value: None
@@ -54,11 +54,11 @@ FRACTION = Allowed("a fraction from 0 to 1", require_fraction)
 POSITIVE = Allowed("above 0", require_positive)
 WORD = Allowed("printable characters", require_word)
 DIRECTORY = Allowed("a directory", require_directory)
-POINT = Allowed("a point")  # read by the clock
+POINT = Allowed("a point")  # parsed by the clock
 
 
 def count(least: int = 0) -> Allowed:
-    """Allows whole numbers from `least` to below 2^31."""
+    """Allows whole numbers from `least` to 2^31 - 1."""
     return Allowed(f"from {least}", functools.partial(require_count, least=least))
 
 
@@ -68,7 +68,7 @@ def allow(text: str, condition: Callable[[Any], Any]) -> Allowed:
 
 
 def or_empty(allowed: Allowed) -> Allowed:
-    """Allows an empty text besides."""
+    """Allows empty text too."""
 
     def check(name: str, value: str) -> None:
         if value:
@@ -79,17 +79,17 @@ def or_empty(allowed: Allowed) -> Allowed:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is declared of a setting besides its name and type.
+    """Declaration of a setting, apart from its name and type.
 
     Attributes:
-      meaning: what it is, for the documentation.
-      allowed: its values, where the type leaves a choice.
-      kinds: the values of its group's `kind` with which it is given; empty for all.
-      identity: whether it is part of a run's identity: a resume with another value is refused.
-      branch: whether a branch "inherits" it from its trunk, may change it where `branch.change`
-        names it ("named"), or is "free" in it.
-      per_run: whether the runs of a fleet may differ in it.
-      variant: whether runs that differ in it are other choices of settings in a study, rather than
+      meaning: text for the documentation.
+      allowed: allowed values, where the type leaves a choice.
+      kinds: the group's `kind` values that require the setting; empty for all.
+      identity: whether it is an identity setting, which a resume may not change.
+      branch: whether a branch "inherits" it from its trunk, may change it if `branch.change` lists
+        it ("named"), or may always change it ("free").
+      per_run: whether runs of a fleet may differ in it.
+      variant: whether a study compares runs that differ in it, instead of treating them as
         replicates or parts of one curve.
     """
 
@@ -105,8 +105,7 @@ class Setting:
 def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:
     """Declares a field as a setting, or as a group of settings.
 
-    The facts are the other attributes of `Setting`; those of a group hold for its settings too,
-    where they do not state their own.
+    `facts` are other attributes of `Setting`; settings of a group inherit its facts by default.
     """
     return dataclasses.field(metadata={"setting": _Declaration(meaning, allowed, facts)})
 
@@ -118,7 +117,7 @@ class _Declaration(NamedTuple):
 
 
 class Group:
-    """A frozen dataclass of settings, checked when it is constructed."""
+    """Base class of frozen dataclasses of settings, which are checked on construction."""
 
     def __post_init__(self) -> None:
         types = _types(type(self))
@@ -135,7 +134,7 @@ class Group:
         """Raises a ValueError if settings of the group do not fit each other."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the settings as plain nested data, from which `read` makes an equal group."""
+        """Returns the settings as nested dictionaries; the inverse of `read`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
         return {
             name: value.to_dict() if isinstance(value, Group) else value
@@ -150,7 +149,7 @@ def _declared(cls: type) -> dict[str, _Declaration]:
 
 @functools.cache
 def _types(cls: type) -> dict[str, Any]:
-    """The type of every field; that of an optional one without the None."""
+    """Returns the type of every field, without the None of optional ones."""
     hints = typing.get_type_hints(cls)
     return {name: _without_none(hints[name]) for name in (x.name for x in dataclasses.fields(cls))}
 
@@ -163,7 +162,7 @@ def _without_none(hint: Any) -> Any:
 def declarations(
     cls: type[Group], prefix: str = "", **facts: Any
 ) -> Iterator[tuple[str, Any, Setting]]:
-    """Yields the dotted name, type and declaration of every setting, those of groups included."""
+    """Yields the dotted name, type and declaration of every setting, including nested groups."""
     for name, (meaning, allowed, own) in _declared(cls).items():
         kind, all_facts = _types(cls)[name], {**facts, **own}
         if isinstance(kind, type) and issubclass(kind, Group):
@@ -173,15 +172,10 @@ def declarations(
 
 
 def read(cls: type[T], values: Any, path: str = "config") -> T:
-    """Returns a dataclass made of plain nested data that has exactly its settings.
+    """Returns a dataclass from nested dictionaries, which must have exactly its settings.
 
-    Args:
-      cls: the dataclass: a `Group`, or any other.
-      values: the data, as `ConfigDict.to_dict()` gives them.
-      path: name of the group in messages.
-
-    Raises:
-      InputError: one line that names the setting, its value and what is allowed.
+    `cls` may be any dataclass, and `path` is its name in messages. An InputError states the
+    setting, its value and the allowed values.
     """
     if not isinstance(values, Mapping):
         raise InputError(
@@ -219,7 +213,7 @@ def _check_names(values: Mapping[str, Any], names: Sequence[str], path: str, hin
 
 
 def _typed(values: Mapping[str, Any], name: str, kind: Any, path: str) -> Any:
-    """A value of the declared type; an int may stand for a float, and a list for a tuple."""
+    """Returns a value as the declared type; converts int to float and list to tuple."""
     if name not in values:
         _check_names(values, [*values, name], path, "")
     value = values[name]
@@ -240,7 +234,7 @@ def _tuples(value: Any) -> Any:
 
 @contextlib.contextmanager
 def errors_named(path: str, error_type: type[ValueError] = ValueError) -> Iterator[None]:
-    """Puts the name of a group, or of a setting, before the message of a ValueError."""
+    """Prefixes the messages of ValueErrors with the name of a group or a setting."""
     try:
         yield
     except InputError:
@@ -251,7 +245,7 @@ def errors_named(path: str, error_type: type[ValueError] = ValueError) -> Iterat
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Returns a hint for an unknown name; the allowed ones may be dotted."""
+    """Returns a hint for an unknown name; allowed names may be dotted."""
     last = {full.rpartition(".")[2]: full for full in allowed}
     near = difflib.get_close_matches(name, allowed, n=1) or [
         last[part] for part in difflib.get_close_matches(name.rpartition(".")[2], last, n=1)
@@ -262,7 +256,7 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns every setting of nested data by its dotted name, with lists for tuples as in JSON."""
+    """Returns nested settings by dotted name, with tuples as lists, as in JSON."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -56,10 +56,7 @@ class ScheduleConfig(Group):
     ) -> schedules.Schedule:
         """Returns the learning rate as a function of the update.
 
-        Args:
-          clock: the run's clock.
-          branch_step: the update at which the run leaves its trunk, if it has one.
-          branch_horizon: what `horizon = "branch"` stands for, if it has one.
+        `branch_step` and `branch_horizon`, the value of `horizon = "branch"`, are in updates.
         """
         warmup = clock.steps(self.warmup, "warmup")
         arguments: dict[str, Any] = {"warmup_steps": warmup}
@@ -87,7 +84,7 @@ class ScheduleConfig(Group):
 class OptimizerConfig(Group):
     """AdamW, and the clipping of gradients before it."""
 
-    # float32 rounds a decay that is nearer to 1 up to 1.
+    # float32 rounds decays closer to 1 up to 1.
     _DECAY = allow("from 0 to below 1, in float32 too", lambda decay: 0 <= decay < 1 - 2**-25)
 
     b1: float = setting("decay of the first moment", _DECAY, per_run=True)
@@ -101,7 +98,7 @@ class OptimizerConfig(Group):
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig(Group):
-    """Bad updates, and what becomes of them."""
+    """Handling of bad updates."""
 
     skip: Literal["nothing", "nonfinite", "spikes"] = setting(
         '"nothing" stops the run at the first loss or gradient that is not finite; "nonfinite" '
@@ -114,7 +111,7 @@ class GuardConfig(Group):
 
 
 def averaging_rule(value: Any) -> averaging.Rule | float:
-    """Reads an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
+    """Parses an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
     if type(value) is not bool and isinstance(value, int | float) and is_number(value):
         return value
     form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"

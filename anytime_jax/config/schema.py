@@ -1,7 +1,7 @@
 """Settings of a run: every one declared once, and the rules that span them.
 
-`build` turns the settings of a configuration file (`configs/base.py` has them all) into a frozen,
-checked `Config`. docs/settings.md is generated from the declarations.
+`build` turns the settings of a configuration file (`configs/base.py` lists all) into a checked
+`Config`. docs/settings.md is generated from these declarations.
 """
 
 import dataclasses
@@ -151,7 +151,7 @@ class LogConfig(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Config(Group):
-    """Every setting of a run, and the objects they describe."""
+    """Every setting of a run, with the schedule, clock and averages that they define."""
 
     name: str = setting("name of the run in records and logs", WORD, identity=False, per_run=True)
     run_dir: str = setting(
@@ -232,7 +232,7 @@ class Config(Group):
 
     @functools.cached_property
     def stop_rule(self) -> Stop:
-        """The update at which the run stops, and what happens beyond it."""
+        """The step at which the run stops, and whether it doubles afterwards."""
         return read_stop(self.stop, self.clock, self.learning_rate.horizon_steps)
 
     @functools.cached_property
@@ -244,7 +244,7 @@ class Config(Group):
 
     @functools.cached_property
     def branch_horizon(self) -> int | None:
-        """The horizon that a branch names, in updates; None for a run without a trunk."""
+        """The horizon of a branch, in updates; None for a run without a trunk."""
         if not self.branch.from_run:
             return None
         if not self.branch.multiple:
@@ -253,7 +253,7 @@ class Config(Group):
 
     @property
     def eval_windows(self) -> int:
-        """Validation windows evaluated."""
+        """Number of validation windows per evaluation."""
         return self.eval.tokens // self.model.length
 
     def every(self, section: Literal["eval", "checkpoint", "log"]) -> int:
@@ -262,13 +262,13 @@ class Config(Group):
 
     @property
     def keep_every_steps(self) -> int | None:
-        """Distance between checkpoints kept for ever, in updates; None for milestones only."""
+        """Distance between permanent checkpoints, in updates; None for milestones only."""
         if self.checkpoint.keep_every == "never":
             return None
         return self._distance(self.checkpoint.keep_every, "checkpoint.keep_every")
 
     def _distance(self, point: str, name: str) -> int:
-        """A distance in updates of the first batch size: it stays as it is when the batch grows."""
+        """Returns a distance in updates, which stays constant as the batch grows."""
         steps = dataclasses.replace(self.clock, growth=()).steps(point, name)
         require(steps >= 1, name, point, "at least one update")
         return steps
@@ -281,8 +281,8 @@ class Config(Group):
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the identity settings by dotted name, with the fingerprint of the data.
 
-        What is outside changes no loss but through the rounding of sums, or is checked elsewhere:
-        a trunk by the digest of its checkpoint, initial weights by that of their files.
+        Other settings affect losses only by rounding, or are checked by the digest of the trunk's
+        checkpoint or of the initial weights.
         """
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
@@ -342,17 +342,16 @@ class Config(Group):
 
 
 SETTINGS: Mapping[str, Setting] = {name: x for name, _, x in declarations(Config)}
-# What `branch.change` may name.
+# Settings that `branch.change` may list.
 CHANGEABLE = tuple(
     name for name, x in SETTINGS.items() if x.branch != "inherits" and "branch." not in name
 )
 
 
 def build(source: Mapping[str, Any]) -> Config:
-    """Returns the checked configuration of a run, from nested data as `ConfigDict.to_dict()` gives.
+    """Returns the checked configuration of a run from nested dictionaries.
 
-    Raises:
-      InputError: one line that names the setting, its value and what is allowed.
+    An InputError states the setting, its value and the allowed values.
     """
     config = read(Config, source)
     if not config.branch.data:
@@ -371,9 +370,8 @@ def check_layout(
 ) -> None:
     """Raises an InputError if a configuration does not fit a device mesh.
 
-    The mesh splits a batch into `batch_shards` parts, and each matrix product over `tensor`
-    devices; `platform` is "cpu", "gpu" or "tpu"; `host_memory` tells whether its devices can keep
-    arrays in the memory of their hosts.
+    The mesh splits batches into `batch_shards` parts and matrix products over `tensor` devices.
+    `platform` is "cpu", "gpu" or "tpu"; `host_memory` is whether devices can use host memory.
     """
     part = config.batch_size // config.microbatches
     sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}

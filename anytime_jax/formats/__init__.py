@@ -1,6 +1,6 @@
 """Models and tokenizers in the formats of other libraries, written and read.
 
-`model_format` describes a format as a table of tensors and settings; `olmo` and `olmo2` are two of
-them. `model_writer` writes an exported model's directory, `model_reader` reads one. `tokenizer`
-writes vocabularies for Hugging Face tokenizers. `verifiers/` are scripts for the target libraries.
+Begin with `model_format`, tables of tensors and settings; `olmo` and `olmo2` are two formats.
+`model_writer` and `model_reader` write and read model directories, `tokenizer` writes vocabularies,
+and `verifiers/` has scripts for the target libraries.
 """

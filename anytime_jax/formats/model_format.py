@@ -1,7 +1,7 @@
 """Model formats of other libraries, as tables of tensors and settings.
 
-Our arrays are stacked over layers, stored (in, out), and may be fused. Theirs are one per layer, in
-PyTorch's orientation (out, in). A table of `TensorMapping`s converts both ways.
+Our arrays are stacked over layers, stored (in, out), and may be fused; theirs are one per layer,
+stored (out, in) as in PyTorch. `TensorMapping`s convert both ways.
 """
 
 import dataclasses
@@ -17,18 +17,18 @@ from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
 
 Settings = dict[str, Any]
-_REAL = ("rope_theta", "norm_epsilon")  # settings of ours that are no counts
+_REAL = ("rope_theta", "norm_epsilon")  # our settings that are not whole numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorMapping:
-    """A tensor of another library and the array of ours that holds it.
+    """Mapping between a tensor of another library and our array.
 
     Attributes:
-      name: theirs, with {} for the number of the layer.
-      array: ours, such as `blocks/qkv`.
-      part: index among those fused in our array; None for all of them, concatenated.
-      transposed: whether theirs is (out, in).
+      name: their name, with {} for the layer index.
+      array: our name, such as `blocks/qkv`.
+      part: index into the fused axis of our array; None to concatenate all parts.
+      transposed: whether their tensor is (out, in).
     """
 
     name: str
@@ -37,13 +37,13 @@ class TensorMapping:
     transposed: bool = True
 
     def extract(self, array: np.ndarray) -> np.ndarray:
-        """Returns the tensor in our array (of one layer)."""
+        """Returns their tensor from our array (of one layer)."""
         if array.ndim == 3:  # in, part, out
             array = array.reshape(len(array), -1) if self.part is None else array[:, self.part]
         return array.T if self.transposed else array
 
     def insert(self, array: np.ndarray, tensor: np.ndarray) -> None:
-        """Writes the tensor into our contiguous array (of one layer)."""
+        """Writes their tensor into our contiguous array (of one layer)."""
         tensor = tensor.T if self.transposed else tensor
         if array.ndim == 3 and self.part is not None:
             array[:, self.part] = tensor
@@ -53,20 +53,19 @@ class TensorMapping:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFormat:
-    """The format of another library.
+    """Model format of another library.
 
     Attributes:
-      name: in `--format`; also the architecture (`config.model.architecture`) it is for.
-      model_type: in their `config.json`.
-      library: that loads it.
-      tensors: the table of tensors.
-      fixed: settings of theirs that our decoder has built in, with their values.
-      names: their names of settings that both have, by ours.
-      config_files: returns the text of their configuration files by name, from their settings, the
-        EOS id and the type of the weights.
-      prefix: of tensor names, in some of their files.
-      integers: settings of ours that they accept as whole numbers only.
-      normalize: resolves their defaults and alternative spellings of settings.
+      name: value of `--format` and of `config.model.architecture`.
+      model_type: value in their `config.json`.
+      library: name of the library that loads the format.
+      tensors: one mapping for each of their tensors.
+      fixed: their settings that our decoder fixes, with the required values.
+      names: their names of the shared settings, by our names.
+      config_files: function from (their settings, EOS id, dtype) to configuration texts by file.
+      prefix: possible prefix of tensor names in their files.
+      integers: our settings that must be whole numbers in their format.
+      normalize: function that resolves defaults and alternative spellings of their settings.
     """
 
     name: str
@@ -81,7 +80,7 @@ class ModelFormat:
     normalize: Callable[[Settings], Settings] = dict
 
     def check(self, config: ModelConfig) -> None:
-        """Raises an InputError that names the setting if the format cannot express a model."""
+        """Raises an InputError with the name of a setting that the format cannot express."""
         if config.architecture != self.name:
             raise InputError(
                 f"config.model.architecture = {config.architecture!r} cannot be expressed in the "
@@ -95,16 +94,15 @@ class ModelFormat:
                 )
 
     def export_settings(self, config: ModelConfig) -> Settings:
-        """Returns their settings of a model."""
+        """Converts a model configuration to their settings."""
         shared = {theirs: getattr(config, ours) for ours, theirs in self.names.items()}
         shared |= {self.names[name]: int(getattr(config, name)) for name in self.integers}
         return {**self.fixed, **shared}
 
     def import_settings(self, settings: Settings) -> Settings:
-        """Returns our settings (fields of `ModelConfig`) of a model that they describe.
+        """Converts their settings to fields of `ModelConfig`.
 
-        Raises:
-          ValueError: for what our decoder cannot express; the message names the setting.
+        Raises a ValueError with the name of a setting that our decoder does not support.
         """
         settings, ours = self.normalize(settings), Settings()
         for name, value in self.fixed.items():
@@ -126,7 +124,7 @@ class ModelFormat:
 
 
 def params_to_tensors(table: Sequence[TensorMapping], params: Params) -> dict[str, np.ndarray]:
-    """Returns a tree of NumPy arrays as the tensors of another library, by name."""
+    """Converts a tree of NumPy arrays to their tensors by name."""
     arrays = flatten_by_name(params)
     layers = len(arrays["blocks/qkv"])
     return {
@@ -161,7 +159,7 @@ def check_tensors(
 def tensors_to_params(
     table: Sequence[TensorMapping], get: Callable[[str], np.ndarray], config: ModelConfig
 ) -> Params:
-    """Returns the tensors of another library (`get` by name) as our tree, float32."""
+    """Converts their tensors, which `get` returns by name, to our float32 tree."""
     arrays = _empty_arrays(config)
     for name, mapping, select in _expand(table, config.layers):
         mapping.insert(select(arrays[mapping.array]), get(name))
@@ -176,7 +174,7 @@ def _empty_arrays(config: ModelConfig) -> dict[str, np.ndarray]:
 def _expand(
     table: Sequence[TensorMapping], layers: int
 ) -> Iterator[tuple[str, TensorMapping, Callable[[np.ndarray], np.ndarray]]]:
-    """Yields every tensor's name, its mapping, and a function that selects its layer."""
+    """Yields the name and mapping of every tensor, and a function that selects its layer."""
     for mapping in table:
         if not mapping.array.startswith("blocks/"):
             yield mapping.name, mapping, lambda array: array

@@ -1,6 +1,6 @@
 """Models in another library's directory: their shape and their weights.
 
-Nothing in a directory is executed.
+No code from the directory is executed.
 """
 
 import contextlib
@@ -35,12 +35,9 @@ _DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
 
 @dataclasses.dataclass(frozen=True)
 class ModelDescription:
-    """A model in a directory, without its weights.
+    """Format and shape of a model in a directory, without its weights.
 
-    Attributes:
-      directory: the directory.
-      model_format: its format.
-      shape: fields of `ModelConfig`, without those that only change how it is computed.
+    `shape` has the fields of `ModelConfig` except those that only affect how it is computed.
     """
 
     directory: Path
@@ -49,10 +46,9 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Returns the description of a model in either format; reads no weights.
+    """Describes a model in either format without reading its weights.
 
-    Raises:
-      InputError: if there is none, or our decoder cannot express it; the message names the setting.
+    Raises an InputError if it is missing or has a setting that our decoder does not support.
     """
     name, settings = _read_settings(directory)
     model_type = settings.get("model_type", OLMO.model_type)
@@ -72,11 +68,7 @@ def describe(directory: Path) -> ModelDescription:
 
 
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
-    """Checks the names, shapes and types of a model's tensors; reads no content.
-
-    Raises:
-      InputError: if a tensor is missing, unexpected, of another shape or of another type.
-    """
+    """Raises an InputError for wrong tensor names, shapes or dtypes; reads no content."""
     with _open_tensors(model) as tensors:
         for name, tensor in tensors.items():
             if tensor.get_dtype() not in _DTYPES:
@@ -92,11 +84,7 @@ def check_params(model: ModelDescription, config: ModelConfig) -> None:
 
 
 def read_params(model: ModelDescription, config: ModelConfig) -> Params:
-    """Returns the weights of a model, float32 in host memory.
-
-    Raises:
-      InputError: as `check_params`.
-    """
+    """Returns the weights of a model, checked by `check_params`, float32 in host memory."""
     check_params(model, config)
     with _open_tensors(model) as tensors:
 
@@ -107,7 +95,7 @@ def read_params(model: ModelDescription, config: ModelConfig) -> Params:
 
 
 def weights_digest(directory: Path) -> str:
-    """Returns the SHA-256 of the weight file of a model, or that of those of several files."""
+    """Returns the SHA-256 of the weight file, or of the joined digests of several files."""
     digests = []
     for file in weight_files(directory):
         with file.open("rb") as opened:
@@ -118,11 +106,7 @@ def weights_digest(directory: Path) -> str:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Returns the weight files of a model, in order.
-
-    Raises:
-      InputError: if one is missing.
-    """
+    """Returns the weight files of a model, sorted; raises an InputError if one is missing."""
     names, index = [WEIGHTS], directory / _INDEX
     if index.is_file() and not (directory / WEIGHTS).is_file():
         weight_map = _read_json(index).get("weight_map")
@@ -138,7 +122,6 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_settings(directory: Path) -> tuple[str, Settings]:
-    """The name of the configuration file and its content."""
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give that of a model")
     if (directory / "config.json").is_file():
@@ -168,7 +151,7 @@ def _read_yaml(path: Path) -> Settings:
 
 
 def _vocab_size(directory: Path, rows: int) -> int:
-    """The number of tokens, where the configuration has only that of embedding rows."""
+    """Returns the vocabulary size when the configuration has only the embedding rows."""
     names = (PROVENANCE, TOKENIZER)
     file = next((directory / name for name in names if (directory / name).is_file()), None)
     if file is None:
@@ -188,7 +171,7 @@ def _vocab_size(directory: Path, rows: int) -> int:
 
 
 def _highest_id(tokenizer: Settings) -> int:
-    """The highest id in a tokenizer.json; ids can have gaps."""
+    """Returns the highest id in a tokenizer.json; ids can have gaps."""
     pieces = tokenizer["model"]["vocab"]
     ids = range(len(pieces)) if isinstance(pieces, list) else pieces.values()
     return max([*ids, *(added["id"] for added in tokenizer.get("added_tokens") or ())])
@@ -196,7 +179,7 @@ def _highest_id(tokenizer: Settings) -> int:
 
 @contextlib.contextmanager
 def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
-    """Yields the tensors of a model by name; their content is read when they are indexed."""
+    """Yields the tensors of a model by name; indexing a tensor reads its content."""
     safetensors, prefix = import_safetensors(), model.model_format.prefix
     with contextlib.ExitStack() as stack:
         tensors: dict[str, Any] = {}
@@ -211,11 +194,7 @@ def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
 
 
 def import_safetensors() -> Any:
-    """Returns the library safetensors.
-
-    Raises:
-      InputError: if it is not installed.
-    """
+    """Returns the module safetensors; raises an InputError if it is not installed."""
     try:
         import safetensors.numpy
     except ImportError as error:

@@ -33,11 +33,10 @@ _STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
 def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
     """Yields a temporary directory that is renamed to `directory` when the block succeeds.
 
-    Raises:
-      InputError: if `directory` exists and may not be overwritten, or cannot be created.
+    Raises an InputError if `directory` may not be overwritten or cannot be created.
     """
     check_output(directory, overwrite)
-    directory = directory.resolve()  # of a link, "." or "..", the directory itself
+    directory = directory.resolve()  # resolves links, "." and ".."
     part = directory.with_name(f"{directory.name}.{os.getpid()}.part")
     old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
     try:
@@ -48,7 +47,7 @@ def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
         ) from error
     try:
         yield part
-        check_output(directory, overwrite)  # it may have appeared in the meantime
+        check_output(directory, overwrite)  # it may have been created in the meantime
         if directory.exists():
             directory.rename(old)
         part.rename(directory)
@@ -89,16 +88,8 @@ def write_model(
 ) -> None:
     """Writes weights, configuration and parity record into an empty directory.
 
-    Args:
-      directory: the directory.
-      model_format: can express the model (`ModelFormat.check`).
-      config: shape of the model.
-      params: NumPy float32 arrays.
-      eos_id: the id that ends a document.
-      dtype: "float32" or "bfloat16", of the weights in the file.
-
-    Raises:
-      RunError: if a file cannot be written.
+    The model must pass `ModelFormat.check`; `params` are NumPy float32 arrays, and `dtype` is the
+    type in the file, "float32" or "bfloat16". Raises a RunError if a file cannot be written.
     """
     rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
     tensors = params_to_tensors(model_format.tensors, rounded)
@@ -126,6 +117,6 @@ def _save(
     safetensors = import_safetensors()
     try:
         safetensors.numpy.save_file(tensors, file, metadata)
-    except safetensors.SafetensorError as error:  # no OSError, even where the disk is full
+    except safetensors.SafetensorError as error:  # no OSError, even on a full disk
         raise RunError(f"{file} cannot be written ({error})") from error
-    file.chmod(0o644)  # safetensors makes it readable for the owner only
+    file.chmod(0o644)  # safetensors restricts reading to the owner

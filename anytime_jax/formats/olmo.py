@@ -10,7 +10,7 @@ from anytime_jax.checks import format_value, is_number
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
 
-# The library's defaults of settings that our decoder has otherwise, or can choose.
+# Library defaults of settings that differ from our decoder's or that it can vary.
 _DEFAULTS: Settings = {
     "activation_type": "swiglu",
     "attention_layer_norm": False,
@@ -23,7 +23,7 @@ _DEFAULTS: Settings = {
 
 
 def _normalize(settings: Settings) -> Settings:
-    """Fills in defaults, and settings that follow from others."""
+    """Fills in defaults and settings that are derived from others."""
     settings = {**_DEFAULTS, **settings}
     if settings.get("norm_after"):
         raise InputError("norm_after = True is not supported: it must be False")
@@ -115,7 +115,7 @@ OLMO = ModelFormat(
         "norm_epsilon": "layer_norm_eps",
     },
     config_files=_config_files,
-    prefix="model.",  # where transformers wrote them
+    prefix="model.",  # in files that transformers wrote
     integers=("rope_theta",),
     normalize=_normalize,
 )

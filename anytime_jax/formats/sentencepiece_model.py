@@ -1,7 +1,7 @@
 """SentencePiece models as protobuf messages: their pieces, and how text is normalised before them.
 
-SentencePiece's own generated classes import only under a protobuf as new as their compiler,
-which another package may exclude. So the fields that are read are declared here.
+SentencePiece's generated classes need a protobuf as new as their compiler, which other packages
+may exclude; so the fields used are declared here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 import functools
 from typing import Any
 
-# The part of sentencepiece_model.proto that is read; its enumerations are integers here.
+# The fields of sentencepiece_model.proto used here, with enumerations as integers.
 _SCHEMA = """
 name: "anytime_jax/sentencepiece_model.proto"
 package: "anytime_jax"
@@ -67,7 +67,7 @@ PieceType = enum.IntEnum(
 
 
 def parse_model(content: bytes) -> Any:
-    """Returns the message of a valid `.model` file, with the fields of the schema."""
+    """Parses a valid `.model` file into a message with the fields of the schema."""
     return _message_class().FromString(content)
 
 

@@ -1,10 +1,8 @@
 """Vocabularies as tokenizers of the Hugging Face libraries: `tokenizer.json` and its companions.
 
-A SentencePiece model is translated to the rules of the `tokenizers` library with the same ids, up
-to the limits listed in docs/data.md. A tokenizer that came from there is written unchanged.
-
-`tokenizers` itself translates unigram models only, through SentencePiece's generated classes, and
-ignores the settings of their normalizer; `transformers` would be a dependency for this alone.
+A SentencePiece model is translated to rules of the `tokenizers` library with the same ids, within
+the limits in docs/data.md; a Hugging Face tokenizer is copied. `tokenizers` itself converts unigram
+models only and ignores normalizer settings; `transformers` would be one more dependency.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_model
 
 _SPACE = "▁"  # SentencePiece's mark for a space
-_ALL = 2**31 - 1  # leading spaces to strip, where none are to stay
+_ALL = 2**31 - 1  # strips all leading spaces
 _PLAIN = {PieceType.NORMAL, PieceType.UNKNOWN, PieceType.CONTROL, PieceType.BYTE}
 _SUPPORTED = {ModelType.UNIGRAM: _PLAIN | {PieceType.USER_DEFINED}, ModelType.BPE: _PLAIN}
 
@@ -58,15 +56,12 @@ def write_tokenizer(
 
     The tokenizer adds no special tokens and recognises none in text: "</s>" in a text is text.
 
-    Args:
-      vocabulary_path: a SentencePiece model, a tokenizer.json, or the vocabulary of a dataset.
-      directory: where `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` go.
-      length: context of the model in tokens, for `model_max_length`.
+    The vocabulary is a SentencePiece model, a tokenizer.json or that of a dataset; `length` in
+    tokens becomes `model_max_length`.
 
     Raises:
-      InputError: if the vocabulary is missing or cannot be expressed, or the library tokenizers is
-        not installed.
-      RunError: if the translation does not give the same ids.
+      InputError: if the vocabulary is missing or unsupported, or `tokenizers` is not installed.
+      RunError: if the translation gives other ids.
     """
     vocabulary = load_vocabulary(vocabulary_path)
     if is_hf_tokenizer(vocabulary.model, Path(vocabulary_path)):
@@ -81,7 +76,7 @@ def write_tokenizer(
 
 
 def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
-    """The files of a Hugging Face tokenizer; only `model_max_length` is changed."""
+    """Returns the files of a Hugging Face tokenizer, with another `model_max_length`."""
     files = unbundle(vocabulary.model)
     special_tokens = json.loads(files.get(SPECIAL_TOKENS_FILE, "{}"))
     config = json.loads(files.get(CONFIG_FILE, "{}"))
@@ -91,7 +86,6 @@ def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
 
 
 def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:
-    """The files that express a SentencePiece model."""
     library = import_tokenizers()
     model = parse_model(vocabulary.model)
     _check_supported(model, path)
@@ -125,7 +119,6 @@ def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]
 
 
 def _check_supported(model: Any, path: str | os.PathLike[str]) -> None:
-    """Raises an InputError for models that the rules of `tokenizers` cannot express."""
     kind = ModelType(model.trainer_spec.model_type)
     if kind not in _SUPPORTED:
         raise InputError(
@@ -150,7 +143,6 @@ def _check_supported(model: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _algorithm(model: Any) -> Any:
-    """The algorithm that splits normalised text into pieces."""
     models = import_tokenizers().models
     fallback = model.trainer_spec.byte_fallback
     if model.trainer_spec.model_type == ModelType.BPE:
@@ -173,11 +165,7 @@ def _algorithm(model: Any) -> Any:
 
 
 def _merges(model: Any) -> list[tuple[str, str]]:
-    """The merges of a BPE model, in order.
-
-    SentencePiece stores none: it merges any two neighbours whose text is a piece, those of the
-    highest score first.
-    """
+    """Derives BPE merges: SentencePiece merges neighbours that form a piece, best score first."""
     normal = [piece for piece in model.pieces if piece.type == PieceType.NORMAL]
     known = {piece.piece for piece in normal}
     return [
@@ -189,7 +177,7 @@ def _merges(model: Any) -> list[tuple[str, str]]:
 
 
 def _normalizer(model: Any) -> Any:
-    """SentencePiece's changes to a text before it is split, in its order."""
+    """Returns SentencePiece's normalization steps, in its order."""
     library = import_tokenizers()
     spec, normalizers = model.normalizer_spec, library.normalizers
     steps = []
@@ -213,7 +201,7 @@ def _decoder(model: Any) -> Any:
 
 
 def _check_ids(tokenizer: Any, vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
-    """Raises a RunError if a sample has other ids than those of the vocabulary."""
+    """Raises a RunError if a sample text gives other ids than the vocabulary."""
     tokenizer.encode_special_tokens = True  # the effect of `split_special_tokens`
     for text, expected in zip(_SAMPLES, vocabulary.encode(_SAMPLES), strict=True):
         ids = tokenizer.encode(text, add_special_tokens=False).ids

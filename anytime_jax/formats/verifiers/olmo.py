@@ -2,8 +2,8 @@
 
     PYTHON olmo.py DIR
 
-Runs in an interpreter with the target library and imports nothing of this package. Prints one line
-of JSON: the largest difference of any logit for each way of loading, and whether tokens agree.
+Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
+largest logit difference for each way of loading, and whether tokens agree.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ from olmo.model import OLMo
 
 
 def main(directory: Path) -> None:
-    """Prints the differences to the parity record of a directory."""
+    """Prints the differences from the parity record of a model directory."""
     record = safetensors.numpy.load_file(directory / "parity.safetensors")
     tokens = torch.from_numpy(record["tokens"])[None].long()
     plain = OLMo(ModelConfig.load(directory / "config.yaml", key="model"))

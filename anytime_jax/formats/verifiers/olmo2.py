@@ -2,8 +2,8 @@
 
     PYTHON olmo2.py DIR
 
-Runs in an interpreter with the target library and imports nothing of this package. Prints one line
-of JSON: the largest difference of any logit for each way of loading, and whether tokens agree.
+Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
+largest logit difference for each way of loading, and whether tokens agree.
 """
 
 import json
@@ -19,7 +19,7 @@ import transformers
 
 
 def main(directory: Path) -> None:
-    """Prints the differences to the parity record of a directory."""
+    """Prints the differences from the parity record of a model directory."""
     record = safetensors.numpy.load_file(directory / "parity.safetensors")
     model = transformers.Olmo2ForCausalLM.from_pretrained(directory).float().eval()
     with torch.no_grad():
