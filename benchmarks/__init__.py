@@ -1,6 +1,6 @@
-"""Benchmarks: `python -m benchmarks.NAME` times something and prints a table.
+"""Benchmarks: `python -m benchmarks.NAME` measures one aspect of performance and prints a table.
 
-Each appends its record to `results.jsonl`, or with `--output=FILE` writes that file. `measure` has
-what they share to time things, `record` the table and the record. Begin with `train_step`; `gpu`
+Each appends its record to `results.jsonl`, or writes it to FILE with `--output=FILE`. `measure`
+has the timing shared by all, `record` the table and the record. Start with `train_step`; `gpu`
 runs all of them on a GPU.
 """

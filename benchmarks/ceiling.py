@@ -25,9 +25,9 @@ from anytime_jax.distributed.runtime import configure
 from anytime_jax.formatting import format_bytes
 from benchmarks import measure, record
 
-_LARGE = {"cpu": 2048}  # side of the large product, enough to fill the device
+_LARGE = {"cpu": 2048}  # side of the large product, enough to saturate the device
 _LARGE_ELSEWHERE = 8192
-_COPIED = {"cpu": 2**28}  # bytes of the copied array, far beyond the caches
+_COPIED = {"cpu": 2**28}  # bytes of the copied array, far more than the caches hold
 _COPIED_ELSEWHERE = 2**32
 
 
@@ -41,7 +41,7 @@ class Task:
 
 
 def make_tasks(config: Config) -> dict[str, Task]:
-    """Returns products in the shapes of a model, a large product and a copy, by name."""
+    """Returns by name the matrix products of a model, a large product and a copy."""
     cfg, platform = config.model, jax.default_backend()
     T = cfg.length * config.batch_size // config.microbatches
     D, F, V = cfg.width, cfg.mlp_width, cfg.embedding_rows
@@ -60,7 +60,7 @@ def make_tasks(config: Config) -> dict[str, Task]:
 
 
 def peak_rate(tasks: Mapping[str, Task], seconds: Mapping[str, Sequence[float]]) -> float:
-    """Returns the FLOP/s of the fastest product, by medians."""
+    """Returns the FLOP/s of the fastest product, from the median times."""
     medians = measure.medians(seconds)
     return max(task.flops / medians[name] for name, task in tasks.items())
 
@@ -75,8 +75,8 @@ def _product(rows: int, inner: int, columns: int, dtype: str) -> Task:
 
 def _copy(count: int) -> Task:
     source = jnp.ones(count // 4, jnp.float32)
-    target = [jnp.zeros_like(source)]  # donated each time: no page has to be cleared
-    # The negation makes a kernel touch every number; the small result tells when it is done.
+    target = [jnp.zeros_like(source)]  # donated each time, so that no page has to be cleared
+    # The negation makes a kernel read every number; the small result shows when it has finished.
     copy = jax.jit(lambda _, x: (-x, x[:1]), donate_argnums=0, keep_unused=True)
 
     def function() -> jax.Array:

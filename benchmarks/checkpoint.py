@@ -1,4 +1,4 @@
-"""Time for which a save blocks training, beside a copy of the state and the write to disk.
+"""Time for which a save blocks training, compared with a copy of the state and a write to disk.
 
     python -m benchmarks.checkpoint --width=512 --layers=8
 
@@ -43,7 +43,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         manager = CheckpointManager(scratch, retention_policy(config))
-        for i in range(1, options.rounds + 2):  # the first one compiles
+        for i in range(1, options.rounds + 2):  # the first save compiles
             state = state._replace(step=jnp.full_like(state.step, i))
             for operation, elapsed in _time_save(manager, state):
                 seconds.setdefault(operation, []).append(elapsed)

@@ -76,7 +76,7 @@ def _source(options: argparse.Namespace, scratch: Path) -> Source:
 def _prepare(
     source: Source, vocabulary: Path | int, length: int, output: Path
 ) -> tuple[list[record.Row], DatasetInfo]:
-    """Prepares in this process; returns a row for each stage and for all."""
+    """Prepares text in this process; returns a row for each stage and one for the total."""
     elapsed: dict[str, tuple[float, float]] = {}  # CPU and wall seconds by stage
     tokens: dict[str, int] = {}
     start = (0.0, 0.0)
@@ -93,7 +93,7 @@ def _prepare(
     info = prepare(source, output, length=length, vocabulary=vocabulary, workers=1, progress=report)
     cpu, wall = (sum(seconds) for seconds in zip(*elapsed.values(), strict=True))
     elapsed["all"] = (cpu, wall)
-    tokens["all"] = min(tokens.values())  # without ends that fill no window
+    tokens["all"] = min(tokens.values())  # without the ends of documents that fill no window
     rows = [
         make_row(f"preparing: {stage}", tokens[stage], *elapsed[stage], PREPARATION_TARGET)
         for stage in elapsed
@@ -128,7 +128,7 @@ def _read_for(
 
 
 def make_row(what: str, tokens: float, cpu: float, wall: float, target: float) -> record.Row:
-    """Returns a row; the target is per CPU second for preparing, per second for reading."""
+    """Returns a row; the target is per CPU second for preparation, per second for reading."""
     rates = {
         "tokens_per_s": record.round_digits(tokens / wall),
         "tokens_per_cpu_s": record.round_digits(tokens / cpu),

@@ -58,7 +58,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 
 def make_row(trees: int, seconds: Mapping[int, Sequence[float]], tokens: int) -> record.Row:
-    """Returns a row; its ratio is the median over rounds of neighbours in time."""
+    """Returns a row; its ratio is the median of the ratios within each round."""
     times, single = seconds[trees], seconds[1]
     ratio = statistics.median(a / b for a, b in zip(times, single, strict=True))
     return {

@@ -3,9 +3,9 @@
     python -m benchmarks.fleet
     python -m benchmarks.fleet --runs 1 16 64 --model=quickstart --width=32 --batch=8
 
-The single run makes the update of `step.make_program`, the fleets that of `fleet.vectorize_update`,
-on random tokens, in turn in one process. Runs of a fleet differ in seed, peak rate and b2. A fleet
-that does not fit the device is a row that says so, and larger ones are not tried.
+Times the updates of `step.make_program` (single run) and `fleet.vectorize_update` (fleets) in turn
+in one process, on random tokens. Runs of a fleet differ in seed, peak rate and b2. A fleet that
+does not fit the device is reported in its row, and larger ones are skipped.
 """
 
 import argparse
@@ -78,9 +78,9 @@ def _time(update: Update, steps: int) -> float:
 def make_fleets(
     config: Config, sizes: Sequence[int], mesh: Mesh
 ) -> tuple[dict[int, Update | None], dict[int, float]]:
-    """Returns the updates of fleets of increasing size, and the seconds until the first update.
+    """Returns updates of fleets of increasing size, and the seconds until the first update of each.
 
-    The last update is None if the device's memory is too small for it.
+    An update is None if the device's memory is too small for it; it is then the last.
     """
     updates: dict[int, Update | None] = {}
     seconds: dict[int, float] = {}
@@ -99,7 +99,7 @@ def make_fleets(
 
 
 def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
-    """Returns the compiled update of a fleet, its states and batches on the device."""
+    """Returns the compiled update of a fleet, with its states and batches on the device."""
     configs = [vary(config, 1 + i) for i in range(runs)]
     make_program = fleet.share_program(config, mesh)
     states = fleet.stack([make_program(each, mesh).init() for each in configs], mesh)
@@ -109,7 +109,7 @@ def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
 
 
 def vary(config: Config, number: int) -> Config:
-    """Returns the configuration with a seed, peak rate and b2 of its own, by number from 1."""
+    """Returns the configuration of run `number`, from 1, with its own seed, peak rate and b2."""
     settings = copy.deepcopy(config.to_dict())
     settings["seed"] += number
     settings["schedule"]["peak"] /= number
@@ -124,7 +124,7 @@ def _row(
     row = {"runs": runs, "program": program}
     row |= dict.fromkeys((*columns, "state_MB", "temporary_MB"))
     if update:
-        # Ratios of neighbours in time.
+        # Ratios within a round, so that drift of the machine's speed cancels.
         ratios = [runs * one / fleet for one, fleet in zip(single, times, strict=True)]
         row |= measure.milliseconds(times) | update.columns()
         row["tokens_per_s"] = record.round_digits(runs * update.tokens / statistics.median(times))

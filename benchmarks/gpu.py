@@ -1,12 +1,12 @@
-"""All measurements of a GPU, in one command of less than nine minutes.
+"""All benchmarks on a GPU, in one command of less than nine minutes.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --parts ceiling step-150m --output=now.json
-    python -m benchmarks.gpu --smoke     every part at a tiny size, on a CPU too: does it run?
+    python -m benchmarks.gpu --smoke     every part at a tiny size, also on a CPU, as a test
 
-Each part is a command in a process of its own, with a time limit. A part that fails or takes too
-long is a row that says so. Time that a part does not use goes to the later ones. The record, by
-default gpu.json, is written again after every part.
+Each part is a command in its own process, with a time limit. A part that fails or exceeds the
+limit is reported in its row. Time that a part does not use is available to later ones. The record,
+by default gpu.json, is rewritten after every part.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from anytime_jax.formatting import format_duration
 from benchmarks import measure, record
 
 _DEVICE_SECONDS = 10  # to find the devices: with all parts less than 540
-# In a process that exits, so that this one holds nothing of a GPU.
+# In a separate process, so that this one allocates nothing on a GPU.
 _DESCRIBE = (
     "import json, jax; from benchmarks import record; print(json.dumps(record.describe_machine()))"
 )
@@ -41,11 +41,11 @@ class Part:
     """A command to run.
 
     Attributes:
-      seconds: time it may take.
+      seconds: time limit.
       module: module for `python -m`.
-      arguments: on a GPU. DATA stands for the data set that `corpus` prepares, SCRATCH for a
-        directory, TORCH for an interpreter with torch.
-      smoke_arguments: the same at a tiny size.
+      arguments: DATA is replaced by the data set that `corpus` prepares, SCRATCH by a directory,
+        TORCH by an interpreter with torch.
+      smoke_arguments: arguments for a tiny size.
       columns: columns of its record to show; empty for a command without a record.
     """
 
@@ -137,7 +137,7 @@ PARTS = {
         "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
-    "fleet": Part(  # last, since it can use all the time that is left
+    "fleet": Part(  # last, since it can use all the remaining time
         50,
         "benchmarks.fleet",
         "--runs 1 16 64 256 --steps 3 --rounds 3",
@@ -199,7 +199,7 @@ def _describe_machine() -> dict[str, Any]:
 
 
 def select(names: Sequence[str]) -> list[str]:
-    """Returns parts in their order, with the data that any of them reads."""
+    """Returns parts in their order of execution, with `corpus` if any of them reads data."""
     needs_data = any("--data=DATA" in PARTS[name].arguments for name in names)
     return [name for name in PARTS if name in names or (name == "corpus" and needs_data)]
 
@@ -227,7 +227,7 @@ def run_parts(
 
 
 def run_part(command: Sequence[str], output: Path | None, limit: float) -> Outcome:
-    """Runs a command that may write a record; whatever goes wrong in it is in the outcome."""
+    """Runs a command that may write a record; any failure is part of the outcome."""
     start = time.monotonic()
     try:
         process = _run([*command, f"--output={output}"] if output else command, limit)
@@ -243,7 +243,7 @@ def run_part(command: Sequence[str], output: Path | None, limit: float) -> Outco
 
 
 def _run(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
-    """Runs a command; at the limit kills it with its children, and raises TimeoutExpired."""
+    """Runs a command; at the limit kills it with its children and raises TimeoutExpired."""
     with subprocess.Popen(
         command,
         cwd=measure.REPOSITORY,
@@ -265,12 +265,12 @@ def _run(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[st
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it left no children
+    with contextlib.suppress(ProcessLookupError):  # the process left no children
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def error_lines(text: str) -> str:
-    """Returns the last two lines that name errors, or the last line, of what a process wrote."""
+    """Returns the last two lines of some output that name errors, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if re.match(r"error:|[\w.]*(Error|Exception)\b", line)]
     return record.drop_directories("; ".join(errors[-2:]) or lines[-1])[:200]

@@ -1,6 +1,6 @@
-"""Timing shared by the benchmarks: models, random tokens, interleaved timing, options.
+"""Shared functions of the benchmarks: models, random tokens, interleaved timing, options.
 
-The speed of a shared machine drifts. Things to compare are therefore timed in turn, A B A B, and
+The speed of a shared machine drifts. Alternatives are therefore timed in turn, A B A B, and
 compared by their medians; the record has every timing and the load of the machine.
 """
 
@@ -38,7 +38,7 @@ def config_file(model: str) -> Path:
 
 
 def load_config(model: str, /, **changes: Any) -> Config:
-    """Returns the configuration of a model with changed settings, a dictionary for a section."""
+    """Returns the configuration of a model with changed settings; a section is a dictionary."""
     settings = runpy.run_path(str(config_file(model)))["get_config"]().to_dict()
     for key, value in changes.items():
         settings[key] = {**settings[key], **value} if isinstance(value, dict) else value
@@ -63,7 +63,7 @@ def random_tokens(config: Config, batches: int = 1) -> np.ndarray:
 def seconds_per_call(function: Callable[[], Any], calls: int = 1) -> float:
     """Returns the mean seconds of some calls of a function that returns arrays.
 
-    At most two calls run at once: the device never waits, and only two results are alive.
+    At most two calls are in flight: the device is never idle, and only two results are alive.
     """
     previous = None
     start = time.perf_counter()
@@ -76,7 +76,7 @@ def seconds_per_call(function: Callable[[], Any], calls: int = 1) -> float:
 
 
 def interleave(timers: Mapping[Name, Callable[[], float]], rounds: int) -> dict[Name, list[float]]:
-    """Returns what each timer returns, one call of each a round; the first round is a warm-up."""
+    """Returns the results of each timer, called once per round; the first round is a warm-up."""
     seconds: dict[Name, list[float]] = {name: [] for name in timers}
     for i in range(rounds + 1):
         for name, timer in timers.items():
@@ -92,7 +92,7 @@ def medians(seconds: Mapping[Name, Sequence[float]]) -> dict[Name, float]:
 
 
 def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
-    """Returns table columns for some timings: median, least and most."""
+    """Returns table columns for some timings in seconds: median, minimum and maximum."""
     values = {
         "median_ms": statistics.median(seconds),
         "least_ms": min(seconds),
@@ -104,7 +104,7 @@ def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
 def make_parser(
     name: str, description: str | None, *, steps: int | None = None, rounds: int | None = None
 ) -> argparse.ArgumentParser:
-    """Returns a parser with --output, and --steps and --rounds where they have a default."""
+    """Returns a parser with --output, and --steps and --rounds if they have a default."""
     parser = argparse.ArgumentParser(
         f"python -m benchmarks.{name}",
         description=description,

@@ -1,14 +1,14 @@
-"""The same training in PyTorch, and the ratio of the two speeds.
+"""Comparison with the same training in PyTorch: losses, then the ratio of the speeds.
 
     python -m benchmarks.peers --torch-python=/path/to/an/environment/with/torch/bin/python
 
 Both sides have the same model (the paper's), initial weights, tokens, precision, clip, AdamW,
 learning rates and float32 averages. PyTorch runs idiomatic code: fused AdamW,
 scaled_dot_product_attention and foreach averages, with torch.compile and without. Each side is a
-process (`torch_peer.py`) that waits while the other works; they take turns.
+process (PyTorch's is `torch_peer.py`) that waits while the other works; they take turns.
 
 Losses are compared first: from the same weights to 1e-4, after five updates to 1e-3 (ten times that
-in bfloat16, whose products the two sides round differently). Where they differ, there is no ratio.
+in bfloat16, whose products the two sides round differently). If they differ, no ratio is reported.
 """
 
 import argparse
@@ -49,10 +49,9 @@ _SHAPE = (
 
 
 class Trainer:
-    """Our updates, on the batches of the workers.
+    """The training in JAX, on the same batches as the workers.
 
-    Attributes:
-      arrays: the initial weights by ai2-olmo's names, and the tokens.
+    `arrays` are the initial weights by ai2-olmo's names, and the tokens.
     """
 
     def __init__(self, config: Config) -> None:
@@ -74,9 +73,8 @@ class Trainer:
 class Worker:
     """A process of `torch_peer.py`.
 
-    Attributes:
-      info: versions, device, and whether it is compiled.
-      peak_bytes: most memory of the device in use so far; None on a CPU.
+    `info` has versions, the device, and whether the loss is compiled. `peak_bytes` is the peak
+    memory of the device so far, or None on a CPU.
     """
 
     def __init__(self, process: Any, settings: Mapping[str, Any]) -> None:
@@ -84,8 +82,8 @@ class Worker:
         self.info = self.request(do="start", **settings)
 
     def request(self, **message: Any) -> dict[str, Any]:
-        """Returns the answer to a message; raises RunError if the process ended."""
-        with contextlib.suppress(BrokenPipeError):  # seen as an empty answer
+        """Sends a message and returns the answer; raises a RunError if the process ended."""
+        with contextlib.suppress(BrokenPipeError):  # a process that ended gives an empty answer
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -95,14 +93,14 @@ class Worker:
         return json.loads(line)
 
     def seconds_per_update(self, count: int) -> float:
-        """Makes some updates and returns the mean seconds of one."""
+        """Runs some updates and returns the mean seconds of one."""
         answer = self.request(do="steps", count=count)
         self.peak_bytes = answer.get("peak_bytes")
         return answer["seconds"] / count
 
 
 def worker_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]:
-    """Returns the settings of a worker; raises InputError for a run that it cannot repeat."""
+    """Returns the settings of a worker; raises an InputError for a run that it cannot reproduce."""
     rules = list(config.averaging_rules.values())
     factors = [rule.f for rule in rules if isinstance(rule, GrowingWindow)]
     is_supported = (
@@ -155,7 +153,7 @@ def start_workers(
 def compare_losses(
     trainer: Trainer, workers: Mapping[str, Worker], dtype: str = "float32"
 ) -> dict[str, list[float]]:
-    """Returns the losses of the first updates by name; raises RunError if they differ."""
+    """Returns the losses of the first updates by name; raises a RunError if they differ."""
     losses = {OURS: [float(trainer.update()) for _ in range(CHECKED + 1)]}
     for name, worker in workers.items():
         losses[name] = worker.request(do="steps", count=CHECKED + 1)["losses"]
@@ -229,7 +227,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 
 if __name__ == "__main__":
-    # A GPU is shared with the workers: none may take all of its memory.
+    # The workers share the GPU: no process may allocate all of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     configure()
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Benchmark record: a table for the terminal, JSON with the machine and the versions.
+"""Benchmark record: a table for the terminal, and JSON with the machine and the versions.
 
 Every record has `benchmark`, `date`, `command`, `machine`, `versions`, `rows` (the table's, plain
 numbers and texts) and `details`, with all timings. No directory of the machine appears in it.
@@ -26,7 +26,7 @@ from anytime_jax.atomic import atomic_write
 from anytime_jax.commands.command_line import exit_status
 from anytime_jax.commands.console import open_console
 
-RESULTS = Path(__file__).parent / "results.jsonl"  # a record a line
+RESULTS = Path(__file__).parent / "results.jsonl"  # one record per line
 _PACKAGES = (
     *("anytime_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
     *("array_record", "sentencepiece", "numpy"),
@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Result of a benchmark: a table, None in empty cells, and details for the record."""
+    """Result of a benchmark: a table, with None in empty cells, and details for the record."""
 
     title: str
     rows: Sequence[Row]
@@ -89,7 +89,7 @@ def make(
 
 
 def write(record: Mapping[str, Any], path: Path) -> None:
-    """Writes a record to a file of its own."""
+    """Writes a record to a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -131,7 +131,7 @@ def drop_directories(text: str) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns what timings depend on: CPU, cores, load, variables, devices."""
+    """Returns the conditions that timings depend on: CPU, cores, load, variables, devices."""
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     has_affinity = hasattr(os, "sched_getaffinity")
     machine: dict[str, Any] = {

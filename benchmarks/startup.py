@@ -3,8 +3,8 @@
     python -m benchmarks.startup --data=runs/data/builtin-1024-128
 
 A cold start has an empty XDG_CACHE_HOME; Python's .pyc files exist, and the data are prepared. The
-targets are 15 s cold and 5 s cached. CPU seconds, known on Linux only, tell what a busy machine
-hides.
+targets are 15 s cold and 5 s cached. CPU seconds, available on Linux only, are independent of the
+load of the machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     starts: dict[str, list[dict[str, float]]] = {kind: [] for kind in TARGETS}
     with tempfile.TemporaryDirectory() as scratch:
         for i in range(options.rounds):
-            cache = Path(scratch) / f"cache-{i}"  # the cold start fills it
+            cache = Path(scratch) / f"cache-{i}"  # the cold start fills the cache
             for kind in TARGETS:
                 run_dir = Path(scratch) / f"{kind}-{i}"
                 starts[kind].append(_start([*flags, f"--config.run_dir={run_dir}"], cache))

@@ -1,13 +1,12 @@
-"""The paper's model, AdamW and averages in PyTorch, the worker of `benchmarks.peers`.
+"""PyTorch version of the paper's model, AdamW and averages: the worker of `benchmarks.peers`.
 
 A script for an interpreter with torch and numpy, without anytime_jax. It reads one JSON object
-a line and answers each with one:
+per line and answers each with one:
 
     {"do": "start", "arrays": FILE.npz, ...}  weights by ai2-olmo's names, and "tokens"
-    {"do": "steps", "count": n}               makes n updates; the answer has seconds and losses
+    {"do": "steps", "count": n}               runs n updates; the answer has seconds and losses
 
-Shape suffixes: B batch, L length, T = L + 1 tokens of a window, D width, H heads, K head
-size.
+Shape suffixes: B batch, L length, T = L + 1 tokens of a window, D width, H heads, K head size.
 """
 
 import json
@@ -22,13 +21,13 @@ from torch.nn import functional
 
 
 def rotate(x_BxHxLxK, cos_LxK, sin_LxK):
-    """Returns queries or keys rotated by their position (half rotation), float32."""
+    """Rotates queries or keys by their position (half rotation); returns float32."""
     x1, x2 = x_BxHxLxK.float().chunk(2, dim=-1)
     return x_BxHxLxK * cos_LxK + torch.cat([-x2, x1], dim=-1) * sin_LxK
 
 
 class Block(nn.Module):
-    """LayerNorm before each sublayer, norms of queries and keys, GELU."""
+    """Transformer block: LayerNorm before each sublayer, norms of queries and keys, GELU."""
 
     def __init__(self, settings):
         super().__init__()
@@ -56,7 +55,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, blocks, final norm, head."""
+    """Decoder: embedding, blocks, final norm, head."""
 
     def __init__(self, settings):
         super().__init__()
@@ -113,25 +112,25 @@ class Run:
             self.compile()
 
     def compile(self):
-        """Compiles the loss if torch.compile works here."""
+        """Compiles the loss if torch.compile works on this machine."""
         compiled = torch.compile(self.model)
         part = self.batches[0][: len(self.batches[0]) // self.settings["microbatches"]]
         try:
             with self.precision():
                 compiled(part).backward()
-        except Exception as error:  # it needs a C++ compiler, and more
+        except Exception as error:  # torch.compile needs a C++ compiler, and more
             self.mode = f"eager: {type(error).__name__}"
         else:
             self.loss, self.mode = compiled, "compiled"
         self.optimizer.zero_grad()
 
     def precision(self):
-        """Returns the context for bfloat16 products, where the settings want them."""
+        """Returns the context for bfloat16 products, if the settings require them."""
         enabled = self.settings["dtype"] == "bfloat16"
         return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled)
 
     def update(self):
-        """Makes one update and returns its loss, on the device."""
+        """Runs one update and returns its loss, on the device."""
         settings, parts = self.settings, self.settings["microbatches"]
         total = 0.0
         for part in self.batches[self.updates % len(self.batches)].chunk(parts):
@@ -151,7 +150,7 @@ class Run:
         return total
 
     def steps(self, count):
-        """Makes updates; returns their seconds in all and the loss of each."""
+        """Runs updates; returns their total seconds and the loss of each."""
         self.synchronize()
         start = time.perf_counter()
         losses = [self.update() for _ in range(count)]
@@ -162,7 +161,7 @@ class Run:
         return {"seconds": seconds, "losses": losses, "peak_bytes": peak}
 
     def synchronize(self):
-        """Waits for the device."""
+        """Waits for all work on the device."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 

@@ -33,10 +33,10 @@ class Update:
     """A compiled update and its state.
 
     Attributes:
-      config: the run, or one of several.
-      function: makes one update and returns its loss.
-      state_bytes: bytes on each device of the state and a batch, according to the compiler.
-      temporary_bytes: bytes that the update needs besides.
+      config: configuration of the run, or of one run of a fleet.
+      function: runs one update and returns its loss.
+      state_bytes: bytes per device of the state and a batch, according to the compiler.
+      temporary_bytes: further bytes that the update needs.
     """
 
     config: Config
@@ -46,7 +46,7 @@ class Update:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a run in an update."""
+        """Tokens of one run in an update."""
         return self.config.batch_size * self.config.model.length
 
     def columns(self) -> dict[str, float]:
@@ -58,7 +58,7 @@ class Update:
 
 
 def make_update(config: Config, mesh: Mesh) -> Update:
-    """Returns the compiled update of a run, its state and a batch on the devices."""
+    """Returns the compiled update of a run, with its state and a batch on the devices."""
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, measure.random_tokens(config)[0], config.batch_size)
     compiled = program.train_step.lower(program.abstract_state, batch).compile()
@@ -66,7 +66,7 @@ def make_update(config: Config, mesh: Mesh) -> Update:
 
 
 def wrap_update(config: Config, compiled: Any, state: Any, batch: jax.Array) -> Update:
-    """Returns an update of a compiled train step."""
+    """Returns an `Update` that calls a compiled train step."""
 
     def function() -> jax.Array:
         nonlocal state
@@ -102,7 +102,7 @@ def make_updates(options: argparse.Namespace) -> dict[str, Update]:
 
 
 def averages_cost(medians: Mapping[str, float]) -> dict[str, float]:
-    """Returns the relative extra time of each update with averages over the same without."""
+    """Returns the extra time of each update with averages, relative to the same without."""
     costs = {}
     for name, seconds in medians.items():
         without = f"{name.rpartition(', ')[0]}, 0 averages"

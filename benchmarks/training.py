@@ -1,9 +1,9 @@
-"""A short real run: fall of the loss, exact resume, speed while a checkpoint is written.
+"""Short real run: decrease of the loss, exact resume, speed while a checkpoint is written.
 
     python -m benchmarks.training --data=runs/data/builtin-1024-128
     python -m benchmarks.training --data=DATA --model=150m --updates=40 --batch=64 --microbatches=2
 
-`python -m anytime_jax.main` trains the same run twice: without a stop, and stopped and resumed half
+`python -m anytime_jax.main` trains the same run twice: uninterrupted, and stopped and resumed half
 way, where both save. Their records are compared number by number, except timings. On a GPU,
 `--xla_gpu_deterministic_ops` makes results repeatable, at some cost in speed.
 """
@@ -66,7 +66,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 
 def _flags(options: argparse.Namespace, run_dir: Path, stop: int) -> list[str]:
-    """Settings that log every update, and save and evaluate half way."""
+    """Returns settings that log every update, and save and evaluate half way."""
     info, half = load_dataset(options.data), f"{options.updates // 2} steps"
     settings = {
         "run_dir": run_dir,

@@ -1,4 +1,4 @@
-"""Checkpoint directory of a run: its entries and their sizes. No array is read, nothing changed."""
+"""Checkpoint directory of a run: its entries and their sizes, listed without reading an array."""
 
 import contextlib
 import dataclasses
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 DIRECTORY = "checkpoints"
-DAMAGED_SUFFIX = ".damaged"  # of a checkpoint that was set aside
-_COMPLETE_MARK = "_CHECKPOINT_METADATA"  # the file that Orbax writes last
-_TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # of a save in progress
+DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
+_COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
+_TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
 
 EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
 
@@ -17,11 +17,9 @@ EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "fore
 class Entry:
     """An entry of a checkpoint directory.
 
-    Attributes:
-      path: its path.
-      step: the step of the checkpoint; None for a foreign file.
-      kind: "complete"; "incomplete", a step's directory that is empty or lacks Orbax's last file;
-        "half-written", a save in progress or cut short; "set aside" as damaged; "foreign".
+    `step` is None for a foreign file. `kind` is "complete"; "incomplete", a step's directory that
+    is empty or lacks the file that Orbax writes last; "half-written", a save in progress or one
+    that was interrupted; "set aside", a damaged checkpoint; or "foreign".
     """
 
     path: Path
@@ -30,14 +28,14 @@ class Entry:
 
 
 def list_entries(run_dir: str | Path) -> list[Entry]:
-    """Returns the entries of a run's checkpoint directory by step, foreign files last."""
+    """Returns the entries of a run's checkpoint directory in order of step, foreign files last."""
     directory = Path(run_dir).absolute() / DIRECTORY
     entries = [classify(path) for path in directory.iterdir()] if directory.is_dir() else []
     return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
 
 
 def classify(path: Path) -> Entry:
-    """Returns the entry at a path."""
+    """Returns the entry at a path, classified by its name and content."""
     step, _, suffix = path.name.partition(".")
     kind: EntryKind = "foreign"
     if step.isdecimal() and path.is_dir():
@@ -51,19 +49,19 @@ def classify(path: Path) -> Entry:
 
 
 def saved_steps(run_dir: str | Path) -> list[int]:
-    """Returns the steps of a run's complete checkpoints, ascending."""
+    """Returns the steps of a run's complete checkpoints in ascending order."""
     return [x.step for x in list_entries(run_dir) if x.kind == "complete" and x.step is not None]
 
 
 def checkpoint_path(run_dir: str | Path, step: int) -> Path:
-    """Returns the path of the checkpoint of a step."""
+    """Returns the path of the checkpoint of a step, whether or not it exists."""
     return Path(run_dir).absolute() / DIRECTORY / str(step)
 
 
 def disk_usage(path: Path) -> int:
-    """Returns the bytes of a file, or of all files below a directory."""
+    """Returns the size in bytes of a file, or of all files below a directory."""
     total = 0
     for file in (path, *path.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting it
+        with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting the file
             total += file.stat().st_size * file.is_file()
     return total

@@ -1,4 +1,4 @@
-"""Reading and verification of checkpoints, without the configuration or the devices of the run."""
+"""Reading and verification of checkpoints, independent of the run's configuration and devices."""
 
 import concurrent.futures
 import json
@@ -24,11 +24,7 @@ Meta = dict[str, Any]
 
 
 def read_meta(path: Path) -> Meta:
-    """Returns the metadata of a checkpoint.
-
-    Raises:
-      RunError: if they are missing, damaged or of another step.
-    """
+    """Returns a checkpoint's metadata; raises a RunError if missing, damaged or of another step."""
     try:
         meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
         if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
@@ -43,8 +39,7 @@ def read_meta(path: Path) -> Meta:
 def verify_checkpoint(path: Path) -> Meta:
     """Compares every array of a checkpoint with its checksum and returns the metadata.
 
-    Raises:
-      RunError: if an item is missing or damaged; the message names it.
+    Raises a RunError that names the item if one is missing or damaged.
     """
     if classify(path).kind in ("incomplete", "half-written"):
         raise RunError(f"checkpoint {path} is {'incomplete' if any(path.iterdir()) else 'empty'}")
@@ -58,7 +53,7 @@ def verify_checkpoint(path: Path) -> Meta:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether `verify_checkpoint` accepts a checkpoint."""
+    """Whether a checkpoint passes `verify_checkpoint`."""
     try:
         verify_checkpoint(path)
     except RunError:
@@ -69,7 +64,7 @@ def is_intact(path: Path) -> bool:
 def check_checksums(
     path: Path, item: str, actual: Mapping[str, str], saved: Mapping[str, str]
 ) -> None:
-    """Raises a RunError that names the array if a checksum differs from the saved one."""
+    """Raises a RunError that names the first array whose checksum differs from the saved one."""
     for name, checksum in actual.items():
         if checksum != saved.get(name):
             raise RunError(
@@ -79,16 +74,11 @@ def check_checksums(
 
 
 def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns some arrays of an item of a checkpoint by name.
+    """Returns selected arrays of an item of a checkpoint by name.
 
-    Args:
-      path: the checkpoint.
-      item: "params", "opt" or "averages".
-      targets: by name, such as `1/mu/blocks/qkv`: a `jax.ShapeDtypeStruct` with a sharding, or None
-        for a NumPy array.
-
-    Raises:
-      RunError: if an array is missing or cannot be read.
+    `item` is "params", "opt" or "averages". `targets` has for every name, such as
+    `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a sharding, or None for a NumPy array. Raises
+    a RunError if an array is missing or cannot be read.
     """
     handler = ocp.PyTreeCheckpointHandler()
 
@@ -106,7 +96,7 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
             partial_restore=True,
         )
         (array,) = jax.tree.leaves(handler.restore(epath.Path(path / item), args=args))
-        if array is placeholder:  # Orbax returns it for an unknown name
+        if array is placeholder:  # Orbax returns this for an unknown name.
             raise ValueError(f"{name} is missing")
         return array
 
@@ -115,8 +105,8 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
         # of the others, each of which then prints a traceback from C++. One call is not faster.
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(targets, threads.map(read, targets), strict=True))
-    except Exception as error:  # Orbax and TensorStore raise many kinds
-        # Reads that Orbax abandoned warn when they are garbage-collected.
+    except Exception as error:  # Orbax and TensorStore raise many types of errors.
+        # Reads that Orbax abandoned emit warnings when they are garbage-collected.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise RunError(
             f"checkpoint {path}: {item} cannot be read: {shorten_error(error)}"
@@ -124,6 +114,6 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
 
 
 def shorten_error(error: Exception) -> str:
-    """Returns an error in one line, without the storage specification that TensorStore appends."""
+    """Returns an error as one line, without the storage specification that TensorStore appends."""
     text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
     return f"{type(error).__name__}: {' '.join(text.split())[:300]}"

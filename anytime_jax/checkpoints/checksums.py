@@ -1,14 +1,14 @@
 """Checksums of arrays, independent of their sharding, and digests of JSON data.
 
-The checksum of an array is a sum modulo 2^32 of its words, each times an odd number that depends on
-its position:
+The checksum of an array is a sum of its elements' bits, each multiplied by an odd number that
+depends on its position:
 
     sum_i (2 * h(i) + 1) * word_i  mod 2^32
 
     h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
 
-where word_i are the bits of the i-th element in row-major order. Any single changed word changes
-it. Type and shape are part of it, since appended or retyped zeros leave the sum as it is.
+where word_i are the bits of the i-th element in row-major order. A change of any single word
+changes the sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ from anytime_jax.distributed.sharding import is_in_host_memory, to_device_memory
 def checksums(tree: Any) -> dict[str, str]:
     """Returns checksums such as `float32[12,1024] 3294147079` of a tree's arrays by name.
 
-    Arrays have 16- or 32-bit elements, any sharding, and may be in host memory.
+    Arrays must have 16- or 32-bit elements; they may be sharded or in host memory.
     """
     return checksums_and_nonfinite(tree)[0]
 
 
 def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns `checksums`, and the names of arrays with a NaN or an infinity."""
+    """Returns `checksums(tree)` and the names of arrays that contain a NaN or an infinity."""
     flat = flatten_by_name(tree)
-    # Arrays on the device at once; those in host memory one by one, to spare device memory.
+    # Arrays on the device go together; those in host memory one by one, to save device memory.
     in_host = [name for name, x in flat.items() if is_in_host_memory(x)]
     on_device = [name for name in flat if name not in in_host]
     sums: dict[str, tuple[Any, Any]] = {}

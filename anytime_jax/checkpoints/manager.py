@@ -1,14 +1,14 @@
 """Checkpoint manager: saves and restores training states, with a checksum for every array.
 
-A checkpoint lies in `RUN/checkpoints/STEP` and has four items, written by Orbax:
+A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by Orbax:
 
     params    the live weights
-    opt       the optimizer's state without the averages
+    opt       the optimizer state without the averages
     averages  the averages of the weights, by label
     meta      JSON: step, samples, tokens, configuration, versions, the checksums of all arrays, and
               a digest of all this
 
-A save is complete or invisible. Only the copy of the arrays to host memory blocks the caller.
+Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller.
 """
 
 import contextlib
@@ -50,13 +50,10 @@ _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 @dataclasses.dataclass(frozen=True)
 class RestoredCheckpoint:
-    """A restored training state.
+    """A restored training state and the metadata of its checkpoint.
 
-    Attributes:
-      state: the state.
-      meta: the metadata of the checkpoint.
-      added_averages: labels that the checkpoint lacks; they start from its live weights.
-      dropped_averages: labels in the checkpoint that the run no longer tracks.
+    `added_averages` are labels missing from the checkpoint; they start from its live weights.
+    `dropped_averages` are labels in the checkpoint that the run no longer tracks.
     """
 
     state: TrainState
@@ -74,12 +71,9 @@ class CheckpointManager:
         policy: RetentionPolicy,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """Creates the checkpoint directory, or removes half-written saves from it.
+        """Creates the checkpoint directory, or removes half-written saves from an existing one.
 
-        Args:
-          run_dir: the run's directory.
-          policy: of retention.
-          report: is called with a line for every entry that is not a checkpoint.
+        `report` is called with one line for every entry that is not a checkpoint.
         """
         self._run_dir = Path(run_dir).absolute()
         self.directory = self._run_dir / checkpoint_directory.DIRECTORY
@@ -103,7 +97,7 @@ class CheckpointManager:
         )
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
-        """Saves a state with JSON metadata; returns once it is copied to host memory.
+        """Saves a state with JSON metadata; returns once the state is copied to host memory.
 
         The arrays may be donated as soon as this returns.
 
@@ -116,7 +110,7 @@ class CheckpointManager:
         meta = {**meta, "step": step, "averages": list(items["averages"])}
         meta["checksums"] = {item: sums for item, (sums, _) in inspected.items()}
         meta["digest"] = json_digest(meta)
-        # Orbax has no empty items: a run may track no averages.
+        # Orbax has no empty items, and a run may track no averages.
         arrays = {
             item: ocp.args.PyTreeSave(
                 unflatten_by_name(flatten_by_name(jax.tree.map(_detach, tree)))
@@ -140,7 +134,7 @@ class CheckpointManager:
             self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
-        """Returns once every save is on disk; raises a RunError if one failed."""
+        """Waits until every save is on disk; raises a RunError if one failed."""
         with self._saving():
             self._manager.wait_until_finished()
 
@@ -155,15 +149,10 @@ class CheckpointManager:
         return restore_checkpoint(self.directory / str(step), abstract)
 
     def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
-        """Restores the latest checkpoint; None if there is none.
+        """Restores the latest checkpoint; returns None if there is none.
 
-        Args:
-          abstract: as for `restore_checkpoint`.
-          fall_back: whether to set a damaged checkpoint aside and restore the newest good one.
-            Nothing is deleted.
-
-        Raises:
-          RunError: if the latest is damaged; the message names the newest good one.
+        If the latest is damaged, `fall_back` sets it aside, without deleting anything, and restores
+        the newest good one; otherwise this raises a RunError that names the newest good one.
         """
         entries = [
             entry
@@ -177,7 +166,7 @@ class CheckpointManager:
                 with processes.fail_together("see a checkpoint", RunError):
                     visible = processes.wait_until_visible(path.exists)
                     if visible and checkpoint_directory.classify(path).kind == "incomplete":
-                        verify_checkpoint(path)  # raises with the reason
+                        verify_checkpoint(path)  # raises an error with the reason
                 return self.restore(step, abstract)
             except RunError as error:
                 if processes.broadcast(processes.is_primary() and is_intact(path)):
@@ -198,7 +187,7 @@ class CheckpointManager:
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
-        """Turns any failure of this save, or of one in the background, into a RunError."""
+        """Converts any failure of this save, or of one in the background, into a RunError."""
         try:
             yield
         except Exception as error:
@@ -215,13 +204,8 @@ class CheckpointManager:
 def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     """Restores a checkpoint of any run and compares every array with its checksum.
 
-    Args:
-      path: the checkpoint.
-      abstract: `jax.ShapeDtypeStruct`s with the shardings to restore to, which may differ from
-        those of the save.
-
-    Raises:
-      RunError: if an item is missing or damaged; the message names it.
+    `abstract` has `jax.ShapeDtypeStruct`s with the target shardings, which may differ from those
+    of the save. Raises a RunError that names the item if one is missing or damaged.
     """
     items = _items(abstract)
     averages = items["averages"]
@@ -286,7 +270,7 @@ def _restore_item(path: Path, item: str, abstract: Any) -> Any:
 
 @jax.jit
 def _copy(tree: Any) -> Any:
-    # The sum makes a buffer of its own, which `jit` does not for an output that is an input.
+    # The sum allocates a new buffer; `jit` does not for an output that is an input.
     return jax.tree.map(lambda x: x.astype(jnp.float32) + 0, tree)
 
 
@@ -295,5 +279,5 @@ def _place(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _detach(x: Any) -> Any:
-    """The array, copied if it is in host memory: Orbax reads those in place while it saves."""
+    """Copies an array in host memory, since Orbax reads those in place during the save."""
     return jax.device_put(x, x.sharding, may_alias=False) if is_in_host_memory(x) else x

@@ -1,9 +1,9 @@
-"""Records of a run: append-only JSON lines, a row for every step with metrics.
+"""Records of a run: append-only JSON lines, one row for every step with metrics.
 
 Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
-header with the format, the version of the code and the step it starts from; it supersedes the rows
-of earlier segments after that step. So the records of a run that was killed and resumed equal those
-of an unbroken one, timings apart.
+header with the format, the version of the code and the step it starts from; it supersedes rows of
+earlier segments after that step. The records of a run that was killed and resumed therefore equal
+those of an uninterrupted one, except for timings.
 
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
@@ -24,12 +24,9 @@ TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")  # names that differ between e
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Values recorded at one step.
+    """Values recorded at one step, with names such as `train/loss`, `eval/f25/loss` or `lr`.
 
-    Attributes:
-      step: updates done.
-      tokens: tokens seen.
-      values: numbers by name, such as `train/loss`, `eval/f25/loss`, `lr`.
+    `step` counts the updates done and `tokens` the tokens seen.
     """
 
     step: int
@@ -38,10 +35,10 @@ class Row:
 
 
 class RecordWriter:
-    """Writer of one segment."""
+    """Writer of one segment of the records."""
 
     def __init__(self, run_dir: str | Path, from_step: int, header: Mapping[str, Any]):
-        """Opens the next segment; rows after `from_step` in earlier ones are superseded."""
+        """Opens the next segment, which supersedes rows after `from_step` in earlier ones."""
         directory = Path(run_dir) / DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
         number = max((int(path.stem) for path in _segments(run_dir)), default=-1) + 1
@@ -54,8 +51,7 @@ class RecordWriter:
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Appends values of a step.
 
-        Raises:
-          ValueError: if a name was written at this step before, or the step is below the last.
+        Raises a ValueError if a name was already written at this step, or if the step decreases.
         """
         if step != self._step:
             self._names.clear()
@@ -68,7 +64,7 @@ class RecordWriter:
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
 
     def sync(self) -> None:
-        """Forces everything written to disk."""
+        """Flushes everything written to disk with `fsync`."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -82,10 +78,10 @@ class RecordWriter:
 
 
 def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """Returns the rows of a run that were not superseded, one a step, in order.
+    """Returns the rows of a run that were not superseded, one per step, in order.
 
     `warn` is called with one line for every segment that another version wrote or that is not valid
-    to its end. A last line torn by a kill loses nothing: its run saved no checkpoint past it.
+    to its end. A last line truncated by a kill loses nothing: the run saved no checkpoint after it.
     """
     rows: dict[int, Row] = {}
     for segment in _segments(run_dir):
@@ -103,7 +99,7 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
-    """Whether the records of a run have an evaluation of a step."""
+    """Whether the records of a run contain an evaluation at a step."""
     rows = [row for row in read_records(run_dir) if row.step == step]
     return any(name.startswith("eval/") for row in rows for name in row.values)
 
@@ -114,7 +110,7 @@ def _segments(run_dir: str | Path) -> list[Path]:
 
 
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
-    """Yields the step a segment starts from, then its rows, as far as they are valid."""
+    """Yields the step from which a segment starts, then its rows, as far as they are valid."""
     complete, _, torn = segment.read_bytes().rpartition(b"\n")
     if torn:
         warn(f"{segment}: its last line is torn, as by a kill; no row of a saved step is lost")

@@ -8,17 +8,15 @@ from pathlib import Path
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 
-_OVERHEAD = 2**18  # bytes besides the arrays, including the last blocks of files
+_OVERHEAD = 2**18  # bytes besides the arrays, including partly filled file blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class RetentionPolicy:
-    """Milestones and every k-th update for ever, the latest checkpoints besides.
+    """Policy that keeps milestones and every k-th update forever, and the latest checkpoints.
 
-    Attributes:
-      clock: its milestones are each multiple 1x, 2x, 4x, ... and 90% of it.
-      every: updates between other checkpoints kept for ever; None for none.
-      rolling: number of latest checkpoints kept.
+    The milestones of `clock` are the multiples 1x, 2x, 4x, ... and 90% of each. `every` is k in
+    updates, or None; `rolling` is the number of latest checkpoints.
     """
 
     clock: Clock
@@ -30,7 +28,7 @@ class RetentionPolicy:
         return self.clock.is_milestone(step) or (self.every is not None and step % self.every == 0)
 
     def count_kept(self, start: int, goal: int) -> int:
-        """Returns the number of checkpoints after `start`, up to `goal`, that are kept for ever."""
+        """Returns the number of checkpoints kept forever after `start` and up to `goal`."""
         milestones = itertools.takewhile(lambda step: step <= goal, self.clock.milestones())
         new = [step for step in milestones if step > start]
         if self.every is None:
@@ -40,16 +38,16 @@ class RetentionPolicy:
 
 
 def retention_policy(config: Config) -> RetentionPolicy:
-    """Returns the policy of a configuration."""
+    """Returns the retention policy of a configuration."""
     return RetentionPolicy(config.clock, config.keep_every_steps, config.checkpoint.keep)
 
 
 def checkpoint_bytes(array_bytes: int) -> int:
-    """Returns an upper bound on the disk space of a checkpoint."""
+    """Returns an upper bound in bytes on the disk space of a checkpoint."""
     return array_bytes + array_bytes // 50 + _OVERHEAD
 
 
 def free_bytes(directory: Path) -> int:
-    """Returns the free space on the disk of a directory, which need not exist yet."""
+    """Returns the free disk space in bytes for a directory, which need not exist yet."""
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free

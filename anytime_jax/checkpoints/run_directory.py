@@ -19,16 +19,15 @@ _ADVICE = "choose another run_dir"
 
 
 def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
-    """Returns the identity settings of a run; otherwise as `read_run_file`."""
+    """Returns the identity settings of a run, or None; raises the errors of `read_run_file`."""
     content = read_run_file(run_dir, advice)
     return None if content is None else content["identity"]
 
 
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
-    """Returns the content of `run.json`; None if the run has not started.
+    """Returns the content of `run.json`, or None if the run has not started.
 
-    Raises:
-      InputError: if it is damaged; the message ends with `advice`.
+    Raises an InputError that ends with `advice` if the file is damaged.
     """
     file = run_dir / RUN_FILE
     try:
@@ -41,11 +40,11 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
 
 
 def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory is new or belongs to the run; changes nothing.
+    """Checks that a directory is new or belongs to the run, without changing it.
 
     Raises:
       InputError: if it belongs to a run with other identity settings (`Config.identity`), which the
-        message names, or holds other files.
+        message names, or contains other files.
     """
     existing = read_identity(run_dir)
     if existing is not None:
@@ -58,15 +57,10 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Creates a run directory and writes `run.json`, unless it belongs to the run already.
+    """Creates a run directory and its `run.json`, unless it already belongs to the run.
 
-    Args:
-      run_dir: the directory; created with its parents.
-      identity: the identity settings.
-      about: further content of `run.json`.
-
-    Raises:
-      InputError: as `check_identity`, or if the directory cannot be written.
+    `about` is stored in `run.json` beside the identity settings. Raises an InputError as
+    `check_identity` does, or if the directory cannot be written.
     """
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():
@@ -86,10 +80,9 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
 
 @contextlib.contextmanager
 def lock(run_dir: Path) -> Iterator[None]:
-    """Locks a run directory for this process. The lock goes with the process, however it ends.
+    """Locks a run directory until the block or the process ends, even if the process is killed.
 
-    Raises:
-      InputError: if another process has the lock.
+    Raises an InputError if another process has the lock.
     """
     with (run_dir / LOCK_FILE).open("a") as file:
         try:
@@ -106,14 +99,14 @@ def lock(run_dir: Path) -> Iterator[None]:
 
 
 def lock_holder(run_dir: Path) -> str:
-    """Returns host, process id and time of the last lock; empty if there was none."""
+    """Returns host, process id and time of the last lock, or "" if there was none."""
     with contextlib.suppress(OSError):
         return (run_dir / LOCK_FILE).read_text(encoding="utf-8")
     return ""
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a process has the lock of a run directory."""
+    """Whether any process has locked a run directory."""
     try:
         with (run_dir / LOCK_FILE).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

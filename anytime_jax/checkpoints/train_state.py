@@ -1,4 +1,4 @@
-"""Training state: what every update changes and every checkpoint stores."""
+"""Training state: the arrays that every update changes and every checkpoint stores."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,10 @@ from anytime_jax.models import decoder
 
 
 class TrainState(NamedTuple):
-    """State of training.
+    """Step, live weights and optimizer state of a run.
 
-    Attributes:
-      step: int32 scalar, updates done; every count in `opt_state` equals it.
-      params: the live weights, float32.
-      opt_state: Adam's moments, the guard's statistics of the loss, and the averages.
+    `step` is an int32 scalar that equals every count in `opt_state`; `params` are float32.
+    `opt_state` has Adam's moments, the guard's statistics of the loss, and the averages.
     """
 
     step: jax.Array

@@ -1,14 +1,14 @@
 """Post-hoc averages: weights that a run did not store, as mixtures of those that it did.
 
-Everything stored is a weighted sum of the iterates theta_0 ... theta_t; the weights are its kernel.
-The live weights have the kernel 1 at t, an average that of its rule (`Rule.kernel`). A mixture of
-stored weights has the same mixture of kernels, so the best approximation of another kernel k is a
-small least-squares problem:
+All stored weights are weighted sums of the iterates theta_0 ... theta_t; the weights of the sum are
+the averaging kernel. That of the live weights is 1 at t; that of an average follows from its rule
+(`Rule.kernel`). A mixture of stored weights has the same mixture of kernels, so approximating
+another kernel k is a small least-squares problem:
 
     min_x  || sum_i x_i k_i - k ||,      sum_i x_i = 1
 
 To first order a growing window has the kernel c * s^(c-1) / t^c with c = f * ln 2, and two of them
-that end at t1 <= t2 the inner product c * d / (c + d - 1) * t1^(d-1) / t2^d. Here kernels are
+that end at t1 <= t2 have the inner product c * d / (c + d - 1) * t1^(d-1) / t2^d. Here kernels are
 summed exactly, which covers every rule and short runs.
 
 Sources: Karras et al. (2024), "Analyzing and Improving the Training Dynamics of Diffusion Models"
@@ -31,19 +31,16 @@ _RCOND = 1e-12  # singular values below this (relative) are numerically dependen
 
 
 class HasKernel(Protocol):
-    """A target of a mixture; every `averaging.Rule` is one."""
+    """A target of a mixture; every `averaging.Rule` satisfies this protocol."""
 
     def kernel(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate after `t` updates, float64[t + 1], of sum 1."""
+        """Returns the weight of every iterate after `t` updates, float64[t + 1], with sum 1."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class LastFraction:
-    """The mean of the last fraction of all iterates, at least one.
-
-    Attributes:
-      fraction: above 0 and up to 1.
+    """The mean of the last fraction, in (0, 1], of all iterates, at least one.
 
     Examples:
       >>> LastFraction(0.5).kernel(4)
@@ -57,7 +54,7 @@ class LastFraction:
 
     @property
     def label(self) -> str:
-        """`last50%` for a fraction of 1/2."""
+        """Label such as `last50%`."""
         return f"last{100 * self.fraction:.6g}%"
 
     def kernel(self, t: int) -> np.ndarray:
@@ -66,7 +63,7 @@ class LastFraction:
         return np.where(np.arange(t + 1) < first, 0.0, 1 / (t + 1 - first))
 
     def updates_before(self, t: int) -> int:
-        """Returns the number of updates before the mean that ends with update `t`."""
+        """Returns the number of updates before the mean that ends at update `t` starts."""
         return t - max(1, round(self.fraction * t))
 
 
@@ -78,8 +75,8 @@ class DecayedRate:
     of iterates with the kernel y(s) - y(s + 1).
 
     Attributes:
-      fraction: of the run over which the rate decays, above 0 and up to 1.
-      shape: of the decay: "linear" (the kernel of `LastFraction`), "1-sqrt" or "cosine".
+      fraction: part of the run over which the rate decays, in (0, 1].
+      shape: "linear" (the kernel of `LastFraction`), "1-sqrt" or "cosine".
     """
 
     fraction: float
@@ -93,21 +90,19 @@ class DecayedRate:
         """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
         start = t - max(1, round(self.fraction * t))
         decay = Decay(constant(1.0), start, horizon=t, floor=0.0, shape=self.shape)
-        # Schedules count from 0: update s sees s - 1.
+        # Schedules count from 0: update s uses the rate of s - 1.
         factor = decay.evaluate(np.arange(t + 1))
         return np.append(0.0, factor[:-1] - factor[1:])
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredWeights:
-    """A weight tree in a checkpoint.
+    """Weights stored in a checkpoint: an average, or the live weights with the label "last".
 
     Attributes:
-      step: updates done at the checkpoint.
-      label: of the average, or "last".
-      rule: of the average; None for the live weights.
-      every: updates from one move of the average to the next.
-      since: the update from whose weights the average started.
+      rule: rule of the average; None for the live weights.
+      every: number of updates between moves of the average.
+      since: update from whose weights the average started.
     """
 
     step: int
@@ -118,7 +113,7 @@ class StoredWeights:
 
     @property
     def name(self) -> str:
-        """`f25@3840`."""
+        """Name such as `f25@3840`."""
         return f"{self.label}@{self.step}"
 
     def kernel(self, t: int) -> np.ndarray:
@@ -136,13 +131,10 @@ class StoredWeights:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """A weighted sum of stored weights.
+    """A weighted sum of stored weights; its coefficients sum to 1.
 
-    Attributes:
-      parts: the stored weights.
-      coefficients: one for each part; they sum to 1.
-      kernel_error: norm of the difference to the target kernel, relative to that of the target; 0
-        for a sum that has no target.
+    `kernel_error` is the norm of the difference to the target kernel, relative to the norm of the
+    target, or 0 for a sum without a target.
     """
 
     parts: tuple[StoredWeights, ...]
@@ -162,15 +154,9 @@ def fit_mixture(
     Checkpoints are selected greedily: first that of `t`, then each time the one that reduces the
     error most.
 
-    Args:
-      stored: candidates, at `t` or before it; live weights are ignored.
-      target: the kernel to approximate.
-      t: updates done where the target ends.
-      max_checkpoints: limit on the number of checkpoints.
-      tolerance: error at which no further checkpoint is selected.
-
-    Raises:
-      ValueError: if no average is stored.
+    The target ends after `t` updates. Candidates in `stored` must be at or before `t`; live
+    weights are ignored. Selection stops at a relative kernel error of `tolerance`. Raises a
+    ValueError if no average is stored.
     """
     averages = [x for x in stored if x.rule is not None and x.step <= t]
     if not averages:
@@ -202,10 +188,10 @@ def fit_mixture(
 
 
 def merge_live_weights(live: Sequence[StoredWeights], target: HasKernel, t: int) -> Mixture:
-    """Returns the mixture of live weights that stands for a kernel over all iterates.
+    """Returns the mixture of live weights that approximates a kernel over all iterates.
 
-    An iterate between two checkpoints is taken to lie on the line between them, one before the
-    first checkpoint to equal it. `live` is in order of steps.
+    Iterates between two checkpoints are interpolated linearly; those before the first checkpoint
+    are replaced by it. `live` must be in order of steps.
     """
     goal, steps = target.kernel(t), [x.step for x in live]
     hats = [np.interp(np.arange(t + 1), steps, row) for row in np.eye(len(live))]
@@ -216,7 +202,7 @@ def merge_live_weights(live: Sequence[StoredWeights], target: HasKernel, t: int)
 
 
 def _bin_edges(t: int, steps: np.ndarray, every: int) -> np.ndarray:
-    """First iterates of the bins: evenly spaced, and one after every checkpoint.
+    """Returns the first iterates of bins, evenly spaced, with a new bin after every checkpoint.
 
     An average that moves at every k-th update weighs one iterate in k: bins hold at least k.
     """
@@ -225,14 +211,14 @@ def _bin_edges(t: int, steps: np.ndarray, every: int) -> np.ndarray:
 
 
 def _bin(kernel: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The kernel summed in bins and scaled so that inner products are those of even bins."""
+    """Sums a kernel in bins, scaled so that inner products are those of bins of equal size."""
     widths = np.diff(np.append(edges, len(kernel)))
     return np.add.reduceat(kernel, edges) / np.sqrt(widths)
 
 
 def _solve(inner: np.ndarray, onto: np.ndarray) -> np.ndarray:
-    """The coefficients x, of sum 1, that minimise x.inner.x - 2 x.onto."""
-    # Kernels are scaled to unit norm: long ones would drown short ones otherwise.
+    """Returns the coefficients x, with sum 1, that minimise x.inner.x - 2 x.onto."""
+    # Kernels are scaled to unit norm: otherwise long ones would be negligible beside short ones.
     scale = 1 / np.sqrt(np.diag(inner))
     n = len(onto)
     system = np.zeros((n + 1, n + 1))

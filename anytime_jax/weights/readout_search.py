@@ -1,6 +1,6 @@
 """Search for the best read-out of a run on validation text, without any training.
 
-The first half of the windows selects, the held-out second half measures what was selected.
+The first half of the windows selects a read-out; the second half measures its held-out loss.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from anytime_jax.weights.saved_run import SavedRun, load_weights
 from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
 from anytime_jax.weights.weight_names import MixtureLimits, resolve
 
-_MIN_VARIANCE = 1e-5  # of a direction between trees, relative to the largest: below is rounding
-_MAX_ITERATIONS = 40  # of BFGS
-_MIN_GAIN = 2e-5  # nats that an iteration must gain for another one
+_MIN_VARIANCE = 1e-5  # of a direction, relative to the largest; smaller ones are rounding errors
+_MAX_ITERATIONS = 40  # BFGS iterations
+_MIN_GAIN = 2e-5  # nats per iteration, below which the descent stops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,9 @@ class ScoredReadout:
     """A read-out with its losses.
 
     Attributes:
-      name: of the weights, as `weight_names.resolve` accepts it.
-      mixture: of stored weights.
+      name: name of the weights, as `weight_names.resolve` accepts it.
       selection_loss: mean token loss in nats on the half that selects.
-      heldout_losses: that of each window of the held-out half, float64.
+      heldout_losses: mean token loss in nats of each window of the other half, float64.
     """
 
     name: str
@@ -46,24 +45,24 @@ class ScoredReadout:
         return float(self.heldout_losses.mean())
 
     def minus(self, other: "ScoredReadout") -> tuple[float, float]:
-        """Returns the held-out loss minus that of another read-out, and its standard error."""
+        """Returns the difference in held-out loss to another read-out, and its standard error."""
         return mean_and_standard_error(self.heldout_losses - other.heldout_losses)
 
 
 class ReadoutSearch:
-    """Scores read-outs of a run, all on the same two halves of some windows."""
+    """Search that scores every read-out of a run on the same two halves of some windows."""
 
     def __init__(self, run: SavedRun, scorer: Scorer, half: int, limits: MixtureLimits):
         """Uses the first 2 * `half` windows of the scorer."""
         self._run, self._scorer, self._half, self._limits = run, scorer, half, limits
 
     def score(self, name: str) -> ScoredReadout:
-        """Scores weights by name."""
+        """Scores the weights with a name."""
         mixture = resolve(self._run, name, self._limits)
         return self._score(name, mixture, load_weights(self._run, mixture))
 
     def score_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
-        """Scores growing windows f, without those whose kernel error is above the limit."""
+        """Scores growing windows f, omitting those whose kernel error is above the limit."""
         scored = []
         for f in grid:
             try:
@@ -75,8 +74,7 @@ class ReadoutSearch:
     def best_window(self, windows: Sequence[ScoredReadout]) -> ScoredReadout:
         """Returns the best f, refined by a parabola in log f through the three lowest losses.
 
-        Args:
-          windows: growing windows in order of f, at least three.
+        `windows` must be at least three growing windows in order of f.
         """
         log_fs = np.log([float(x.name.removeprefix("f=")) for x in windows])
         losses = np.array([x.selection_loss for x in windows])
@@ -91,11 +89,8 @@ class ReadoutSearch:
     def best_mixture(self, checkpoints: int, report: Callable[[str], None]) -> ScoredReadout:
         """Returns the best sum of stored weights, with coefficients of any sign that sum to 1.
 
-        The loss is minimised by BFGS in the few directions between the trees.
-
-        Args:
-          checkpoints: number of last checkpoints whose trees take part.
-          report: is called with a line of progress at every evaluation of the loss.
+        The loss is minimised by BFGS in the few directions between the weights of the last
+        `checkpoints` checkpoints. `report` is called with a line at every evaluation of the loss.
         """
         steps = sorted({x.step for x in self._run.history})[-checkpoints:]
         stored = [x for x in self._run.history if x.step in steps]
@@ -111,7 +106,7 @@ class ReadoutSearch:
     def _minimize(
         self, trees: list[Params], start: int, report: Callable[[str], None]
     ) -> np.ndarray:
-        """The coefficients of the trees at which the selection loss is lowest."""
+        """Returns the coefficients of the trees that minimise the selection loss."""
         stacked = self._scorer.put(jax.tree.map(lambda *x: np.stack(x), *trees))
         directions = _directions(trees)
         origin = np.eye(len(trees))[start]
@@ -163,17 +158,17 @@ def window_grid(run: SavedRun, points: int) -> list[float]:
 
 
 def _nearest_to_f25(weights: Mapping[str, StoredWeights]) -> StoredWeights:
-    """The starting point of a descent: the growing window nearest to f25, or the live weights."""
+    """Returns the growing window nearest to f25, or the live weights, to initialise a descent."""
     windows = {k: x.rule.f for k, x in weights.items() if isinstance(x.rule, GrowingWindow)}
     label = min(windows, key=lambda k: abs(np.log(windows[k] / 25)), default=LIVE)
     return weights[label]
 
 
 def _directions(trees: Sequence[Params]) -> np.ndarray:
-    """Orthogonal directions between the trees at unit variance, float64[trees, directions].
+    """Returns orthogonal directions between the trees, float64[trees, directions].
 
-    They precondition the descent: the trees are much alike, so the loss is a long narrow valley in
-    their coefficients.
+    Scaled to unit variance, they precondition the descent: the trees are nearly equal, so the loss
+    is ill-conditioned in their coefficients.
     """
     flat = [jax.tree.leaves(tree) for tree in trees]
     covariance = np.zeros((len(trees), len(trees)))
@@ -182,6 +177,6 @@ def _directions(trees: Sequence[Params]) -> np.ndarray:
         matrix -= matrix.mean(axis=0)
         covariance += matrix @ matrix.T
     variances, vectors = np.linalg.eigh(covariance)
-    # Centred, the rest is orthogonal to changing all coefficients alike: their sum stays 1.
+    # After centring, directions are orthogonal to a common change: the coefficients' sum stays 1.
     large = variances > _MIN_VARIANCE * variances[-1]
     return vectors[:, large] / np.sqrt(variances[large])

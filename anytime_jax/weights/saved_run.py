@@ -1,4 +1,4 @@
-"""A saved run at one of its checkpoints, and the weights stored up to there.
+"""Saved run at one of its checkpoints, and the weights stored up to that checkpoint.
 
 The run may still be training; nothing in its directory is changed.
 """
@@ -26,13 +26,11 @@ class SavedRun:
     """A run at one of its checkpoints.
 
     Attributes:
-      run_dir: the run's directory.
-      step: updates done at the checkpoint.
-      tokens: seen by then.
-      config: the configuration with which the checkpoint was written.
-      vocabulary: SHA-256 of the vocabulary of its data.
-      fingerprint: of its data.
-      history: the weights stored in this checkpoint and all before it, by step.
+      tokens: tokens seen at the checkpoint.
+      config: configuration with which the checkpoint was written.
+      vocabulary: SHA-256 of the vocabulary of the data.
+      fingerprint: fingerprint of the data.
+      history: weights stored in this checkpoint and all before it, by step.
     """
 
     run_dir: Path
@@ -45,16 +43,14 @@ class SavedRun:
 
     @property
     def weights(self) -> dict[str, StoredWeights]:
-        """The weights stored in this checkpoint by label, the live ones first."""
+        """The weights stored in this checkpoint by label, the live weights first."""
         return {x.label: x for x in self.history if x.step == self.step}
 
 
 def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
     """Opens a run at a checkpoint.
 
-    Args:
-      run_dir: the run's directory.
-      step: "latest", a number of updates, or a milestone such as "4x".
+    `step` is "latest", a number of updates, or a milestone such as "4x".
 
     Raises:
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
@@ -91,10 +87,7 @@ def load_weights(run: SavedRun, mixture: Mixture) -> Params:
     """Returns a mixture as float32 arrays in host memory.
 
     A single part with coefficient 1 is returned bit by bit; a sum is computed in float64. Every
-    array is compared with its checksum.
-
-    Raises:
-      RunError: if an array is missing or damaged.
+    array is compared with its checksum: a missing or damaged one raises a RunError.
     """
     if len(mixture.parts) == 1 and mixture.coefficients == (1.0,):
         return unflatten_by_name(_read_part(run, mixture.parts[0]))
@@ -124,7 +117,7 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
 
 
 def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
-    """The weights in a checkpoint, the live ones first."""
+    """Returns the weights in a checkpoint, the live weights first."""
     config, step = build(meta["config"]), int(meta["step"])
     since: Mapping[str, int] = meta.get("averages_since", {})
     averages = [
@@ -137,7 +130,7 @@ def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
 
 
 def _read_part(run: SavedRun, part: StoredWeights) -> dict[str, np.ndarray]:
-    """The arrays of one stored tree by name."""
+    """Reads the arrays of one stored tree by name."""
     path = checkpoint_path(run.run_dir, part.step)
     if not path.exists():
         raise RunError(

@@ -1,6 +1,6 @@
 """Token losses of weights per window, for paired differences with standard errors.
 
-Legend of shape suffixes: B batch, T = L + 1 tokens of a window.
+Shape suffixes: B batch, T = L + 1 tokens of a window.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,14 +24,8 @@ class Scorer:
     def __init__(self, config: ModelConfig, dataset: DatasetInfo, split: str, batch_size: int):
         """Opens a split, "train" or "validation".
 
-        Args:
-          config: the decoder.
-          dataset: token windows of at most the decoder's length.
-          split: its name.
-          batch_size: windows per batch; rounded up to a multiple of the devices.
-
-        Raises:
-          InputError: if there is no such split, or its windows are longer than in training.
+        `batch_size` is in windows and is rounded up to a multiple of the number of devices. Raises
+        an InputError if there is no such split, or if its windows are longer than in training.
         """
         if dataset.length > config.length:
             raise InputError(
@@ -58,23 +52,23 @@ class Scorer:
         return jax.device_put(params, sharding.replicated(self.mesh))
 
     def batches(self, first: int, count: int) -> Iterator[tuple[jax.Array, int]]:
-        """Yields batches of windows from `first` on, each with the number of rows that count."""
+        """Yields batches of windows from `first`, each with its number of unpadded rows."""
         for start in range(first, first + count, self._batch_size):
             tokens_BxT = self._windows.batch(start, self._batch_size)
             used = min(self._batch_size, first + count - start)
             yield sharding.put_batch(self.mesh, tokens_BxT, self._batch_size), used
 
     def losses(self, params: Params, first: int, count: int) -> np.ndarray:
-        """Returns the mean token loss in nats of windows `first` to `first + count`, float64.
+        """Returns the mean token loss in nats of each of `count` windows from `first`, float64.
 
-        `params` are on the devices (`put`).
+        `params` must be on the devices (`put`).
         """
         losses = [(self._compiled(params, x), used) for x, used in self.batches(first, count)]
         return np.concatenate([np.asarray(part[:used], np.float64) for part, used in losses])
 
 
 def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
-    """Returns the mean of values and its standard error, as if windows were independent."""
+    """Returns the mean of values and its standard error, assuming independent windows."""
     if len(values) < 2:
         return float(values.mean()), float("nan")
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

@@ -28,29 +28,23 @@ from anytime_jax.weights.post_hoc import (
 from anytime_jax.weights.saved_run import SavedRun
 
 FORMS = 'f=35, tail:0.3, mix:{"f25": 0.5, "last@480": 0.5}, merge:5 or merge:1-sqrt:0.1'
-_TOLERANCE = 0.005  # kernel error at which no further checkpoint is read
-_MAX_COEFFICIENT = 1e4  # larger ones leave few digits of the float32 sum
-_SUM_TOLERANCE = 1e-6  # of the sum of the coefficients from 1
+_TOLERANCE = 0.005  # kernel error at which no further checkpoint is selected
+_MAX_COEFFICIENT = 1e4  # larger coefficients leave few digits of the float32 sum
+_SUM_TOLERANCE = 1e-6  # tolerance of the sum of the coefficients
 
 
 @dataclasses.dataclass(frozen=True)
 class MixtureLimits:
-    """Limits of a post-hoc average.
-
-    Attributes:
-      kernel_error: largest relative kernel error that is accepted.
-      checkpoints: most checkpoints to read.
-    """
+    """Limits of a post-hoc average: the relative kernel error and the number of checkpoints."""
 
     kernel_error: float = 0.05
     checkpoints: int = 4
 
 
 def resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
-    """Returns the mixture that a name stands for (see the module's docstring); reads no array.
+    """Returns the mixture with a name (see the module's docstring), without reading any array.
 
-    Raises:
-      InputError: if there are no such weights, or their kernel error is above the limit.
+    Raises an InputError if there are no such weights, or their kernel error is above the limit.
     """
     if name in run.weights:
         return Mixture((run.weights[name],), (1.0,))

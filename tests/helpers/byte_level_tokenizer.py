@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer like those of public models, trained with the tokenizers library."""
+"""Byte-level BPE tokenizer like those of public models, trained with the tokenizers library."""
 
 import json
 
@@ -11,8 +11,8 @@ EOS = "<|endoftext|>"
 def write_byte_level(folder, texts, size=600, **config):
     """Writes the files of a tokenizer into a folder; returns the path of its tokenizer.json.
 
-    Its settings are those that preparation must ignore: a token at the beginning of every text,
-    truncation to four tokens, and padding to as many.
+    It has settings that preparation must ignore: a token at the start of every text, truncation to
+    four tokens, and padding to four.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -15,7 +15,7 @@ def decode_one_by_one(vocabulary, ids):
 
 
 def check_random_ids(vocabulary, awkward):
-    """Compares random ids, many of them from the `awkward` pools."""
+    """Compares both kinds of decoding on random ids, many of them from the `awkward` pools."""
     rng = random.Random(0)
     for _ in range(400):
         pools = rng.choices([*awkward, range(vocabulary.size)], k=3)

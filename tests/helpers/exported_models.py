@@ -1,4 +1,4 @@
-"""Models as other libraries write them, with the tensors of the oracles."""
+"""Models in the formats of other libraries, with the tensors of the oracles."""
 
 import json
 
@@ -64,20 +64,20 @@ AI2 = {
 
 
 def tensors(name):
-    """The parameters of the other library, under its names."""
+    """Returns the parameters of the other library, under its names."""
     arrays = oracle(name)[0]
     return {x.removeprefix("param/"): y for x, y in arrays.items() if x.startswith("param/")}
 
 
 def settings(name, **changes):
-    """The necessary content of config.json."""
+    """Returns the necessary content of config.json."""
     if name == "olmo2":
         return {"model_type": "olmo2", **SIZES[name], **changes}
     return {"model_type": "hf_olmo", **AI2, **SIZES[name], **changes}
 
 
 def write_reference(folder, name, arrays=None, **changes):
-    """A directory as the other library writes it; a change to `...` removes a setting."""
+    """Writes a directory as the other library does; a change to `...` removes a setting."""
     folder.mkdir(exist_ok=True)
     arrays = tensors(name) if arrays is None else arrays
     safetensors.numpy.save_file(arrays, folder / WEIGHTS, {"format": "pt"})

@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = REPOSITORY / "launch"
 
-# Each appends its arguments to a file and behaves as HOW says.
+# Each appends its arguments to a file and behaves as the variable HOW specifies.
 RECORDS = 'echo "$(basename "$0") $*" >>"$CALLS"\n'
 PYTHON = """
 index=0
@@ -71,7 +71,7 @@ def bin_path_fixture(tmp_path):
 
 @pytest.fixture(name="start")
 def start_fixture(bin_path, tmp_path):
-    """Starts a script in a folder of its own, and ends it with the test."""
+    """Starts a script in its own folder, and ends it with the test."""
     started = []
 
     # A shell that starts the tests in the background makes their processes ignore Ctrl-C.

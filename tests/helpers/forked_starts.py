@@ -1,8 +1,8 @@
-"""Processes of `python -m anytime_jax.main` that fork from one parent, which pays for the imports.
+"""Processes of `python -m anytime_jax.main`, forked from one parent to import modules only once.
 
 Run as a program, this is the parent: it imports everything, opens no device, and forks a child for
-every line of its standard input. `Starts` is what tests use. A child can be made to kill itself at
-a moment that no clock would hit: `MOMENTS`.
+every line of its standard input. Tests use `Starts`. A child can kill itself at one of `MOMENTS`,
+which are too short to hit with a timer.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ COMPILED_QUICKLY = (
 
 # The phase of a process, as one byte of a file that outlives it.
 PHASES = ("starting", "preparing", "updating", "saving", "evaluating")
-# Where a process can kill itself.
+# Moments at which a process can kill itself.
 MOMENTS = ("update", "save", "evaluation", "preparation")
 
 
 def environment(folder: pathlib.Path) -> dict[str, str]:
-    """Environment variables of a process, whose compiled programs go to a folder."""
+    """Returns environment variables of a process that caches compiled programs in a folder."""
     changes = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": COMPILED_QUICKLY,
@@ -71,7 +71,7 @@ def exiting(at_exit: Callable[[], object] = lambda: None) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Start:
-    """One start of a run, in a process of its own."""
+    """One start of a run, in its own process."""
 
     pid: int
     number: int
@@ -80,7 +80,7 @@ class Start:
 
     @property
     def phase(self) -> str:
-        """The last of PHASES that it reached."""
+        """The last of PHASES that the process reached."""
         return PHASES[(self.folder / f"{self.number}.phase").read_bytes()[0]]
 
     @property
@@ -109,10 +109,10 @@ class Start:
 
 
 class Starts:
-    """The parent process, as tests see it."""
+    """Handle of the parent process for tests."""
 
     def __init__(self, folder: pathlib.Path):
-        """Starts the parent in a folder, which gets the logs."""
+        """Starts the parent in a folder, which receives the logs."""
         self._folder = folder
         self._parent = subprocess.Popen(
             [sys.executable, __file__],
@@ -135,12 +135,9 @@ class Starts:
     ) -> Start:
         """Starts `python -m anytime_jax.main ARGV`.
 
-        Args:
-          argv: arguments; with a moment the first is --config=FILE, in the folder of run and data.
-          moment: one of MOMENTS at which the process kills itself.
-          skip: number of such moments to skip.
-          folder: working directory.
-          separate_errors: whether standard error goes to a file of its own.
+        With a moment, the process kills itself there, after skipping `skip` such moments; the first
+        argument must then be --config=FILE, in the folder of run and data. `folder` is the working
+        directory.
         """
         self._count += 1
         number = self._count
@@ -154,7 +151,7 @@ class Starts:
         return Start(self._pids[number], number, self._folder, self)
 
     def wait(self, number: int, seconds: float) -> int:
-        """Waits for a start's end; returns its exit status."""
+        """Waits for the end of a start; returns its exit status."""
         with self._news:
             assert self._news.wait_for(lambda: number in self._ended, seconds), "it never ended"
         return self._ended[number]
@@ -218,7 +215,7 @@ def _run(order: dict) -> None:
 
 
 def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
-    """Writes the phase of the process to a file, and kills it at a moment."""
+    """Writes the phase of the process to a file, and kills the process at a moment."""
     from anytime_jax.checkpoints.manager import CheckpointManager
     from anytime_jax.training import preflight, startup
     from anytime_jax.training.evaluator import Evaluator
@@ -272,7 +269,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
 
 def _watch_files(folder: pathlib.Path, pattern: str, reach_moment: Callable[[], None]) -> None:
-    """Calls `reach_moment` for every file of a pattern as soon as it exists."""
+    """Calls `reach_moment` for every file that matches a pattern as soon as it exists."""
     seen = set(folder.glob(pattern))
     while True:
         with contextlib.suppress(FileNotFoundError):  # files are deleted during the search

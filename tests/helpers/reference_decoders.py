@@ -51,7 +51,7 @@ def stack(array_of_layer):
 
 
 def from_olmo(arrays, prefix):
-    """Renames AI2's parameters; their linear weights are [out, in], ours [in, out]."""
+    """Renames AI2's parameters; its linear weights are [out, in], ours [in, out]."""
 
     def block(layer, name):
         return arrays[f"{prefix}/transformer.blocks.{layer}.{name}.weight"]
@@ -101,7 +101,7 @@ def from_olmo2(arrays, prefix):
 
 @functools.cache
 def oracle(architecture):
-    """The fixture of an architecture: all arrays, parameters, gradients."""
+    """Returns the fixture of an architecture: all arrays, parameters, gradients."""
     with np.load(FIXTURES / f"{architecture}.npz", allow_pickle=False) as file:
         arrays = dict(file)
     rename = {"olmo": from_olmo, "olmo2": from_olmo2}[architecture]

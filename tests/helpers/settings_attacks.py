@@ -1,8 +1,8 @@
 """Starts of the training command with changed settings, which end where the training would start.
 
-A probe stands in for training: it traces the run's programs on shapes alone, which proves that they
-can be compiled without compiling them. One process imports everything, and forks a child for every
-command line before JAX has opened any device; a process of its own for each would take seconds.
+A probe replaces training: it traces the run's programs on shapes alone, which shows that they can
+be compiled without compiling them. One process imports everything, and forks a child for every
+command line before JAX has opened any device; a new process for each would take seconds.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from anytime_jax.training import startup, trainer
 from configs import quickstart  # noqa: F401
 
 HELPERS = pathlib.Path(__file__).resolve().parent
-MEMORY_LIMIT = 6 << 30  # bytes of a child: tracing shapes needs none of it
+MEMORY_LIMIT = 6 << 30  # bytes available to a child: tracing shapes needs none of them
 NO_FILES = -1  # documents of a dataset without files
 
 CONFIG_FILE = """\
@@ -69,9 +69,9 @@ class Change:
 
     Attributes:
       base: "tiny" or "quickstart".
-      edits: of the file: dotted names with Python source, or with None to leave the setting out.
-      overrides: words after `--config=FILE`.
-      typed: whether `ConfigDict` compares types, as it does in most files.
+      edits: changes of the file: Python source by dotted name, or None to omit the setting.
+      overrides: arguments after `--config=FILE`.
+      typed: whether `ConfigDict` checks types, as it does in most files.
     """
 
     base: str
@@ -80,7 +80,7 @@ class Change:
     typed: bool = False
 
     def file(self, data: dict[str, str]) -> str:
-        """Returns the configuration file."""
+        """Returns the text of the configuration file."""
         lines = ["pass"]
         for name, value in self.edits:
             path = "config" + "".join(f"[{key!r}]" for key in name.split("."))
@@ -104,16 +104,14 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a start did.
+    """Result of a start.
 
     Attributes:
       status: exit status; negative for a signal.
-      out: standard output.
-      err: standard error.
       trains: whether the training would have started.
       prepares: whether text would have been prepared.
-      compiled: programs compiled.
-      wrote: whether it left anything on disk.
+      compiled: number of programs compiled.
+      wrote: whether the start left anything on disk.
       cpu_seconds: processor time after the imports, without that of the probe.
     """
 
@@ -163,7 +161,7 @@ def _start(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
 
 
 def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
-    """Replaces what would prepare text, compile and train."""
+    """Replaces the functions that prepare text, compile and train."""
 
     def count(event, duration, **unused):
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
@@ -212,7 +210,7 @@ def _trace(config, mesh, data, program) -> None:
 
 
 def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: float) -> DatasetInfo:
-    """The metadata of a prepared built-in corpus, without its files."""
+    """Returns the metadata of a prepared built-in corpus, without its files."""
     info = dataset.load_dataset(like)
     tokens = int(megabytes * 300_000)
     splits = {
@@ -260,7 +258,7 @@ class Starter:
         self.import_seconds = float(self._process.stdout.readline())
 
     def start(self, change: Change) -> Result:
-        """Starts the command with changed settings, in a directory of its own."""
+        """Starts the command with changed settings, in its own directory."""
         self._count += 1
         folder = self._folder / str(self._count)
         work, config = folder / "work", folder / "config.py"

@@ -1,7 +1,7 @@
-"""A small run: text, data set, configuration, and programs compiled once.
+"""Small run: text, data set, configuration, and programs compiled once.
 
-Test files import the fixtures they use. Each import is a fixture of its own to pytest, so what is
-slow is cached by the functions below, and files are made once for all test workers.
+Test files import the fixtures they use. pytest treats each import as a separate fixture, so slow
+results are cached by the functions below, and all test workers share the files.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ AVERAGES = ("f6.25", "f25")
 
 
 def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: Any) -> ConfigDict:
-    """The settings of a small run; `eval__every="3 steps"` changes a nested one."""
+    """Returns the settings of a small run; `eval__every="3 steps"` changes a nested one."""
     given = base.get_config()
     given.name = "tiny"
     given.run_dir = str(run_dir)
@@ -76,12 +76,12 @@ def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: A
 def config(
     run_dir: str | pathlib.Path, data: str | pathlib.Path = "data", **changes: Any
 ) -> Config:
-    """The configuration of a small run."""
+    """Returns the configuration of a small run."""
     return config_lib.build(settings(run_dir, data, **changes).to_dict())
 
 
 def mesh(devices: int = 1, **axes: int) -> jax.sharding.Mesh:
-    """A mesh over the first of the fake devices."""
+    """Returns a mesh over the first of the fake devices."""
     sizes = {"data": -1, "fsdp": 1, "tensor": 1, **axes}
     return sharding.make_mesh(MeshConfig(**sizes), jax.devices()[:devices])
 
@@ -90,7 +90,7 @@ _programs: dict[Any, step.Program] = {}
 
 
 def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
-    """`step.make_program`, with one set of compiled functions for all runs that share them."""
+    """Returns the program of a run; equal programs share one set of compiled functions."""
     rules = tuple(given.averaging_rules.items())
     kept = (rules, given.average_every, given.average_memory)
     parts = (
@@ -109,13 +109,7 @@ def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
 def made_once(
     factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], object]
 ) -> pathlib.Path:
-    """Returns a folder that one test worker makes and all of them share; none changes it.
-
-    Args:
-      factory: of pytest.
-      name: of the folder.
-      make: makes it, given its path.
-    """
+    """Returns a read-only folder that one test worker creates with `make(path)` and all share."""
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
@@ -123,7 +117,7 @@ def made_once(
     with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # another worker failed to make it
+            shutil.rmtree(folder, ignore_errors=True)  # another worker failed to create the folder
             make(folder)
             done.touch()
     return folder
@@ -143,12 +137,12 @@ def prepared(folder: pathlib.Path) -> DatasetInfo:
 
 @pytest.fixture(scope="session", name="dataset")
 def dataset_fixture(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
-    """A data set of random words: enough windows for about 4x."""
+    """Data set of random words, with enough windows for about 4x."""
     return load_dataset(made_once(tmp_path_factory, "tiny", prepared) / "data")
 
 
 def leaves(tree: Any) -> Mapping[str, Any]:
-    """The arrays of a tree on the host, by path."""
+    """Returns the arrays of a tree on the host, by path."""
     flat = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
     return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
 

@@ -1,4 +1,4 @@
-"""A study of two small runs with branches, and processes that only pretend to train."""
+"""Study of two small runs with branches, and processes that only pretend to train."""
 
 import json
 import pathlib
@@ -62,7 +62,7 @@ with open(run.parent / "order.txt", "a") as order:
 
 @pytest.fixture(name="study")
 def study_fixture(tmp_path):
-    """Writes the study file; returns it and the directory of its runs."""
+    """Writes the study file; returns its path and the directory of its runs."""
 
     def write(more=BRANCHES, data="data"):
         file, root = tmp_path / "study.py", tmp_path / "runs"
@@ -75,9 +75,10 @@ def study_fixture(tmp_path):
 
 @pytest.fixture(name="fake_training")
 def fake_training_fixture(monkeypatch, tmp_path):
-    """Replaces training by a process that leaves what a finished run leaves.
+    """Replaces training by a process that writes the files of a finished run.
 
-    Behaviours by name of the run, with `_` for other characters: `constant_seed_0="fails"`.
+    Keywords set behaviours by name of the run, with `_` for other characters:
+    `constant_seed_0="fails"`.
     """
     script = tmp_path / "fake_training.py"
     script.write_text(FAKE_TRAINING)
@@ -100,6 +101,6 @@ def fake_training_fixture(monkeypatch, tmp_path):
 
 
 def read_order(root):
-    """The starts and ends of fake trainings, as (event, run, cores)."""
+    """Returns the starts and ends of fake trainings, as (event, run, cores)."""
     lines = (root / "order.txt").read_text().splitlines()
     return [tuple(line.split(maxsplit=2)) for line in lines]

@@ -1,4 +1,4 @@
-"""A study that nobody trained: its losses are a formula that tests can evaluate."""
+"""Synthetic study whose losses are a formula that tests can evaluate."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ ROOT = "synthetic"
 
 
 def make_study():
-    """Every kind of run that a report shows, with a second seed for the peaks of 1e-2."""
+    """Returns a study with every kind of run in a report, and two seeds for peaks of 1e-2."""
     peaks, middle = values("schedule.peak", *PEAKS), values("schedule.peak", 1e-2)
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     short, long = (values("schedule.alpha", alpha) for alpha in (480.0, 1920.0))
@@ -46,7 +46,7 @@ def make_study():
 
 
 def with_copy(name, change):
-    """The study with one run more: a changed copy of the run called `name`."""
+    """Returns the study with one more run: a changed copy of the run called `name`."""
     study = make_study()
     run = study.run(name)
     (copy,) = runs("copy", run.config, [change], ROOT)
@@ -63,7 +63,7 @@ def _config(**schedule):
 
 
 def loss(run, multiple, label, seed=0):
-    """A parabola in the logarithm of the peak, whose minimum moves with the budget."""
+    """Returns the loss, a parabola in the log of the peak whose minimum moves with the budget."""
     schedule = run.settings["schedule"]
     kind, peak = schedule["kind"], schedule["peak"]
     best = -4.5 - 0.12 * math.log2(multiple)
@@ -75,14 +75,14 @@ def loss(run, multiple, label, seed=0):
         live = 0.1 * live + 0.003 * abs(math.log2(FACTORS[label] / 25.0))
     if schedule.get("floor") == 0.0:
         live -= 0.006
-    if kind == "cosine":  # on the way to its horizon
+    if kind == "cosine":  # before the end of its horizon
         live += 0.05 * (1 - multiple / float(schedule["horizon"].rstrip("x")))
     noise = 0.002 * math.sin(7 * multiple + 13 * seed + len(kind) + math.log(peak))
     return total + live + noise
 
 
 def expected_loss(name, multiple, label, seed=0):
-    """The loss of the run called `name`."""
+    """Returns the loss of the run called `name`."""
     return loss(make_study().run(name), multiple, label, seed)
 
 

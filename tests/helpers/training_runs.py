@@ -1,4 +1,4 @@
-"""Starts of small runs, and readers of what they leave on disk.
+"""Starts of small runs, and readers of the files that they write.
 
 Test files import the fixtures they use; `_shared_programs` is used by every test of such a file.
 """
@@ -25,12 +25,12 @@ TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
 EVAL_NAMES = {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
 
 
-# `(tokens, update_averages)` of every update made since the process started.
+# `(tokens, update_averages)` of every update since the process started.
 updates = []
 
 
 def recording(config, mesh):
-    """`small_run.program` with its updates recorded in `updates`."""
+    """Returns `small_run.program` with its updates recorded in `updates`."""
     program = small_run.program(config, mesh)
 
     def train_step(state, tokens, update_averages=True):
@@ -42,7 +42,7 @@ def recording(config, mesh):
 
 @pytest.fixture(autouse=True, name="_shared_programs")
 def shared_programs_fixture(monkeypatch):
-    """Runs of one configuration share compiled functions, which keep no state."""
+    """Shares compiled functions, which keep no state, between runs of one configuration."""
     monkeypatch.setattr(preflight, "make_program", recording)
 
 
@@ -58,7 +58,7 @@ def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, *
 
 
 def after(count, error=None):
-    """Returns an `interrupted` that is true, or raises, after so many updates of this start."""
+    """Returns an `interrupted` that is true, or raises `error`, after `count` updates."""
     start = len(updates)
 
     def interrupted():
@@ -81,7 +81,7 @@ def saved(run, step, config: Config | None = None, mesh=None):
 
 
 def bits(run, step):
-    """Shapes, types and compressed values of a checkpoint's arrays, by item and name.
+    """Returns shapes, types and compressed values of a checkpoint's arrays, by item and name.
 
     Read by TensorStore alone, without code of the project; ten times as fast as `saved`.
     """
@@ -96,7 +96,7 @@ def bits(run, step):
 
 
 def records(run):
-    """The rows of a run without timings."""
+    """Returns the rows of a run without timings."""
     rows = []
     for row in read_records(run):
         values = {name: x for name, x in row.values.items() if name not in TIMINGS}
@@ -105,7 +105,7 @@ def records(run):
 
 
 def finished(factory, name, dataset, **changes):
-    """An uninterrupted run, trained once for all test workers, which do not change it."""
+    """Trains an uninterrupted run once for all test workers, which must not change it."""
 
     def make(run):
         with pytest.MonkeyPatch.context() as patch:
@@ -117,5 +117,5 @@ def finished(factory, name, dataset, **changes):
 
 @pytest.fixture(scope="session", name="whole")
 def whole_fixture(dataset, tmp_path_factory):
-    """An uninterrupted run to 2x, 20 updates."""
+    """Uninterrupted run to 2x, 20 updates."""
     return finished(tmp_path_factory, "whole", dataset, stop="2x")
