@@ -145,7 +145,7 @@ def fail_together(
 
 
 def wait_until_visible(is_visible: Callable[[], bool]) -> bool:
-    """Waits up to a minute until this process sees a file that another one wrote."""
+    """Waits up to a minute for a file that another process wrote; returns whether it is visible."""
     deadline = time.monotonic() + _VISIBILITY_SECONDS
     while not (visible := is_visible()) and time.monotonic() < deadline:
         time.sleep(0.5)

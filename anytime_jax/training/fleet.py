@@ -148,7 +148,7 @@ def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
 def share_program(config: Config, mesh: Mesh) -> Callable[[Config, Mesh], Program]:
     """Returns a `make_program` whose programs share compiled functions, for a fleet on one device.
 
-    Each run has its own `init`. The shared `train_step` is that of `config` and is not for use.
+    Each run has its own `init`. The shared `train_step` has the rate and constants of `config`.
     """
     shared = step.make_program(config, mesh)
     init = jax.jit(

@@ -33,7 +33,7 @@ def make_checked_program(config: Config, mesh: Mesh) -> Program:
 
 
 def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
-    """Raises an InputError if the state and a gradient, or a checkpoint, exceed memory or free disk.
+    """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
     Activations are not counted: their memory is an estimate, of which `print_summary` warns.
     """

@@ -35,7 +35,7 @@ class Program:
     Attributes:
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, with `state`
-        donated. `update_averages` is a Python bool, and each of its values compiles its own program.
+        donated. `update_averages` is a Python bool, and each value compiles its own program.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
