@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from anytime_jax.config.schema import Config
-from anytime_jax.distributed.runtime import configure
+from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.formatting import format_bytes
 from benchmarks import measure, record
 

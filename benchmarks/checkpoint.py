@@ -22,7 +22,7 @@ from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import configure
+from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.training import step
 from benchmarks import measure, record
 

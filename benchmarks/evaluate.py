@@ -16,7 +16,7 @@ from anytime_jax import averaging
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import configure
+from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluator
 from benchmarks import measure, record

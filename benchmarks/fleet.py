@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import configure
+from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
 from anytime_jax.training import fleet
 from benchmarks import measure, record

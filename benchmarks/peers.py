@@ -29,7 +29,7 @@ import numpy as np
 from anytime_jax.averaging import GrowingWindow
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime import configure
+from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO

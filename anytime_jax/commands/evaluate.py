@@ -9,7 +9,7 @@ import math
 
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.scoring import mean_and_standard_error
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the losses of each weight tree as a row."""
-    runtime.configure()
+    jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
     names = arguments.weights or list(saved.weights)

@@ -20,10 +20,10 @@ from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_reader, model_writer, verifiers
-from anytime_jax.formats.tokenizer import write_tokenizer
+from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)

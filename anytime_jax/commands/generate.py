@@ -14,7 +14,7 @@ from anytime_jax.commands import run_options
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.vocabulary import Vocabulary
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the text token by token."""
-    runtime.configure()
+    jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     sampling = _sampling(arguments)
     try:

@@ -17,7 +17,7 @@ from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Searches the read-outs, prints the losses and draws the figure."""
-    runtime.configure()
+    jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
     grid = window_grid(saved, _POINTS)

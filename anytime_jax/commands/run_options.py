@@ -10,7 +10,7 @@ from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.scoring import Scorer
 from anytime_jax.weights.weight_names import MixtureLimits

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count

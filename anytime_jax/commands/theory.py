@@ -20,7 +20,7 @@ from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.theory import reports, synthetic_figures
 from anytime_jax.theory.comparison import NoiseLevel, compare
@@ -89,7 +89,7 @@ def _add_problem(add: Callable[..., object], several_noises: bool = False) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    runtime.configure()
+    jax_settings.configure()
     try:
         if arguments.config and arguments.work is not _figures:
             raise InputError("--config is for the figures: leave it out, or the command")

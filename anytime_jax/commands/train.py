@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import processes, runtime
+from anytime_jax.distributed import jax_settings, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import loss_table
@@ -69,14 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
         return processes.exit_together(status)
     if arguments.config or not (arguments.study and arguments.runs):
         raise InputError("--study and --runs go together, without --config")
-    from anytime_jax.commands import fleet
+    from anytime_jax.commands import train_fleet
 
-    return fleet.run(arguments)
+    return train_fleet.run(arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:
     config = schema.build(config_file.load(arguments))
-    runtime.configure()
+    jax_settings.configure()
     processes.initialize(
         arguments.coordinator, arguments.processes, arguments.process, arguments.cluster
     )

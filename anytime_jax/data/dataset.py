@@ -29,7 +29,7 @@ BLOCK_BYTES = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """Counts of one split: `tokens` with the EOS of every document, `windows` at stride `length`."""
+    """Counts of one split: `tokens` with the EOS of each document, `windows` at stride `length`."""
 
     documents: int
     tokens: int

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import Attention, Dtype
-from anytime_jax.models.matmul import mixed_einsum
+from anytime_jax.models.mixed_precision import mixed_einsum
 
 # Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
 # and take half as long again to compile.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from anytime_jax.checkpoints.records import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checks import is_number
 from anytime_jax.config import schema
 from anytime_jax.config.clock import BRANCH_FRACTION

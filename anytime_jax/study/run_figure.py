@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.study.loss_table import evaluations
 
 FILE = "curves.png"

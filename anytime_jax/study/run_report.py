@@ -7,7 +7,7 @@ from rich.console import Console
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.checkpoints import records, run_directory
+from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.errors import InputError
 from anytime_jax.study.plan import Study, StudyRun
 
@@ -103,7 +103,7 @@ def pack(study: Study, path: Path) -> Path:
     with atomic_write(path) as part, tarfile.open(part, "w:xz", preset=9) as tar:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
-            segments = sorted((run.run_dir / records.DIRECTORY).glob("[0-9]*.jsonl"))
+            segments = sorted((run.run_dir / metric_records.DIRECTORY).glob("[0-9]*.jsonl"))
             about = run_directory.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue
@@ -111,7 +111,7 @@ def pack(study: Study, path: Path) -> Path:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
             _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))
             for segment in segments:
-                name = f"{run.name}/{records.DIRECTORY}/{segment.name}"
+                name = f"{run.name}/{metric_records.DIRECTORY}/{segment.name}"
                 _add(tar, name, segment.read_bytes())
     return path
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.records import is_evaluated
+from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config

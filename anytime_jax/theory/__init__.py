@@ -18,7 +18,7 @@ from anytime_jax.theory.iterate_averages import Tail
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.quadrature import Quadrature
 from anytime_jax.theory.risk import Risks, excess_risk
-from anytime_jax.weights.post_hoc import LastFraction
+from anytime_jax.weights.post_hoc_averages import LastFraction
 
 __all__ = [
     "LastFraction",

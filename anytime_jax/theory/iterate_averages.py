@@ -11,7 +11,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule, label_rules
 from anytime_jax.checks import require_count
-from anytime_jax.weights.post_hoc import LastFraction
+from anytime_jax.weights.post_hoc_averages import LastFraction
 
 
 @dataclasses.dataclass(frozen=True)

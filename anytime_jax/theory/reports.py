@@ -37,7 +37,7 @@ from anytime_jax.theory.convergence_rates import (
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
 from anytime_jax.theory.thread_pool import Progress, run_in_parallel
-from anytime_jax.weights.post_hoc import LastFraction
+from anytime_jax.weights.post_hoc_averages import LastFraction
 
 LIMITS = (
     "Limits: this is SGD without momentum on a quadratic with Gaussian inputs and a power-law "

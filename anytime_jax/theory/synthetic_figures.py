@@ -28,7 +28,7 @@ from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.reports import new_table, write_json
 from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
 from anytime_jax.theory.thread_pool import Progress, run_in_parallel
-from anytime_jax.weights.post_hoc import LastFraction
+from anytime_jax.weights.post_hoc_averages import LastFraction
 
 RUNNING = Uniform().label
 _COLORS = {"constant": plotting.BLUE, "inverse_sqrt": plotting.VERMILION}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from anytime_jax.checkpoints.records import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training.step import Metrics

@@ -9,7 +9,7 @@ import optax
 
 from anytime_jax import averaging
 from anytime_jax.config.optimization import GuardConfig, OptimizerConfig
-from anytime_jax.training.guard import freeze_if_bad, skip_bad_updates
+from anytime_jax.training.bad_updates import freeze_if_bad, skip_bad_updates
 
 
 class Hyperparameters(NamedTuple):

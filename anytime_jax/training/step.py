@@ -22,7 +22,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden
-from anytime_jax.training.guard import get_guard_state
+from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import Hyperparameters, make_optimizer
 
 Metrics = dict[str, jax.Array]

@@ -12,8 +12,8 @@ from anytime_jax.errors import RunError
 from anytime_jax.training import batches, fleet, preflight
 from anytime_jax.training.fleet import FleetProgram, SingleProgram
 from anytime_jax.training.progress import Display
-from anytime_jax.training.run import Outcome, TrainingRun, end_on_error
 from anytime_jax.training.step import TrainState
+from anytime_jax.training.training_run import Outcome, TrainingRun, end_on_error
 
 
 def never() -> bool:

@@ -14,7 +14,7 @@ import scipy.optimize
 from anytime_jax.averaging import LIVE, GrowingWindow
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 from anytime_jax.weights.saved_run import SavedRun, load_weights
 from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
 from anytime_jax.weights.weight_names import MixtureLimits, resolve

@@ -18,7 +18,7 @@ from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 
 
 @dataclasses.dataclass(frozen=True)

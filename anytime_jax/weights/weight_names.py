@@ -16,7 +16,7 @@ from anytime_jax.averaging import GrowingWindow
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import DecayShape
-from anytime_jax.weights.post_hoc import (
+from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
     HasKernel,
     LastFraction,

@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import token_losses
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.scoring import Scorer
 from anytime_jax.weights.weight_names import MixtureLimits
 

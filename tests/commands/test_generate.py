@@ -7,7 +7,7 @@ from anytime_jax.commands import generate
 from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.post_hoc_averages import Mixture
 
 
 def test_greedy_text_follows_the_decoder(trained, command):

@@ -15,9 +15,9 @@ import pytest
 import small_run
 from small_run import write_config
 
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.training import startup
 
 # Bad input: arguments, and what the message names
@@ -101,7 +101,7 @@ def train_rejected(monkeypatch, rejected):
 
     def start(settings):
         monkeypatch.setattr(config_file, "load", lambda arguments: settings.to_dict())
-        monkeypatch.setattr(runtime, "configure", lambda: None)
+        monkeypatch.setattr(jax_settings, "configure", lambda: None)
         return rejected(train)
 
     return start

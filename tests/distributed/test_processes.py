@@ -17,7 +17,7 @@ from small_run import (
 )
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 

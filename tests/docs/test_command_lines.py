@@ -1,4 +1,4 @@
-"""Command lines and links in the documentation and the configuration files, against the commands."""
+"""Command lines and links of the documentation and configurations, against the commands."""
 
 import json
 import pathlib

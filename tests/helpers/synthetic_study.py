@@ -6,7 +6,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from anytime_jax.checkpoints.records import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.clock import Clock
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study, branches, chain, grid, paired, runs, values

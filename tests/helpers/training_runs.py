@@ -14,7 +14,7 @@ from small_run import dataset_fixture  # noqa: F401
 
 from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import CheckpointManager
-from anytime_jax.checkpoints.records import TIMINGS, read_records
+from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.training import preflight, trainer

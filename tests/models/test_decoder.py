@@ -14,7 +14,7 @@ from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
 from anytime_jax.models.loss import token_losses
-from anytime_jax.models.matmul import mixed_einsum
+from anytime_jax.models.mixed_precision import mixed_einsum
 
 
 def loss_logits_gradients(config, params, tokens):

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from anytime_jax.checkpoints.records import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.study.loss_table import evaluations, loss_table
 

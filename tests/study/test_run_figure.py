@@ -3,7 +3,7 @@
 import matplotlib.image
 import pytest
 
-from anytime_jax.checkpoints.records import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.study import run_figure
 
 

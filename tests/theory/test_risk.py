@@ -13,7 +13,7 @@ from anytime_jax.theory.direct_recursion import direct_risk
 from anytime_jax.theory.iterate_averages import Tail
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import excess_risk
-from anytime_jax.weights.post_hoc import LastFraction
+from anytime_jax.weights.post_hoc_averages import LastFraction
 
 AVERAGES = [Uniform(), Uniform(40), 6.25, 100.0, FixedDecay(0.9), Tail(30, 70), LastFraction(0.5)]
 CHECKPOINTS = [1, 2, 7, 50, 99, 100, 200]

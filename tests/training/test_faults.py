@@ -26,7 +26,7 @@ from training_runs import (  # noqa: F401
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.checkpoints.checksums import json_digest
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.training import guard, preflight
+from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.metrics import Writers
 from anytime_jax.training.trainer import Outcome
@@ -41,7 +41,7 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
     loss = step_lib.batch_mean_loss
 
     def make(config, mesh):
-        key = (config.guard.skip == "spikes", config.guard.spike, guard.LOSS_WINDOW)
+        key = (config.guard.skip == "spikes", config.guard.spike, bad_updates.LOSS_WINDOW)
         if key not in _compiled:  # compiled once for all tests
             _compiled[key] = step_lib.make_program(config, mesh).train_step
 
@@ -119,7 +119,7 @@ def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("skip", ["spikes", "nonfinite"])
 def test_spike_is_reported_and_skipped_if_configured(dataset, tmp_path, monkeypatch, skip):
-    monkeypatch.setattr(guard, "LOSS_WINDOW", 4)
+    monkeypatch.setattr(bad_updates, "LOSS_WINDOW", 4)
     spoil_updates(monkeypatch, {12}, factor=3.0)
     changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
     _, said = start(tmp_path, dataset, log__every="1 steps", **changes)

@@ -14,7 +14,7 @@ from training_runs import shared_programs_fixture, start  # noqa: F401
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.checkpoints.manager import restore_checkpoint
-from anytime_jax.checkpoints.records import TIMINGS, read_records
+from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import fleet, preflight
 from anytime_jax.training.progress import Display

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from anytime_jax.checkpoints.records import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metrics

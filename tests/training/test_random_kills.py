@@ -16,7 +16,7 @@ from small_run import CHANGES, write_config
 from training_runs import bits
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
-from anytime_jax.checkpoints.records import TIMINGS, read_records
+from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 
 
 def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from anytime_jax.averaging import GrowingWindow
 from anytime_jax.weights import readout_search
-from anytime_jax.weights.post_hoc import Mixture, StoredWeights
+from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout
 
 

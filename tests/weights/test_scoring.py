@@ -8,7 +8,7 @@ import pytest
 
 from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.post_hoc import Mixture
+from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
 
 

@@ -11,7 +11,7 @@ import pytest
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.optimization import GuardConfig, OptimizerConfig
-from anytime_jax.training.guard import LOSS_WINDOW, get_guard_state
+from anytime_jax.training.bad_updates import LOSS_WINDOW, get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 PARAMS = {"w": jnp.asarray(np.linspace(-1, 1, 12).reshape(3, 4), jnp.float32)}

@@ -23,7 +23,7 @@ from anytime_jax.checkpoints.manager import (
     RestoredCheckpoint,
     restore_checkpoint,
 )
-from anytime_jax.checkpoints.records import is_evaluated
+from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo

@@ -7,7 +7,7 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
-from anytime_jax.weights.post_hoc import (
+from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
     LastFraction,
     Mixture,

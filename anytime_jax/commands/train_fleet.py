@@ -10,7 +10,7 @@ from rich.console import Console
 
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.schema import Config
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.study import run_figure, study_files
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     selected = [tasks[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
     _check_fleet(selected)
     configs = [task.config for task in selected]
-    runtime.configure()
+    jax_settings.configure()
     console = open_console()
     with contextlib.ExitStack() as stack:
         displays = []

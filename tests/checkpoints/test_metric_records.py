@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints.records import RecordWriter, Row, read_records
+from anytime_jax.checkpoints.metric_records import RecordWriter, Row, read_records
 
 HEADER = f'{{"format_version": 1, "segment": 0, "from_step": 0, "version": "{__version__}"}}'
 ROW = '{"step": %d, "tokens": 8, "values": {"a": 1.5}}'

@@ -15,9 +15,9 @@ from byte_level_tokenizer import write_byte_level
 
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats import tokenizer
+from anytime_jax.formats import tokenizer_writer
 from anytime_jax.formats.sentencepiece_model import parse_model
-from anytime_jax.formats.tokenizer import write_tokenizer
+from anytime_jax.formats.tokenizer_writer import write_tokenizer
 
 LIBRARY = pathlib.Path(sysconfig.get_path("stdlib"))
 NAMES = ("argparse", "ast", "codecs", "datetime", "inspect", "textwrap", "typing", "uuid")
@@ -226,7 +226,7 @@ def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatc
     with pytest.raises(RunError, match=r"'\\tone tab.* in SentencePiece and .* in tok") as error:
         write_tokenizer(model, tmp_path / "output", 128)
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(tokenizer, "_merges", lambda model: [])
+    monkeypatch.setattr(tokenizer_writer, "_merges", lambda model: [])
     with pytest.raises(RunError, match='"The quick brown fox'):
         write_tokenizer(trained, tmp_path / "output", 128)
     assert not (tmp_path / "output").exists()
