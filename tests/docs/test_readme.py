@@ -46,6 +46,15 @@ def test_readme_paths_exist():
         assert (REPOSITORY / "configs" / name).exists(), name
 
 
+def test_architecture_paths_exist():
+    page = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    table = page.split("## Where to change what")[1].split("\n## ")[0]
+    paths = re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", table)
+    assert len(paths) > 25
+    for path in paths:
+        assert (REPOSITORY / path).exists() or (REPOSITORY / "anytime_jax" / path).exists(), path
+
+
 def test_readme_library_example_runs():
     before, after = EXAMPLES[0].split("...")
     scope: dict = {}
