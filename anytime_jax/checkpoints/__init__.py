@@ -2,5 +2,5 @@
 
 Start with `manager.CheckpointManager`, which saves and restores a `train_state.TrainState`.
 `checkpoint_directory` lists what is on disk and `checkpoint_reader` reads and verifies it, both
-without the run. `run_directory` owns `run.json` and the lock, `records` the metrics.
+without the run. `run_directory` owns `run.json` and the lock, `metric_records` the metrics.
 """

@@ -1,11 +1,14 @@
 """Generated parts of the documentation, against the code."""
 
+import ast
 import pathlib
+import re
 import runpy
 
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+ALLOWED = {"f25", "run"}  # a label; run.json
 GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
 
 
@@ -19,3 +22,14 @@ def test_generated_block_is_current(page, name):
 def test_replace_block_requires_the_markers():
     with pytest.raises(ValueError, match="no such block"):
         GENERATE["replace_block"]("text", "no such block", "")
+
+
+@pytest.mark.parametrize("package", sorted((REPOSITORY / "anytime_jax").glob("*/__init__.py")))
+def test_package_docstring_names_its_modules(package):
+    """Every `module`, `module.py` or `module.symbol` that it mentions is in the package."""
+    docstring = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""
+    assert len(docstring.splitlines()) >= 4
+    modules = {path.stem for path in package.parent.iterdir()}
+    words = {word.partition(".")[0] for word in re.findall(r"`(\w+(?:\.py|\.\w+)?)/?`", docstring)}
+    named = {word for word in words if word.islower() and word not in ALLOWED}
+    assert named <= modules, named - modules
