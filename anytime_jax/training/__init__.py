@@ -1,8 +1,8 @@
 """Training: from a checked configuration and a data set to a trained run.
 
-Begin with `trainer.py`, the loop; `training_run.py` is one run in it, `step.py` the update on the device
-with `optimizer.py` and `bad_updates.py`. `fleet.py` vectorises several runs into one program.
-`startup.py` and `preflight.py` come before the first update; `branching.py` and `pretrained.py` are
-other starts than random weights. `batches.py`, `metrics.py` and `evaluator.py` are input and output
-of the loop.
+Begin with `trainer.py`, the loop; `training_run.py` is one run in it, `step.py` the update on the
+device with `optimizer.py` and `bad_updates.py`. `fleet.py` vectorises several runs into one
+program. `startup.py` and `preflight.py` come before the first update; `branching.py` and
+`pretrained.py` are other starts than random weights. `batches.py`, `metrics.py` and `evaluator.py`
+are input and output of the loop.
 """
