@@ -10,10 +10,10 @@ import pytest
 PROGRAM = """
 import resource, statistics, sys
 import jax, jax.numpy as jnp
-from anytime_jax.distributed import runtime
+from anytime_jax.distributed import jax_settings
 
 if "configure" in sys.argv:
-    runtime.configure()
+    jax_settings.configure()
 
 @jax.jit
 def program(x):

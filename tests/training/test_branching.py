@@ -400,4 +400,4 @@ def test_branch_on_several_devices(trunk, dataset, tmp_path):
 def test_runs_command_names_trunk(branched, trunk, capsys):
     assert run_command(runs, [f"--run={branched[0].parent}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"wsd at 0.01, a branch of {trunk} at step 18, stop horizon" in said
+    assert f"wsd at 0.01, branch of {trunk} at step 18, stop horizon" in said
