@@ -9,29 +9,16 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
+from reference_decoders import OLMO
 
 from anytime_jax import averaging
-from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.training.step import batch_mean_loss
 
-CONFIG = ModelConfig(
-    architecture="olmo",
-    layers=2,
-    heads=4,
-    width=16,
-    mlp_width=32,
-    length=6,
-    vocab_size=20,
-    embedding_rows=24,
-    rope_theta=10_000.0,
-    norm_epsilon=1e-5,
-    dtype="float32",
-    attention="plain",
-    layer_loop="scan",
-    remat="none",
+CONFIG = dataclasses.replace(
+    OLMO, layers=2, width=16, mlp_width=32, length=6, vocab_size=20, embedding_rows=24
 )
 BATCH = 8
 
