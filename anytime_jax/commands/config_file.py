@@ -37,9 +37,9 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     files = arguments.config or []
     if len(files) != 1:
-        given = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
+        count = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
         raise InputError(
-            f"--config: {given}: give one configuration, such as --config=configs/quickstart.py"
+            f"--config: {count}: give one configuration, such as --config=configs/quickstart.py"
         )
     return read(files[0], arguments.overrides)
 

@@ -155,8 +155,10 @@ def _types(cls: type) -> dict[str, Any]:
 
 
 def _without_none(hint: Any) -> Any:
-    kept = [x for x in typing.get_args(hint) if x is not type(None)]
-    return kept[0] if type(None) in typing.get_args(hint) else hint
+    alternatives = typing.get_args(hint)
+    if type(None) not in alternatives:
+        return hint
+    return next(kind for kind in alternatives if kind is not type(None))
 
 
 def declarations(

@@ -89,10 +89,10 @@ class BranchConfig(Group):
     )
 
     def _check(self) -> None:
-        given = [name for name in ("multiple", "step", "data", "change") if getattr(self, name)]
-        if not self.from_run and given:
-            value = format_value(getattr(self, given[0]))
-            raise ValueError(f"{given[0]} = {value} needs from_run: the directory of the trunk")
+        names = [name for name in ("multiple", "step", "data", "change") if getattr(self, name)]
+        if not self.from_run and names:
+            value = format_value(getattr(self, names[0]))
+            raise ValueError(f"{names[0]} = {value} needs from_run: the directory of the trunk")
         if self.from_run and bool(self.multiple) == bool(self.step):
             raise ValueError(
                 f"from_run = {format_value(self.from_run)} needs one of multiple (the horizon, "

@@ -128,18 +128,21 @@ def prepare_share(
     # A mounted bucket would not do: it lacks locks between hosts, atomic renames, or both.
     require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
     output = Path(output).absolute()
-    given = vocabulary if isinstance(vocabulary, int) else load_vocabulary(vocabulary)
-    described = f"trained, {given} pieces" if isinstance(given, int) else f"sha256 {given.sha256}"
-    settings = {"length": length, "vocabulary": described, **source.settings()}
+    if isinstance(vocabulary, int):
+        vocabulary_or_size, description = vocabulary, f"trained, {vocabulary} pieces"
+    else:
+        vocabulary_or_size = load_vocabulary(vocabulary)
+        description = f"sha256 {vocabulary_or_size.sha256}"
+    settings = {"length": length, "vocabulary": description, **source.settings()}
     if info := _load_complete(output, settings):
         return info
     parts = source.parts()
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # completed by another process just now
             return info
-        placed = _place_vocabulary(work, given, parts)
+        own_vocabulary = _place_vocabulary(work, vocabulary_or_size, parts)
         tasks = [
-            TokenizePart(part, index, len(parts), placed.sha256, work)
+            TokenizePart(part, index, len(parts), own_vocabulary.sha256, work)
             for index, part in enumerate(parts)
         ]
         own = tasks if share is None else share.select(tasks)
@@ -147,7 +150,7 @@ def prepare_share(
         if share is not None:
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
-        info = _describe(work, settings, placed, results)
+        info = _describe(work, settings, own_vocabulary, results)
         fingerprint = compute_fingerprint(info, workers, "hashing", progress)
         names = {file.name for file in itertools.chain(*info.files.values())}
         for file in output.glob("*.tokens"):

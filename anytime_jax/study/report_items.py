@@ -53,8 +53,8 @@ class ReportItem:
 def make_items(results: Results) -> tuple[dict[str, ReportItem], list[str]]:
     """Returns the items that the results allow, by name, and the names of the others."""
     selections = select(results)
-    made = {name: make(results, selections) for name, make in ITEMS.items()}
-    items = {name: item for name, item in made.items() if item is not None}
+    candidates = {name: make(results, selections) for name, make in ITEMS.items()}
+    items = {name: item for name, item in candidates.items() if item is not None}
     return items, [name for name in ITEMS if name not in items]
 
 

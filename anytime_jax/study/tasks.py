@@ -41,8 +41,8 @@ class StudyTask:
         """Disk space of the checkpoints that stay."""
         floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
         policy = retention_policy(self.config)
-        kept = policy.count_kept(self.start_step, self.stop_step) + policy.rolling
-        return kept * checkpoint_bytes(4 * floats)
+        count = policy.count_kept(self.start_step, self.stop_step) + policy.rolling
+        return count * checkpoint_bytes(4 * floats)
 
     @property
     def step(self) -> int:
@@ -154,8 +154,8 @@ def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
         raise InputError(
             f"it branches from {trunk.run.name} at {point}, after its stop: train the trunk further"
         )
-    kept = retention_policy(trunk.config).keeps_forever(task.start_step)
-    if not kept and task.start_step != trunk.stop_step:
+    is_kept = retention_policy(trunk.config).keeps_forever(task.start_step)
+    if not is_kept and task.start_step != trunk.stop_step:
         raise InputError(
             f"it branches from {trunk.run.name} at {point}, where no checkpoint is kept: choose a "
             "milestone, or set checkpoint.keep_every"

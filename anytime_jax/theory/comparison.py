@@ -64,13 +64,13 @@ class Family:
 def families(problem: Problem, shortest: int) -> list[Family]:
     """Returns the families to compare: constant, 1/sqrt(t) with and without a shift, and gamma*."""
     shifts = [float(max(1, round(shortest * factor))) for factor in (0.05, 0.25, 1, 4)]
-    chosen = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
-    chosen += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
+    result = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
+    result += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
     best = gamma_star(problem.a, problem.b)
     if best not in (0.0, 0.5):
-        chosen += [Family(f"1/t^{best:.3g}", best)]
-        chosen += [Family(f"gamma {best:.3g}, alpha {x:g}", best, x) for x in shifts]
-    return chosen
+        result += [Family(f"1/t^{best:.3g}", best)]
+        result += [Family(f"gamma {best:.3g}, alpha {alpha:g}", best, alpha) for alpha in shifts]
+    return result
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
