@@ -29,7 +29,7 @@ from anytime_jax.commands.console import open_console
 RESULTS = Path(__file__).parent / "results.jsonl"  # one record per line
 _PACKAGES = (
     *("anytime_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
-    *("array_record", "sentencepiece", "numpy"),
+    *("google-crc32c", "sentencepiece", "numpy"),
 )
 _VARIABLES = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "XLA_FLAGS", "JAX_PLATFORMS")  # affect speed
 
