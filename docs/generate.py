@@ -128,7 +128,7 @@ def replace_block(text: str, name: str, block: str) -> str:
 
 
 def _node(name: str) -> str:
-    """A node of the diagram; Mermaid keeps some words for itself, so its identifier has a suffix."""
+    """A node of the diagram; Mermaid reserves some words, so its identifier has a suffix."""
     label = name if (PACKAGE / name).is_dir() else f"{name}.py"
     return f'{name}_["{label}"]'
 

@@ -151,7 +151,7 @@ def _declared(cls: type) -> dict[str, _Declaration]:
 def _types(cls: type) -> dict[str, Any]:
     """Returns the type of every field, without the None of optional ones."""
     hints = typing.get_type_hints(cls)
-    return {name: _without_none(hints[name]) for name in (x.name for x in dataclasses.fields(cls))}
+    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(cls)}
 
 
 def _without_none(hint: Any) -> Any:

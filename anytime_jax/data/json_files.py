@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,4 +21,4 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_json(path: Path, content: dict[str, Any], scratch: Path) -> None:
     """Writes a JSON object with sorted keys; the temporary file is in `scratch`."""
     with atomic_write(path, scratch) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + os.linesep, "utf-8")
+        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")

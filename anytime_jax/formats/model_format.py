@@ -20,6 +20,18 @@ Settings = dict[str, Any]
 _REAL = ("rope_theta", "norm_epsilon")  # our settings that are not whole numbers
 
 
+def require_own_keys(settings: Settings, heads: str, kv_heads: str) -> None:
+    """Raises an InputError if attention heads share keys and values.
+
+    `heads` and `kv_heads` are the library's names of the two numbers.
+    """
+    if settings.get(kv_heads) not in (None, settings.get(heads)):
+        raise InputError(
+            f"{kv_heads} = {format_value(settings[kv_heads])} is not supported: every head must "
+            f"have its own keys and values, {heads} = {format_value(settings.get(heads))}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorMapping:
     """Mapping between a tensor of another library and our array.

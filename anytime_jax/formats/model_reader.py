@@ -15,6 +15,7 @@ import numpy as np
 
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
     ModelFormat,
@@ -28,7 +29,6 @@ from anytime_jax.models.decoder import Params
 
 FORMATS = {each.name: each for each in (OLMO, OLMO2)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
-TOKENIZER = "tokenizer.json"
 _INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
 _DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
 
@@ -152,7 +152,7 @@ def _read_yaml(path: Path) -> Settings:
 
 def _vocab_size(directory: Path, rows: int) -> int:
     """Returns the vocabulary size when the configuration has only the embedding rows."""
-    names = (PROVENANCE, TOKENIZER)
+    names = (PROVENANCE, TOKENIZER_FILE)
     file = next((directory / name for name in names if (directory / name).is_file()), None)
     if file is None:
         return rows

@@ -6,9 +6,9 @@ for `transformers` after `import hf_olmo`; both use the same `model.safetensors`
 
 import json
 
-from anytime_jax.checks import format_value, is_number
+from anytime_jax.checks import is_number
 from anytime_jax.errors import InputError
-from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
+from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
 
 # Library defaults of settings that differ from our decoder's or that it can vary.
 _DEFAULTS: Settings = {
@@ -27,12 +27,7 @@ def _normalize(settings: Settings) -> Settings:
     settings = {**_DEFAULTS, **settings}
     if settings.get("norm_after"):
         raise InputError("norm_after = True is not supported: it must be False")
-    heads, kv_heads = settings.get("n_heads"), settings.get("n_kv_heads")
-    if kv_heads not in (None, heads):
-        raise InputError(
-            f"n_kv_heads = {format_value(kv_heads)} is not supported: every head must have its "
-            f"own keys and values, n_heads = {format_value(heads)}"
-        )
+    require_own_keys(settings, "n_heads", "n_kv_heads")
     derived = {
         "embedding_size": settings.get("vocab_size"),
         "bias_for_layer_norm": settings["include_bias"],

@@ -4,7 +4,7 @@ import json
 
 from anytime_jax.checks import format_value
 from anytime_jax.errors import InputError
-from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping
+from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
 
 
 def _normalize(settings: Settings) -> Settings:
@@ -14,12 +14,7 @@ def _normalize(settings: Settings) -> Settings:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise InputError(f"rope_type = {format_value(kind)} is not supported: it must be 'default'")
-    heads, kv_heads = settings.get("num_attention_heads"), settings.get("num_key_value_heads")
-    if kv_heads not in (None, heads):
-        raise InputError(
-            f"num_key_value_heads = {format_value(kv_heads)} is not supported: every head must "
-            f"have its own keys and values, num_attention_heads = {format_value(heads)}"
-        )
+    require_own_keys(settings, "num_attention_heads", "num_key_value_heads")
     theta = rope.get("rope_theta", settings.get("rope_theta"))
     return {"rms_norm_eps": 1e-5, **settings, "rope_theta": theta}
 

@@ -118,7 +118,7 @@ def param_shapes(config: ModelConfig) -> Params:
 def count_params(config: ModelConfig) -> dict[str, int]:
     """Returns the number of parameters in the block matrices, in the head and in total."""
     shapes = param_shapes(config)
-    matrices = [shapes["blocks"][n] for n in ("qkv", "attn_out", "mlp_in", "mlp_out")]
+    matrices = [x for name, x in shapes["blocks"].items() if name in PARAMETER_AXES]
     return {
         "blocks": sum(x.size for x in matrices),
         "head": shapes["head"].size,

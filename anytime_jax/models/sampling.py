@@ -1,6 +1,6 @@
 """Sampling of text from a decoder, token by token, beyond the length of its context.
 
-Legend of shape suffixes: L length, V rows of the embedding, W words of the vocabulary.
+Shape suffixes: L length, V rows of the embedding, W words of the vocabulary.
 """
 
 import dataclasses

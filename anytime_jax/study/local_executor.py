@@ -175,9 +175,10 @@ class LocalExecutor:
     def _next_fleet(self) -> list[StudyTask]:
         """The first run that is ready, with others that fit into one fleet with it."""
         ready = [task for task in self._pending if self._is_ready(task)]
-        if not ready or self._fleet_size == 1 or ready[0].fleet_key is None:
+        key = ready[0].fleet_key if ready and self._fleet_size > 1 else None
+        if key is None:
             return ready[:1]
-        return [task for task in ready if task.fleet_key == ready[0].fleet_key][: self._fleet_size]
+        return [task for task in ready if task.fleet_key == key][: self._fleet_size]
 
     def _is_ready(self, task: StudyTask) -> bool:
         """Whether the trunk is finished and no other process has the run or prepares its data."""

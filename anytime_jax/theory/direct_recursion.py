@@ -1,7 +1,7 @@
 """The recursion of `risk.py` over all coordinates, one by one, in NumPy: its oracle.
 
-It shares the formulas of `risk.py`, but neither its quadrature nor its code. The cost grows with
-the dimension: 500,000 coordinates and 150,000 updates take minutes for each schedule.
+It shares the formulas of `risk.py`, but neither its quadrature nor its recursion. The cost grows
+with the dimension: 500,000 coordinates and 150,000 updates take minutes for each schedule.
 """
 
 from collections.abc import Iterable, Sequence

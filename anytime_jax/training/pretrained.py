@@ -17,6 +17,7 @@ from anytime_jax.checkpoints import checkpoint_directory, run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
+from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
@@ -103,7 +104,7 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> None:
     """Raises an InputError if the data's vocabulary is not the one beside the weights, if any."""
-    names = (VOCABULARY_NAME, model_reader.TOKENIZER)
+    names = (VOCABULARY_NAME, TOKENIZER_FILE)
     file = next((x for name in names if (x := description.directory / name).is_file()), None)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(

@@ -1,6 +1,6 @@
 """One start of a run: its directory, data, records and checkpoints.
 
-The loop in `trainer.train` uses it, and owns the state and the calls of the compiled functions.
+The loop in `trainer.py` uses it, and owns the state and the calls of the compiled functions.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class TrainingRun:
         self._directory = Path(config.run_dir)
         self._resources = contextlib.ExitStack()
         self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
-        self._keeps_forever = retention_policy(config).keeps_forever
+        self._retention = retention_policy(config)
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
     def start(
@@ -170,9 +170,7 @@ class TrainingRun:
     ) -> tuple[TrainState, Mapping[str, Any]]:
         """Returns the state to train from and the meta of its checkpoint, if any."""
         config, abstract, clock = self.config, self.program.abstract_state, self.config.clock
-        self._checkpoints = CheckpointManager(
-            self._directory, retention_policy(config), self._display.say
-        )
+        self._checkpoints = CheckpointManager(self._directory, self._retention, self._display.say)
         self._resources.callback(self._checkpoints.close)
         restored = self._checkpoints.restore_latest(abstract, fall_back)
         self.saved_step = restored.meta["step"] if restored else 0
@@ -257,7 +255,7 @@ class TrainingRun:
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""
-        due = self.step % self._save_every == 0 or self._keeps_forever(self.step)
+        due = self.step % self._save_every == 0 or self._retention.keeps_forever(self.step)
         return due or self.is_at_stop()
 
     def save(self, state: TrainState) -> None:

@@ -89,7 +89,7 @@ def load_weights(run: SavedRun, mixture: Mixture) -> Params:
     A single part with coefficient 1 is returned bit by bit; a sum is computed in float64. Every
     array is compared with its checksum: a missing or damaged one raises a RunError.
     """
-    if len(mixture.parts) == 1 and mixture.coefficients == (1.0,):
+    if mixture.coefficients == (1.0,):
         return unflatten_by_name(_read_part(run, mixture.parts[0]))
     total: dict[str, np.ndarray] = {}
     for part, coefficient in zip(mixture.parts, mixture.coefficients, strict=True):
