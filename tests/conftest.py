@@ -31,6 +31,8 @@ import jax
 import jax.monitoring
 import pytest
 
+from anytime_jax.data.dataset import DatasetInfo, load_dataset
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
@@ -98,6 +100,23 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
     server = Starts(tmp_path_factory.mktemp("starts"))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """The data set of small runs."""
+    import small_run
+
+    folder = small_run.made_once(tmp_path_factory, "tiny", small_run.prepare_dataset)
+    return load_dataset(folder / "data")
+
+
+@pytest.fixture(scope="session")
+def whole(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Uninterrupted small run to 2x, 20 updates, which no test changes."""
+    import training_runs
+
+    return training_runs.finished(tmp_path_factory, "whole", dataset, stop="2x")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import small_run
-from small_run import dataset_fixture  # noqa: F401
 
 from benchmarks import checkpoint, evaluate, measure
 

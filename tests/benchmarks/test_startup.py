@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from small_run import dataset_fixture  # noqa: F401
 
 from benchmarks import startup
 

@@ -2,7 +2,6 @@
 
 import pytest
 from run_command import run_command
-from small_run import dataset_fixture  # noqa: F401
 from training_runs import finished
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)

@@ -11,7 +11,7 @@ import safetensors.numpy
 import small_run
 from byte_level_tokenizer import write_byte_level
 from reference_decoders import from_olmo
-from training_runs import finished, shared_programs_fixture, start  # noqa: F401
+from training_runs import finished, start
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader, tree_names

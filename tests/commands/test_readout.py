@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from training_runs import shared_programs_fixture, start  # noqa: F401
+from training_runs import start
 
 from anytime_jax.commands import evaluate, readout
 from anytime_jax.weights import readout_search

@@ -5,7 +5,6 @@ import pathlib
 import shutil
 
 import pytest
-from training_runs import whole_fixture  # noqa: F401
 
 from anytime_jax.commands import runs
 

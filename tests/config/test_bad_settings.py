@@ -13,7 +13,6 @@ import pytest
 import small_run
 from hypothesis import strategies as st
 from settings_attacks import Change, Result, Starter
-from small_run import dataset_fixture  # noqa: F401
 
 from anytime_jax.config.fields import flatten
 from configs import quickstart

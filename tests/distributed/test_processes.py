@@ -12,7 +12,6 @@ import pytest
 import small_run
 from forked_starts import environment
 from small_run import (
-    dataset_fixture,  # noqa: F401
     write_config,
 )
 

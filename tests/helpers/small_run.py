@@ -1,8 +1,4 @@
-"""Small run: text, data set, configuration, and programs compiled once.
-
-Test files import the fixtures they use. pytest treats each import as a separate fixture, so slow
-results are cached by the functions below, and all test workers share the files.
-"""
+"""Small run: text, data set, configuration, and programs compiled once."""
 
 import fcntl
 import os
@@ -18,7 +14,7 @@ from ml_collections import ConfigDict
 
 from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config, MeshConfig
-from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.distributed import sharding
@@ -37,40 +33,25 @@ AVERAGES = ("f6.25", "f25")
 
 def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: Any) -> ConfigDict:
     """Returns the settings of a small run; `eval__every="3 steps"` changes a nested one."""
-    given = base.get_config()
-    given.name = "tiny"
-    given.run_dir = str(run_dir)
-    given.batch_size = BATCH
-    given.microbatches = 1
-    given.chinchilla_tokens = CHINCHILLA_STEPS * BATCH * LENGTH
-    given.stop = "1x"
-    given.averages = RULES
-    given.model.update(
-        layers=2,
-        heads=4,
-        width=16,
-        mlp_width=32,
-        length=LENGTH,
-        vocab_size=VOCABULARY,
-        embedding_rows=304,
-        dtype="float32",
-    )
-    given.data.path = str(data)
-    given.data.seed = DATA_SEED
-    given.schedule = ConfigDict(
-        {
-            "kind": "inverse_sqrt",
-            "peak": 1e-2,
-            "alpha": 7.0,
-            "warmup": "3 steps",
-            "warmup_init": 0.1,
-        }
-    )
-    given.eval.update(every="5 steps", tokens=10 * LENGTH, batch_size=8)
-    given.checkpoint.update(every="4 steps", keep=2)
-    given.log.update(every="3 steps", tensorboard=False)
-    given.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
-    return given
+    config = base.get_config()
+    config.name = "tiny"
+    config.run_dir = str(run_dir)
+    config.batch_size = BATCH
+    config.microbatches = 1
+    config.chinchilla_tokens = CHINCHILLA_STEPS * BATCH * LENGTH
+    config.stop = "1x"
+    config.averages = RULES
+    config.model.update(layers=2, heads=4, width=16, mlp_width=32, length=LENGTH)
+    config.model.update(vocab_size=VOCABULARY, embedding_rows=304, dtype="float32")
+    config.data.path = str(data)
+    config.data.seed = DATA_SEED
+    schedule = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 7.0}
+    config.schedule = ConfigDict({**schedule, "warmup": "3 steps", "warmup_init": 0.1})
+    config.eval.update(every="5 steps", tokens=10 * LENGTH, batch_size=8)
+    config.checkpoint.update(every="4 steps", keep=2)
+    config.log.update(every="3 steps", tensorboard=False)
+    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
+    return config
 
 
 def config(
@@ -89,21 +70,14 @@ def mesh(devices: int = 1, **axes: int) -> jax.sharding.Mesh:
 _programs: dict[Any, step.Program] = {}
 
 
-def program(given: Config, on: jax.sharding.Mesh) -> step.Program:
+def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
-    rules = tuple(given.averaging_rules.items())
-    kept = (rules, given.average_every, given.average_memory)
-    parts = (
-        given.model,
-        given.optimizer,
-        given.learning_rate,
-        kept,
-        given.microbatches,
-        given.seed,
-    )
-    if (parts, on) not in _programs:
-        _programs[parts, on] = step.make_program(given, on)
-    return _programs[parts, on]
+    averages = (tuple(config.averaging_rules.items()), config.average_every, config.average_memory)
+    update = (config.model, config.optimizer, config.learning_rate, config.microbatches)
+    key = (update, averages, config.seed, mesh)
+    if key not in _programs:
+        _programs[key] = step.make_program(config, mesh)
+    return _programs[key]
 
 
 def made_once(
@@ -123,8 +97,8 @@ def made_once(
     return folder
 
 
-def prepared(folder: pathlib.Path) -> DatasetInfo:
-    """Prepares a data set of random words."""
+def prepare_dataset(folder: pathlib.Path) -> DatasetInfo:
+    """Prepares a data set of random words, with enough windows for about 4x."""
     words = random.Random(0)
     pool = ["".join(words.choices("abcdefghij", k=words.randint(1, 6))) for _ in range(300)]
     documents = [" ".join(words.choices(pool, k=12)) for _ in range(150)]
@@ -133,12 +107,6 @@ def prepared(folder: pathlib.Path) -> DatasetInfo:
         (folder / "text" / f"{i:03d}.txt").write_text(document)
     source = FileSource("folder", str(folder / "text"), validation_fraction=0.15)
     return prepare(source, folder / "data", length=LENGTH, vocabulary=VOCABULARY, workers=1)
-
-
-@pytest.fixture(scope="session", name="dataset")
-def dataset_fixture(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
-    """Data set of random words, with enough windows for about 4x."""
-    return load_dataset(made_once(tmp_path_factory, "tiny", prepared) / "data")
 
 
 def leaves(tree: Any) -> Mapping[str, Any]:

@@ -1,7 +1,4 @@
-"""Starts of small runs, and readers of the files that they write.
-
-Test files import the fixtures they use; `_shared_programs` is used by every test of such a file.
-"""
+"""Starts of small runs, and readers of the files that they write."""
 
 import dataclasses
 import io
@@ -10,14 +7,12 @@ import pytest
 import small_run
 import tensorstore
 from rich.console import Console
-from small_run import dataset_fixture  # noqa: F401
 
 from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
-from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
-from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
-from anytime_jax.training import preflight, trainer
+from anytime_jax.training import preflight, step, trainer
 from anytime_jax.training.progress import Display
 
 MEANS = {"train/loss", "train/grad_norm", "train/clipped", "train/update_norm"}
@@ -40,20 +35,20 @@ def recording(config, mesh):
     return dataclasses.replace(program, train_step=train_step)
 
 
-@pytest.fixture(autouse=True, name="_shared_programs")
-def shared_programs_fixture(monkeypatch):
-    """Shares compiled functions, which keep no state, between runs of one configuration."""
-    monkeypatch.setattr(preflight, "make_program", recording)
-
-
 def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, **changes):
-    """Starts or resumes a run; returns its outcome and its output."""
+    """Starts or resumes a run; returns its outcome and its output.
+
+    Runs of one configuration share their compiled functions, which keep no state.
+    """
     config = small_run.config(run, dataset.path, **changes)
     output = io.StringIO()
     display = Display(config.clock, Console(file=output, width=200))
-    outcome = trainer.train(
-        config, mesh or small_run.mesh(), dataset, display, interrupted, fall_back
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if preflight.make_program is step.make_program:  # unless a test has replaced it
+            patch.setattr(preflight, "make_program", recording)
+        outcome = trainer.train(
+            config, mesh or small_run.mesh(), dataset, display, interrupted, fall_back
+        )
     return outcome, output.getvalue()
 
 
@@ -70,14 +65,10 @@ def after(count, error=None):
     return interrupted
 
 
-def saved(run, step, config: Config | None = None, mesh=None):
+def saved(run, step, config: Config | None = None):
     """Restores the checkpoint of a step."""
-    config = config or small_run.config(run)
-    program = small_run.program(config, mesh or small_run.mesh())
-    checkpoints = CheckpointManager(run, retention_policy(config))
-    restored = checkpoints.restore(step, program.abstract_state)
-    checkpoints.close()
-    return restored
+    program = small_run.program(config or small_run.config(run), small_run.mesh())
+    return restore_checkpoint(run / "checkpoints" / str(step), program.abstract_state)
 
 
 def bits(run, step):
@@ -108,14 +99,6 @@ def finished(factory, name, dataset, **changes):
     """Trains an uninterrupted run once for all test workers, which must not change it."""
 
     def make(run):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(preflight, "make_program", small_run.program)
-            assert start(run, dataset, **changes)[0].reason == "stop"
+        assert start(run, dataset, **changes)[0].reason == "stop"
 
     return small_run.made_once(factory, name, make)
-
-
-@pytest.fixture(scope="session", name="whole")
-def whole_fixture(dataset, tmp_path_factory):
-    """Uninterrupted run to 2x, 20 updates."""
-    return finished(tmp_path_factory, "whole", dataset, stop="2x")

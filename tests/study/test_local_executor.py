@@ -11,7 +11,6 @@ import time
 
 import pytest
 from run_command import run_command
-from small_run import dataset_fixture  # noqa: F401
 from small_study import (
     HELPERS,
     REPOSITORY,

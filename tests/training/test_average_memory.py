@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import small_run
 import training_runs
-from small_run import dataset_fixture  # noqa: F401
 from training_runs import bits, records, start
 
 from anytime_jax import averaging

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import small_run
 from run_command import run_command
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import (  # noqa: F401
+from training_runs import (
     after,
     bits,
     finished,
     records,
     saved,
-    shared_programs_fixture,
     start,
     updates,
 )

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 import small_run
-from small_run import dataset_fixture  # noqa: F401
 
 from anytime_jax import averaging
 from anytime_jax.data.windows import Windows

@@ -11,16 +11,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 import small_run
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import (  # noqa: F401
+from training_runs import (
     EVAL_NAMES,
     TRAIN_NAMES,
     bits,
     records,
     saved,
-    shared_programs_fixture,
     start,
-    whole_fixture,
 )
 
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import small_run
 from rich.console import Console
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import shared_programs_fixture, start  # noqa: F401
+from training_runs import start
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps

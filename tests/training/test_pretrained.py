@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import after, bits, records, saved, shared_programs_fixture, start  # noqa: F401
+from training_runs import after, bits, records, saved, start
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps

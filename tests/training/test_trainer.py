@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import (  # noqa: F401
+from training_runs import (
     EVAL_NAMES,
     MEANS,
     TRAIN_NAMES,
@@ -21,9 +20,7 @@ from training_runs import (  # noqa: F401
     bits,
     records,
     saved,
-    shared_programs_fixture,
     start,
-    whole_fixture,
 )
 
 from anytime_jax import averaging

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
-from small_run import dataset_fixture  # noqa: F401
 from training_runs import start
 
 from anytime_jax.distributed import sharding

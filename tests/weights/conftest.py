@@ -1,8 +1,7 @@
 """Runs whose stored weights the tests read."""
 
 import pytest
-from small_run import dataset_fixture  # noqa: F401
-from training_runs import shared_programs_fixture, start  # noqa: F401
+from training_runs import start
 
 STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 OTHERS = (25.0, 35.0, "uniform20", "uniform28")
