@@ -18,24 +18,15 @@ Merging" (decays).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol, get_args
 
 import numpy as np
 
 from anytime_jax.averaging import Rule
-from anytime_jax.checks import is_number, require, require_choice
+from anytime_jax.checks import is_number, require
 from anytime_jax.schedules import Decay, DecayShape, constant
 
 _BINS = 4000  # long runs are binned: kernels change little from one iterate to the next
 _RCOND = 1e-12  # singular values below this (relative) are numerically dependent kernels
-
-
-class HasKernel(Protocol):
-    """A target of a mixture; every `averaging.Rule` satisfies this protocol."""
-
-    def kernel(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate after `t` updates, float64[t + 1], with sum 1."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +41,8 @@ class LastFraction:
     fraction: float
 
     def __post_init__(self) -> None:
-        _require_fraction(self.fraction)
+        ok = is_number(self.fraction) and 0 < self.fraction <= 1
+        require(ok, "fraction", self.fraction, "a number above 0 and up to 1")
 
     @property
     def label(self) -> str:
@@ -76,19 +68,15 @@ class DecayedRate:
 
     Attributes:
       fraction: part of the run over which the rate decays, in (0, 1].
-      shape: "linear" (the kernel of `LastFraction`), "1-sqrt" or "cosine".
+      shape: a linear decay has the kernel of `LastFraction`.
     """
 
     fraction: float
     shape: DecayShape
 
-    def __post_init__(self) -> None:
-        _require_fraction(self.fraction)
-        require_choice("shape", self.shape, get_args(DecayShape))
-
     def kernel(self, t: int) -> np.ndarray:
         """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
-        start = t - max(1, round(self.fraction * t))
+        start = LastFraction(self.fraction).updates_before(t)
         decay = Decay(constant(1.0), start, horizon=t, floor=0.0, shape=self.shape)
         # Schedules count from 0: update s uses the rate of s - 1.
         factor = decay.evaluate(np.arange(t + 1))
@@ -138,25 +126,22 @@ class Mixture:
     """
 
     parts: tuple[StoredWeights, ...]
-    coefficients: tuple[float, ...]
+    coefficients: tuple[float, ...] = (1.0,)
     kernel_error: float = 0.0
 
 
 def fit_mixture(
     stored: Sequence[StoredWeights],
-    target: HasKernel,
+    target: Rule | LastFraction,
     t: int,
     max_checkpoints: int,
     tolerance: float = 0.0,
 ) -> Mixture:
-    """Returns the mixture of averages whose kernel is nearest to that of the target.
+    """Returns the mixture of averages whose kernel is nearest to that of the target after `t`.
 
-    Checkpoints are selected greedily: first that of `t`, then each time the one that reduces the
-    error most.
-
-    The target ends after `t` updates. Candidates in `stored` must be at or before `t`; live
-    weights are ignored. Selection stops at a relative kernel error of `tolerance`. Raises a
-    ValueError if no average is stored.
+    Live weights and checkpoints after `t` are ignored. Checkpoints are selected greedily: first
+    that of `t`, then each time the one that reduces the error most, up to a relative kernel error
+    of `tolerance`. Raises a ValueError if no average is stored.
     """
     averages = [x for x in stored if x.rule is not None and x.step <= t]
     if not averages:
@@ -187,8 +172,8 @@ def fit_mixture(
     return Mixture(tuple(averages[row] for row in rows), tuple(x.tolist()), error)
 
 
-def merge_live_weights(live: Sequence[StoredWeights], target: HasKernel, t: int) -> Mixture:
-    """Returns the mixture of live weights that approximates a kernel over all iterates.
+def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: int) -> Mixture:
+    """Returns the mixture of live weights that approximates the kernel of a decay.
 
     Iterates between two checkpoints are interpolated linearly; those before the first checkpoint
     are replaced by it. `live` must be in order of steps.
@@ -227,7 +212,3 @@ def _solve(inner: np.ndarray, onto: np.ndarray) -> np.ndarray:
     right = np.append(onto * scale, 1.0)
     x = np.linalg.lstsq(system, right, rcond=_RCOND)[0][:n] * scale
     return x / x.sum()
-
-
-def _require_fraction(value: float) -> None:
-    require(is_number(value) and 0 < value <= 1, "fraction", value, "a number above 0 and up to 1")

@@ -4,18 +4,18 @@ The first half of the windows selects a read-out; the second half measures its h
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from anytime_jax.averaging import LIVE, GrowingWindow
+from anytime_jax.averaging import LIVE
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
-from anytime_jax.weights.saved_run import SavedRun, load_weights
+from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.saved_run import SavedRun, load_weights, mix
 from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
 from anytime_jax.weights.weight_names import MixtureLimits, resolve
 
@@ -26,10 +26,9 @@ _MIN_GAIN = 2e-5  # nats per iteration, below which the descent stops
 
 @dataclasses.dataclass(frozen=True)
 class ScoredReadout:
-    """A read-out with its losses.
+    """A read-out, with a name that `weight_names.resolve` accepts, and its losses.
 
     Attributes:
-      name: name of the weights, as `weight_names.resolve` accepts it.
       selection_loss: mean token loss in nats on the half that selects.
       heldout_losses: mean token loss in nats of each window of the other half, float64.
     """
@@ -57,7 +56,7 @@ class ReadoutSearch:
         self._run, self._scorer, self._half, self._limits = run, scorer, half, limits
 
     def score(self, name: str) -> ScoredReadout:
-        """Scores the weights with a name."""
+        """Scores weights by name."""
         mixture = resolve(self._run, name, self._limits)
         return self._score(name, mixture, load_weights(self._run, mixture))
 
@@ -94,14 +93,13 @@ class ReadoutSearch:
         """
         steps = sorted({x.step for x in self._run.history})[-checkpoints:]
         stored = [x for x in self._run.history if x.step in steps]
-        trees = [load_weights(self._run, Mixture((x,), (1.0,))) for x in stored]
-        start = stored.index(_nearest_to_f25(self._run.weights))
+        trees = [load_weights(self._run, Mixture((x,))) for x in stored]
+        start = stored.index(self._run.weights[_nearest_to_f25(self._run.windows)])
         coefficients = self._minimize(trees, start, report).tolist()
         pairs = zip(stored, coefficients, strict=True)
         terms = ", ".join(f'"{x.name}": {coefficient:.9g}' for x, coefficient in pairs)
-        name = f"mix:{{{terms}}}"
         mixture = Mixture(tuple(stored), tuple(coefficients))
-        return self._score(name, mixture, load_weights(self._run, mixture))
+        return self._score(f"mix:{{{terms}}}", mixture, mix(trees, coefficients))
 
     def _minimize(
         self, trees: list[Params], start: int, report: Callable[[str], None]
@@ -146,22 +144,19 @@ class ReadoutSearch:
 
     def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
         losses = self._scorer.losses(self._scorer.put(params), 0, 2 * self._half)
-        return ScoredReadout(
-            name, mixture, float(losses[: self._half].mean()), losses[self._half :]
-        )
+        selection, heldout = np.split(losses, 2)
+        return ScoredReadout(name, mixture, float(selection.mean()), heldout)
 
 
 def window_grid(run: SavedRun, points: int) -> list[float]:
     """Returns windows f, evenly in log f, from half the smallest stored to twice the largest."""
-    stored = [x.rule.f for x in run.weights.values() if isinstance(x.rule, GrowingWindow)]
+    stored = run.windows.values()
     return np.geomspace(min(stored) / 2, max(stored) * 2, points).tolist() if stored else []
 
 
-def _nearest_to_f25(weights: Mapping[str, StoredWeights]) -> StoredWeights:
-    """Returns the growing window nearest to f25, or the live weights, to initialise a descent."""
-    windows = {k: x.rule.f for k, x in weights.items() if isinstance(x.rule, GrowingWindow)}
-    label = min(windows, key=lambda k: abs(np.log(windows[k] / 25)), default=LIVE)
-    return weights[label]
+def _nearest_to_f25(windows: dict[str, float]) -> str:
+    """Returns the label of the growing window nearest to f25, or else of the live weights."""
+    return min(windows, key=lambda label: abs(np.log(windows[label] / 25)), default=LIVE)
 
 
 def _directions(trees: Sequence[Params]) -> np.ndarray:

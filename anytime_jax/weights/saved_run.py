@@ -3,18 +3,17 @@
 The run may still be training; nothing in its directory is changed.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.averaging import LIVE, label_order
+from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_steps
 from anytime_jax.checkpoints.checksums import checksums
-from anytime_jax.checkpoints.tree_names import unflatten_by_name
+from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models.decoder import Params
@@ -46,6 +45,12 @@ class SavedRun:
         """The weights stored in this checkpoint by label, the live weights first."""
         return {x.label: x for x in self.history if x.step == self.step}
 
+    @property
+    def windows(self) -> dict[str, float]:
+        """The f of every growing window stored in this checkpoint, by label."""
+        rules = {label: x.rule for label, x in self.weights.items()}
+        return {label: x.f for label, x in rules.items() if isinstance(x, GrowingWindow)}
+
 
 def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
     """Opens a run at a checkpoint.
@@ -65,35 +70,40 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
     steps = saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    at = _find_step(step, steps, build(about["config"]), run_dir)
+    last = _find_step(step, steps, build(about["config"]), run_dir)
+    meta = checkpoint_reader.read_meta(checkpoint_path(run_dir, last))
     history: list[StoredWeights] = []
-    for earlier in (s for s in steps if s < at):
-        with contextlib.suppress(RunError):  # `runs --verify` reports it; the others suffice
+    for earlier in steps[: steps.index(last)]:
+        try:
             history += _stored(checkpoint_reader.read_meta(checkpoint_path(run_dir, earlier)))
-    meta = checkpoint_reader.read_meta(checkpoint_path(run_dir, at))
-    history += _stored(meta)
+        except RunError:
+            continue  # `runs --verify` reports it; the others suffice
     return SavedRun(
         run_dir,
-        at,
+        last,
         meta["tokens"],
         build(meta["config"]),
         meta["vocabulary"],
         meta["fingerprint"],
-        tuple(history),
+        (*history, *_stored(meta)),
     )
 
 
 def load_weights(run: SavedRun, mixture: Mixture) -> Params:
     """Returns a mixture as float32 arrays in host memory.
 
-    A single part with coefficient 1 is returned bit by bit; a sum is computed in float64. Every
-    array is compared with its checksum: a missing or damaged one raises a RunError.
+    A single part with coefficient 1 is returned bit by bit. Every array is compared with its
+    checksum: a missing or damaged one raises a RunError.
     """
-    if mixture.coefficients == (1.0,):
-        return unflatten_by_name(_read_part(run, mixture.parts[0]))
+    trees = (_load_part(run, part) for part in mixture.parts)
+    return next(trees) if mixture.coefficients == (1.0,) else mix(trees, mixture.coefficients)
+
+
+def mix(trees: Iterable[Params], coefficients: Sequence[float]) -> Params:
+    """Returns a weighted sum of trees, computed in float64, as float32 arrays."""
     total: dict[str, np.ndarray] = {}
-    for part, coefficient in zip(mixture.parts, mixture.coefficients, strict=True):
-        for name, array in _read_part(run, part).items():
+    for tree, coefficient in zip(trees, coefficients, strict=True):
+        for name, array in flatten_by_name(tree).items():
             total[name] = total.get(name, 0.0) + coefficient * array.astype(np.float64)
     return unflatten_by_name({name: array.astype(np.float32) for name, array in total.items()})
 
@@ -118,19 +128,15 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
 
 def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
     """Returns the weights in a checkpoint, the live weights first."""
-    config, step = build(meta["config"]), int(meta["step"])
-    since: Mapping[str, int] = meta.get("averages_since", {})
-    averages = [
-        StoredWeights(
-            step, label, config.averaging_rules[label], config.average_every, since.get(label, 0)
-        )
-        for label in sorted(meta["averages"], key=label_order)
-    ]
-    return [StoredWeights(step, LIVE), *averages]
+    config, step, since = build(meta["config"]), meta["step"], meta.get("averages_since", {})
+    stored = [StoredWeights(step, LIVE)]
+    for label in sorted(meta["averages"], key=label_order):
+        rule = config.averaging_rules[label]
+        stored.append(StoredWeights(step, label, rule, config.average_every, since.get(label, 0)))
+    return stored
 
 
-def _read_part(run: SavedRun, part: StoredWeights) -> dict[str, np.ndarray]:
-    """Reads the arrays of one stored tree by name."""
+def _load_part(run: SavedRun, part: StoredWeights) -> Params:
     path = checkpoint_path(run.run_dir, part.step)
     if not path.exists():
         raise RunError(
@@ -142,4 +148,4 @@ def _read_part(run: SavedRun, part: StoredWeights) -> dict[str, np.ndarray]:
     names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
     arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
     checkpoint_reader.check_checksums(path, item, checksums(arrays), meta["checksums"][item])
-    return {name.removeprefix(prefix): array for name, array in arrays.items()}
+    return unflatten_by_name({name.removeprefix(prefix): x for name, x in arrays.items()})

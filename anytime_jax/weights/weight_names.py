@@ -12,13 +12,12 @@ import dataclasses
 import json
 from typing import cast, get_args
 
-from anytime_jax.averaging import GrowingWindow
+from anytime_jax.averaging import GrowingWindow, Rule
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import DecayShape
 from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
-    HasKernel,
     LastFraction,
     Mixture,
     StoredWeights,
@@ -46,33 +45,8 @@ def resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
 
     Raises an InputError if there are no such weights, or their kernel error is above the limit.
     """
-    if name in run.weights:
-        return Mixture((run.weights[name],), (1.0,))
-    kind, _, argument = name.partition("=" if name.startswith("f=") else ":")
     try:
-        match kind if argument else "":
-            case "f":
-                rule = GrowingWindow(_positive("f", argument))
-                if rule.label in run.weights:
-                    return Mixture((run.weights[rule.label],), (1.0,))
-                return _fit(run, name, rule, limits, _window_advice(run))
-            case "tail":
-                target = LastFraction(_positive("fraction", argument))
-                first = target.updates_before(run.step)
-                if first == run.step - 1:
-                    raise ValueError("that is a single iterate: use last")
-                return _fit(run, name, target, limits, _tail_advice(first))
-            case "mix":
-                return _sum(run, argument)
-            case "merge":
-                return _merge(run, argument)
-            case _:
-                raise InputError(
-                    f"weights {name!r} are not stored at step {run.step:,} of {run.run_dir}: "
-                    f"choose from {', '.join(run.weights)}, or {FORMS}"
-                )
-    except InputError:
-        raise
+        return _resolve(run, name, limits)
     except ValueError as error:
         raise InputError(f"weights {name!r}: {error}") from error
 
@@ -85,30 +59,51 @@ def describe(mixture: Mixture) -> str:
     return " ".join(f"{x:+.4g} {part.name}" for x, part in pairs)
 
 
-def _fit(
-    run: SavedRun, name: str, target: HasKernel, limits: MixtureLimits, advice: str
-) -> Mixture:
+def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
+    if name.startswith("f=") and name != "f=":
+        rule = GrowingWindow(_positive("f", name.removeprefix("f=")))
+        if rule.label not in run.weights:
+            return _fit(run, rule, limits, _window_advice(run))
+        name = rule.label
+    if name in run.weights:
+        return Mixture((run.weights[name],))
+    kind, _, argument = name.partition(":")
+    match kind if argument else "":
+        case "tail":
+            target = LastFraction(_positive("fraction", argument))
+            first = target.updates_before(run.step)
+            if first == run.step - 1:
+                raise ValueError("that is a single iterate: use last")
+            advice = f"keep a checkpoint near step {first:,}, where the tail begins"
+            return _fit(run, target, limits, advice)
+        case "mix":
+            return _sum(run, argument)
+        case "merge":
+            return _merge(run, argument)
+    raise ValueError(
+        f"not stored at step {run.step:,} of {run.run_dir}: choose from {', '.join(run.weights)}, "
+        f"or {FORMS}"
+    )
+
+
+def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advice: str) -> Mixture:
     tolerance = min(_TOLERANCE, limits.kernel_error)
     mixture = fit_mixture(run.history, target, run.step, limits.checkpoints, tolerance)
     if mixture.kernel_error > limits.kernel_error:
         count = len({part.step for part in mixture.parts})
-        raise InputError(
-            f"weights {name!r} have a kernel error of {mixture.kernel_error:.2%} from the averages "
-            f"of {count} checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: "
-            f"{advice}, or allow more with --max-error"
+        raise ValueError(
+            f"a kernel error of {mixture.kernel_error:.2%} from the averages of {count} "
+            f"checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: {advice}, or "
+            "allow more with --max-error"
         )
     return mixture
 
 
 def _window_advice(run: SavedRun) -> str:
-    stored = [f"{x.rule.f:g}" for x in run.weights.values() if isinstance(x.rule, GrowingWindow)]
-    if not stored:
+    if not run.windows:
         return "choose a step that stores a growing window"
-    return f"choose an f closer to a stored one ({', '.join(stored)})"
-
-
-def _tail_advice(first: int) -> str:
-    return f"keep a checkpoint near step {first:,}, where the tail begins"
+    stored = ", ".join(f"{f:g}" for f in run.windows.values())
+    return f"choose an f closer to a stored one ({stored})"
 
 
 def _sum(run: SavedRun, argument: str) -> Mixture:

@@ -33,7 +33,7 @@ def test_differences_are_paired(trained, dataset, command):
     tokens = Scorer(saved.config.model, dataset, "validation", 8)._windows.batch(0, 10)
     losses = []
     for label in ("f25", "last"):
-        params = saved_run.load_weights(saved, Mixture((saved.weights[label],), (1.0,)))
+        params = saved_run.load_weights(saved, Mixture((saved.weights[label],)))
         logits = decoder.apply(saved.config.model, params, tokens[:, :-1])
         losses.append(np.asarray(token_losses(logits, tokens[:, 1:]).mean(axis=1), np.float64))
     gap = losses[1] - losses[0]

@@ -17,7 +17,7 @@ def test_greedy_text_follows_the_decoder(trained, command):
     assert err.startswith("f25@40 of ")
     saved = saved_run.open_run(trained)
     vocabulary = load_vocabulary(f"{saved.config.data.path}/vocabulary.model")
-    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],)))
     ids = vocabulary.encode(["the "])[0].tolist()
     count = len(ids)
     while len(ids) < min(count + 3, saved.config.model.length):

@@ -1,12 +1,14 @@
 """The search for the best read-out, on losses whose best point is known."""
 
+import types
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anytime_jax.averaging import GrowingWindow
 from anytime_jax.weights import readout_search
-from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
+from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout
 
 
@@ -34,14 +36,12 @@ def test_minimize_finds_the_best_affine_combination():
     points = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 2.0]])
     target = np.array([0.3, 0.9])
 
-    class QuadraticScorer:
-        mean_losses = staticmethod(
-            lambda params, tokens: ((params["w"] - target) ** 2).sum() * np.ones(4, np.float32)
-        )
-        put = staticmethod(jax.device_put)
-        batches = staticmethod(lambda first, count: [(np.zeros((4, 2)), 4)])
-
-    search = ReadoutSearch(None, QuadraticScorer, 4, None)
+    scorer = types.SimpleNamespace(
+        mean_losses=lambda params, tokens: jnp.full(4, ((params["w"] - target) ** 2).sum()),
+        put=jax.device_put,
+        batches=lambda first, count: [(np.zeros((4, 2)), 4)],
+    )
+    search = ReadoutSearch(None, scorer, 4, None)
     trees = [{"w": np.float32(point)} for point in points]
     coefficients = search._minimize(trees, 0, lambda text: None)
     assert coefficients.sum() == pytest.approx(1)
@@ -49,7 +49,5 @@ def test_minimize_finds_the_best_affine_combination():
 
 
 def test_descent_starts_from_the_window_nearest_to_f25():
-    weights = {f"f{f:g}": StoredWeights(1, f"f{f:g}", GrowingWindow(f)) for f in (6.25, 20.0, 100)}
-    weights = {"last": StoredWeights(1, "last"), **weights}
-    assert readout_search._nearest_to_f25(weights).label == "f20"
-    assert readout_search._nearest_to_f25({"last": weights["last"]}).label == "last"
+    assert readout_search._nearest_to_f25({"f6.25": 6.25, "f20": 20.0, "f100": 100.0}) == "f20"
+    assert readout_search._nearest_to_f25({}) == "last"

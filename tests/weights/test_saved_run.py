@@ -17,17 +17,12 @@ from anytime_jax.weights.saved_run import load_weights, open_run
 
 def test_stored_weights_load_bitwise(run):
     saved = open_run(run)
-    assert (saved.step, list(saved.weights)) == (
-        40,
-        ["last", "f6.25", "f12.5", "f25", "f50", "f100"],
-    )
-    for label, item, name in (
-        ("last", "params", "blocks/qkv"),
-        ("f25", "averages", "f25/blocks/qkv"),
-    ):
+    assert saved.step == 40
+    assert list(saved.weights) == ["last", "f6.25", "f12.5", "f25", "f50", "f100"]
+    for label, item, name in (("last", "params", "head"), ("f25", "averages", "f25/head")):
         array = read_arrays(run / "checkpoints" / "40", item, {name: None})[name]
-        params = load_weights(saved, Mixture((saved.weights[label],), (1.0,)))
-        np.testing.assert_array_equal(params["blocks"]["qkv"], array)
+        params = load_weights(saved, Mixture((saved.weights[label],)))
+        np.testing.assert_array_equal(params["head"], array)
 
 
 def test_open_run_accepts_steps_and_milestones(run):
@@ -67,7 +62,7 @@ def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
     saved = open_run(copied)
     shutil.rmtree(copied)
     with pytest.raises(RunError, match="step 40"):
-        load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
+        load_weights(saved, Mixture((saved.weights["f25"],)))
 
 
 def test_damaged_metadata_is_reported_or_skipped(run, tmp_path):
@@ -89,4 +84,4 @@ def test_array_with_another_checksum_is_reported(run, tmp_path):
     file.write_text(json.dumps(meta), encoding="utf-8")
     part = dataclasses.replace(saved.weights["f25"], label="f50")
     with pytest.raises(RunError, match="averages/f50/head is damaged"):
-        load_weights(saved, Mixture((part,), (1.0,)))
+        load_weights(saved, Mixture((part,)))

@@ -14,14 +14,12 @@ from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
 
 def test_losses_do_not_depend_on_the_batch_size(run, dataset):
     saved = saved_run.open_run(run)
-    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],), (1.0,)))
-    losses = []
-    for size in (1, 8, 24):
-        scorer = Scorer(saved.config.model, dataset, "validation", size)
-        losses.append(scorer.losses(scorer.put(params), 2, 11))
-    assert all(len(x) == 11 for x in losses)
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-    np.testing.assert_allclose(losses[0], losses[2], rtol=1e-5)
+    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],)))
+    scorers = [Scorer(saved.config.model, dataset, "validation", size) for size in (1, 8, 24)]
+    losses, *others = [scorer.losses(scorer.put(params), 2, 11) for scorer in scorers]
+    assert len(losses) == 11
+    for other in others:
+        np.testing.assert_allclose(losses, other, rtol=1e-5)
 
 
 def test_standard_error_of_independent_values():
