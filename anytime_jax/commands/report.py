@@ -81,7 +81,7 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
 
 
 def _summary(results: Results) -> str:
-    finished, clock = sum(run.is_finished for run in results.runs), results.clock
+    finished, clock = sum(x.state == "finished" for x in results.runs), results.clock
     return (
         f"{finished} of {len(results.runs)} runs are finished. 1x is "
         f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} "

@@ -29,7 +29,7 @@ _GAP = "loss minus cosine envelope (nats)"
 class Series:
     """Losses of one kind of schedule in a comparison, by multiple.
 
-    `label` is the weight label of the read-out; `gaps` is empty for the envelope itself.
+    `label` is the weight label of the read-out.
     """
 
     kind: str
@@ -75,7 +75,7 @@ def draw_comparison(
     for i, each in enumerate(series[1:]):
         shift = 2 ** (0.035 * (i - (len(series) - 2) / 2))  # error bars side by side
         gaps = [each.gaps[m] for m in sorted(each.gaps)]
-        stderr = [0.0 if math.isnan(gap.stderr) else gap.stderr for gap in gaps]
+        stderr = [gap.stderr for gap in gaps]
         right.errorbar(
             [m * shift for m in sorted(each.gaps)],
             [gap.mean for gap in gaps],

@@ -4,14 +4,13 @@
 of its runs is made from the others, with a note that names them.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.plotting import schedule_name
 from anytime_jax.study import report_figures
 from anytime_jax.study.report_figures import Series
 from anytime_jax.study.report_tables import (
@@ -20,10 +19,11 @@ from anytime_jax.study.report_tables import (
     headers,
     loss_cells,
     mean_cell,
+    name_cell,
     setting_cells,
     setting_names,
 )
-from anytime_jax.study.results import COSINE, HORIZON_FREE, Results, describe
+from anytime_jax.study.results import COSINE, DECAY, HORIZON_FREE, LossCurve, Results, describe
 from anytime_jax.study.selection import (
     Selection,
     Selections,
@@ -31,7 +31,7 @@ from anytime_jax.study.selection import (
     best_at,
     common_multiples,
     differences,
-    gaps,
+    gap_at,
     losses_of,
     select,
 )
@@ -39,8 +39,7 @@ from anytime_jax.study.selection import (
 SELECT_AT = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportItem:
+class ReportItem(NamedTuple):
     """A table with its caption, a function that draws it if there is a figure, and notes."""
 
     title: str
@@ -59,59 +58,55 @@ def make_items(results: Results) -> tuple[dict[str, ReportItem], list[str]]:
 
 
 def _comparison(results: Results, selections: Selections) -> ReportItem | None:
-    cosines, tuned = selections.cosines, _tuned_cosines(results, selections.cosines)
-    single = {k: next(iter(x.values())) for k, x in _horizon_free(selections.single).items()}
-    settings = "; ".join(f"{_name(kind)}: {curve.description}" for kind, curve in single.items())
-    caption = (
-        "Left: validation loss. Each point of the cosine envelope is the best of the cosines "
-        "trained to that budget. A horizon-free curve is a single run, the one whose mean "
-        f"difference to the envelope is least ({settings or 'none'}); a point of WSD is the best "
-        "branch of any trunk. Right: difference to the envelope; below zero is better than the "
-        "cosine."
-    )
-    partial_kinds = []  # single curves selected before all their rivals were evaluated
-    for kind in single:
-        common = common_multiples(results.curves(kind), results.label(kind), cosines)
+    cosines = selections.cosines
+    settings, provisional = [], []  # single curves selected before all rivals were evaluated
+    for kind, selection in _horizon_free(selections.single).items():
+        settings.append(f"{name_cell(kind)}: {next(iter(selection.values())).description}")
+        common = common_multiples(results.curves(kind), cosines)
         if common != list(cosines):
-            partial_kinds.append(f"{_name(kind)} on {', '.join(headers(common))}")
-    note = f"Provisional, as runs are unfinished: selected {'; '.join(partial_kinds)} only."
+            provisional.append(f"{name_cell(kind)} on {', '.join(headers(common))}")
+    note = f"Provisional, as runs are unfinished: selected {'; '.join(provisional)} only."
     return _compare(
         "Horizon-free runs against cosines tuned for every budget",
-        caption,
+        "Left: validation loss. Each point of the cosine envelope is the best of the cosines "
+        "trained to that budget. A horizon-free curve is a single run, the one whose mean "
+        f"difference to the envelope is least ({'; '.join(settings) or 'none'}); a point of WSD is "
+        "the best branch of any trunk. Right: difference to the envelope; below zero is better "
+        "than the cosine.",
         results,
-        cosines,
         selections.single,
-        longest_cosine=tuned[max(tuned)] if tuned else None,
-        notes=[note] if partial_kinds else [],
+        longest_cosine=_losses_on_the_way(cosines).get(max(cosines, default=0.0)),
+        notes=[note] if provisional else [],
     )
 
 
 def _best_at_each_budget(results: Results, selections: Selections) -> ReportItem | None:
-    caption = (
+    return _compare(
+        "The best settings at each budget",
         "As above, with every schedule at the settings that are best at that very budget: these "
-        "are not single runs."
+        "are not single runs.",
+        results,
+        selections.best,
     )
-    title = "The best settings at each budget"
-    return _compare(title, caption, results, selections.cosines, selections.best)
 
 
 def _compare(
     title: str,
     caption: str,
     results: Results,
-    cosines: Selection,
     selected: Mapping[str, Selection],
     longest_cosine: Mapping[float, float] | None = None,
     notes: Sequence[str] = (),
 ) -> ReportItem | None:
-    if not cosines or not selected:
+    if len(selected) < 2:
         return None
-    series = [Series(COSINE, LIVE, losses_of(cosines, LIVE), {})]
+    cosines = selected[COSINE]
+    series = []
     for kind, selection in selected.items():
-        label = results.label(kind)
-        by_multiple = {m: gaps(results, x, label, cosines)[m] for m, x in selection.items()}
-        series.append(Series(kind, label, losses_of(selection, label), by_multiple))
-    seeds = sorted({gap.seeds for each in series for gap in each.gaps.values()})
+        label = next(iter(selection.values())).label
+        gaps = {m: gap_at(results, curve, m, cosines) for m, curve in selection.items()}
+        series.append(Series(kind, label, losses_of(selection), gaps))
+    seeds = sorted({gap.seeds for each in series[1:] for gap in each.gaps.values()})
     noise = "One seed: the noise of the differences is unknown."
     if max(seeds) > 1:
         noise = (
@@ -119,34 +114,25 @@ def _compare(
             "with their standard error where there is more than one. The first seed selected the "
             "settings, which favours it a little: the table has rows for the other seeds."
         )
-    return ReportItem(
-        title,
-        f"{caption} {noise}",
-        comparison_table(series, list(cosines)),
-        partial(
-            report_figures.draw_comparison,
-            results.clock,
-            series,
-            longest_cosine,
-            results.study.published,
-        ),
-        [*_notes(results, {COSINE: cosines, **selected}), *notes],
-    )
+    published = results.study.published
+    draw = partial(report_figures.draw_comparison, results.clock, series, longest_cosine, published)
+    table = comparison_table(series, list(cosines))
+    notes = [*_notes(results, selected), *notes]
+    return ReportItem(title, f"{caption} {noise}", table, draw, notes)
 
 
 def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | None:
     cosines = selections.cosines
-    tuned = _tuned_cosines(results, cosines)
-    if len(tuned) < 2:
+    if len(cosines) < 2:
         return None
-    rows = [[f"{m:g}x", *loss_cells(tuned[m], list(cosines))] for m in sorted(tuned)]
-    losses = losses_of(cosines, LIVE)
+    tuned = _losses_on_the_way(cosines)
+    rows = [[f"{m:g}x", *loss_cells(tuned[m], list(cosines))] for m in cosines]
     return ReportItem(
         "Cosines do not transfer across budgets",
         "The envelope joins the best cosine of each horizon; in grey, each of those cosines "
         "evaluated on the way to its own horizon.",
-        [["cosine tuned for", *headers(list(cosines))], *rows],
-        partial(report_figures.draw_cosine_transfer, results.clock, losses, tuned),
+        [["cosine tuned for", *headers(cosines)], *rows],
+        partial(report_figures.draw_cosine_transfer, results.clock, losses_of(cosines), tuned),
         _notes(results, {COSINE: cosines}),
     )
 
@@ -157,11 +143,11 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
     rows = []
     for kind, selection in _horizon_free(selections.best).items():
         for m in [m for m in multiples[:SELECT_AT] if m in selection]:
-            every = differences(selection[m], results.label(kind), selections.cosines)
+            every = differences(selection[m], selections.cosines)
             later = {k: x for k, x in every.items() if k >= m}
             settings = selection[m].description
             differences_of.setdefault(kind, {})[f"{m:g}×: {settings}"] = later
-            rows.append([_name(kind), f"{m:g}x", settings, *loss_cells(later, multiples, "+")])
+            rows.append([name_cell(kind), f"{m:g}x", settings, *loss_cells(later, multiples, "+")])
     if not rows:
         return None
     return ReportItem(
@@ -177,13 +163,13 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
 
 def _alpha(results: Results, selections: Selections) -> ReportItem | None:
     cosines, kind = selections.cosines, "inverse_sqrt"
-    multiples, label = list(cosines), results.label(kind)
+    multiples = list(cosines)
     at = multiples[:SELECT_AT][-1] if multiples else 0.0
-    selected = best_at(results.curves(kind), at, label)
+    selected = best_at(results.curves(kind), at)
     if selected is None or "alpha" not in selected.settings:
         return None
     curves = {
-        x.settings["alpha"]: {m: loss for m, loss in x.of(label).items() if m in cosines}
+        x.settings["alpha"]: {m: loss for m, loss in x.losses.items() if m in cosines}
         for x in results.curves(kind)
         if x.differs_in(selected) <= {"alpha"}
     }
@@ -191,28 +177,27 @@ def _alpha(results: Results, selections: Selections) -> ReportItem | None:
         return None
     rows = [[f"{alpha:g}", *loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
     others = describe({k: v for k, v in selected.settings.items() if k != "alpha"})
-    losses = losses_of(cosines, LIVE)
     return ReportItem(
         "Sensitivity to the offset alpha",
-        f"The inverse square root read out through {label}, every other setting as selected at "
-        f"{at:g}x ({others}).",
+        f"The inverse square root read out through {selected.label}, every other setting as "
+        f"selected at {at:g}x ({others}).",
         [["alpha", *headers(multiples)], *rows],
-        partial(report_figures.draw_alphas, results.clock, curves, losses),
+        partial(report_figures.draw_alphas, results.clock, curves, losses_of(cosines)),
         _notes(results, {kind: {at: selected}}),
     )
 
 
 def _averages(results: Results, selections: Selections) -> ReportItem | None:
-    selected = {COSINE: selections.cosines, **selections.single}
     losses = {
-        kind: {m: x.losses[m] for m, x in curves.items()} for kind, curves in selected.items()
+        kind: {m: curve.runs[m].losses[m] for m, curve in selection.items()}
+        for kind, selection in selections.single.items()
     }
     losses = {k: x for k, x in losses.items() if any(len(labels) > 1 for labels in x.values())}
     if not losses:
         return None
     labels = [*(label for label in results.labels if label != LIVE), LIVE]
     rows = [
-        [_name(kind), f"{m:g}x", *loss_cells(by_label, labels)]
+        [name_cell(kind), f"{m:g}x", *loss_cells(by_label, labels)]
         for kind, by_multiple in losses.items()
         for m, by_label in sorted(by_multiple.items())
     ]
@@ -223,7 +208,7 @@ def _averages(results: Results, selections: Selections) -> ReportItem | None:
         "every schedule at the settings of the comparison.",
         [["schedule", "budget", *labels], *rows],
         partial(report_figures.draw_averages, losses, labels),
-        _notes(results, {}, list(selected)),
+        _notes(results, {}, list(selections.single)),
     )
 
 
@@ -231,14 +216,17 @@ def _decay_ends(results: Results, selections: Selections) -> ReportItem | None:
     del selections
     changes: dict[str, dict[float, float]] = {}
     for curve in [x for kind in (COSINE, "wsd", "linear") for x in results.curves(kind)]:
-        losses = curve.of(LIVE)
-        for other in results.other_decays(curve):
+        for other in results.all_curves:
+            is_same_run = (other.kind, other.seed) == (curve.kind, curve.seed)
+            if not is_same_run or not set() < other.differs_in(curve) <= set(DECAY):
+                continue
             ends = ", ".join(
                 f"{name} {curve.settings[name]} → {other.settings[name]}"
                 for name in ("floor", "shape")
                 if curve.settings.get(name) != other.settings.get(name)
             )
-            if change := {m: x - losses[m] for m, x in other.of(LIVE).items() if m in losses}:
+            losses = curve.losses
+            if change := {m: x - losses[m] for m, x in other.losses.items() if m in losses}:
                 changes[f"{curve.kind}, {curve.description}, {ends}"] = change
     if not changes:
         return None
@@ -258,14 +246,13 @@ def _single_settings(results: Results, selections: Selections) -> ReportItem | N
     selected = _horizon_free(selections.single)
     if not selected:
         return None
-    names = setting_names(results, list(selected))
+    names = setting_names(results, selected)
     rows = []
     for kind, selection in selected.items():
-        label, curve, multiples = results.label(kind), next(iter(selection.values())), [*selection]
-        mean = mean_cell(differences(curve, label, selections.cosines), multiples)
-        edges = ", ".join(at_grid_edge(results, curve, label, multiples)) or "no"
-        cells = [*setting_cells(curve, names), mean, edges]
-        rows.append([_name(kind), label, f"{max(multiples):g}x", *cells])
+        curve, multiples = next(iter(selection.values())), list(selection)
+        mean = mean_cell(differences(curve, selections.cosines), multiples)
+        cells = [*setting_cells(curve, names), mean, _edge_cell(results, curve, multiples)]
+        rows.append([name_cell(kind), curve.label, f"{max(multiples):g}x", *cells])
     header = ["schedule", "read out", "evaluated through", *names, "mean difference", "on the edge"]
     return ReportItem(
         "Settings of the single trajectories",
@@ -277,15 +264,13 @@ def _single_settings(results: Results, selections: Selections) -> ReportItem | N
 
 
 def _best_settings(results: Results, selections: Selections) -> ReportItem | None:
-    selected = {COSINE: selections.cosines, **selections.best}
-    names = setting_names(results, list(selected))
+    names = setting_names(results, selections.best)
     rows = []
-    for kind, selection in selected.items():
-        label = results.label(kind)
+    for kind, selection in selections.best.items():
         for m, curve in selection.items():
-            edges = ", ".join(at_grid_edge(results, curve, label, [m])) or "no"
-            cells = [*setting_cells(curve, names), f"{curve.of(label)[m]:.4f}", edges]
-            rows.append([_name(kind), f"{m:g}x", label, *cells])
+            cells = [*setting_cells(curve, names), f"{curve.losses[m]:.4f}"]
+            edge = _edge_cell(results, curve, [m])
+            rows.append([name_cell(kind), f"{m:g}x", curve.label, *cells, edge])
     if not rows:
         return None
     return ReportItem(
@@ -293,7 +278,7 @@ def _best_settings(results: Results, selections: Selections) -> ReportItem | Non
         "The settings with the lowest validation loss at each budget (the paper's tables of "
         "per-endpoint optima). First seed.",
         [["schedule", "budget", "read out", *names, "loss", "on the edge"], *rows],
-        notes=_notes(results, selected),
+        notes=_notes(results, selections.best),
     )
 
 
@@ -301,9 +286,8 @@ def _runs(results: Results, selections: Selections) -> ReportItem:
     del selections
     rows = []
     for run in results.runs:
-        label = results.label(run.kind)
-        losses = {m: x[label] for m, x in run.losses.items() if label in x}
-        rows.append([run.name, run.state, label, *loss_cells(losses, results.multiples)])
+        losses = {m: x[run.label] for m, x in run.losses.items() if run.label in x}
+        rows.append([run.name, run.state, run.label, *loss_cells(losses, results.multiples)])
     header = ["run", "state", "read out", *headers(results.multiples)]
     return ReportItem("All runs", "Validation loss in nats per token.", [header, *rows])
 
@@ -322,14 +306,11 @@ ITEMS: dict[str, Callable[[Results, Selections], ReportItem | None]] = {
 }
 
 
-def _tuned_cosines(results: Results, cosines: Selection) -> dict[float, dict[float, float]]:
-    """Losses of the envelope's cosine of each horizon at all evaluated multiples."""
+def _losses_on_the_way(cosines: Selection) -> dict[float, dict[float, float]]:
+    """Losses of the cosine of each horizon at all its evaluations."""
     return {
-        m: {at: losses[LIVE] for at, losses in run.losses.items()}
+        m: {at: losses[LIVE] for at, losses in curve.runs[m].losses.items()}
         for m, curve in cosines.items()
-        for run in results.runs
-        if run.horizon == m
-        and (run.kind, run.settings, run.seed) == (curve.kind, curve.settings, curve.seed)
     }
 
 
@@ -337,25 +318,27 @@ def _notes(
     results: Results, selected: Mapping[str, Selection], other_kinds: Sequence[str] = ()
 ) -> list[str]:
     """Notes on unfinished runs of the kinds shown, and on selected settings at a grid's edge."""
-    notes = []
-    if unfinished := results.unfinished([*other_kinds, *selected]):
-        more = f"; and {len(unfinished) - 6} more" if unfinished[6:] else ""
-        notes.append(f"Not finished: {'; '.join(unfinished[:6])}{more}.")
+    notes, kinds = [], {*other_kinds, *selected}
+    runs = [run for run in results.runs if run.kind in kinds and run.state != "finished"]
+    if runs:
+        shown = "; ".join(f"{run.name} ({run.state})" for run in runs[:6])
+        more = f"; and {len(runs) - 6} more" if runs[6:] else ""
+        notes.append(f"Not finished: {shown}{more}.")
     edges: dict[tuple[str, str], list[float]] = {}
     for kind, selection in selected.items():
         for m, curve in selection.items():
-            if names := at_grid_edge(results, curve, results.label(kind), [m]):
+            if names := at_grid_edge(results, curve, [m]):
                 text = f"{curve.description}: {', '.join(names)}"
-                edges.setdefault((_name(kind), text), []).append(m)
+                edges.setdefault((name_cell(kind), text), []).append(m)
     if edges:
         each = [f"{name} at {', '.join(headers(at))} ({x})" for (name, x), at in edges.items()]
         notes.append(f"At the edge of the grid, which should be widened: {'; '.join(each)}.")
     return notes
 
 
+def _edge_cell(results: Results, curve: LossCurve, multiples: Sequence[float]) -> str:
+    return ", ".join(at_grid_edge(results, curve, multiples)) or "no"
+
+
 def _horizon_free(selected: Mapping[str, Selection]) -> dict[str, Selection]:
     return {kind: selection for kind, selection in selected.items() if kind in HORIZON_FREE}
-
-
-def _name(kind: str) -> str:
-    return schedule_name(kind, math=False)

@@ -6,8 +6,9 @@ evaluations along a single horizon-free run, or the ends of a family of runs wit
 """
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anytime_jax.averaging import LIVE, label_order
@@ -24,10 +25,7 @@ from anytime_jax.study.plan import Study, StudyRun
 
 COSINE = "cosine"  # the schedule of the envelope
 HORIZON_FREE = ("constant", "inverse_sqrt", "power")
-
-_DECAY = ("floor", "shape", "decay", "data")
-
-Losses = Mapping[str, float]  # nats per token by weight label: "last", "f25", ...
+DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,49 +36,43 @@ class RunResult:
       kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
       settings: the choice of settings, by short name: `peak`, `b2`, ...
       seed: seeds of the weights and of the order of the data.
+      label: weight label of the read-out: an average for a horizon-free run, else the live weights.
       horizon: None for a schedule without one.
-      position: point of the last record; 0 before the first.
-      losses: validation losses by point and weight label.
+      state: "finished" (evaluated at its stop), "at 2x" or "missing".
+      losses: validation losses in nats per token, by point and weight label.
     """
 
     name: str
     kind: str
     settings: Mapping[str, Any]
     seed: tuple[int, int]
+    label: str
     horizon: float | None
     stop: float
-    position: float
-    losses: Mapping[float, Losses]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run was evaluated at its stop."""
-        return self.stop in self.losses
-
-    @property
-    def state(self) -> str:
-        """`finished`, `at 2x` or `missing`."""
-        if self.is_finished:
-            return "finished"
-        return f"at {self.position:.3g}x" if self.position else "missing"
+    state: str
+    losses: Mapping[float, Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossCurve:
     """Losses of one choice of settings at every budget; fields as in `RunResult`.
 
-    `stop` is the last multiple that its runs are to reach.
+    `runs` has the run evaluated at each multiple, and `stop` is the last multiple that the runs
+    are to reach.
     """
 
     kind: str
     settings: Mapping[str, Any]
     seed: tuple[int, int]
+    label: str
     stop: float
-    losses: Mapping[float, Losses]
+    runs: Mapping[float, RunResult]
 
-    def of(self, label: str) -> dict[float, float]:
-        """Returns the losses of a weight label by multiple."""
-        return {m: losses[label] for m, losses in sorted(self.losses.items()) if label in losses}
+    @functools.cached_property
+    def losses(self) -> dict[float, float]:
+        """The losses of the read-out by multiple."""
+        by_label = {m: run.losses[m] for m, run in sorted(self.runs.items())}
+        return {m: x[self.label] for m, x in by_label.items() if self.label in x}
 
     def differs_in(self, other: "LossCurve") -> set[str]:
         """Returns the names of the settings that differ."""
@@ -90,7 +82,7 @@ class LossCurve:
     @property
     def description(self) -> str:
         """The settings as a legend shows them, without those of the decay."""
-        return describe({k: v for k, v in self.settings.items() if k not in _DECAY})
+        return describe({k: v for k, v in self.settings.items() if k not in DECAY})
 
 
 def describe(settings: Mapping[str, Any]) -> str:
@@ -126,7 +118,7 @@ class Results:
         self.clock = configs[0].clock
         choices = _varying_settings(configs)
         self.runs = [
-            _read_run(run, config, choices, warn)
+            _read_run(run, config, choices[config.schedule.kind], average, warn)
             for run, config in zip(study.runs, configs, strict=True)
         ]
         if not any(run.losses for run in self.runs):
@@ -138,13 +130,6 @@ class Results:
         if average not in self.labels:
             labels = ", ".join(self.labels)
             raise InputError(f"--average={average}: no run was evaluated with it; give {labels}")
-
-    @property
-    def kinds(self) -> list[str]:
-        """Kinds of schedule that have a curve, those of the paper first."""
-        present = dict.fromkeys(curve.kind for curve in self.all_curves)
-        first = [kind for kind in (COSINE, "constant", "inverse_sqrt", "wsd") if kind in present]
-        return list(dict.fromkeys([*first, *present]))
 
     @property
     def multiples(self) -> list[float]:
@@ -159,10 +144,6 @@ class Results:
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
         return [LIVE, *sorted(labels - {LIVE}, key=label_order)]
 
-    def label(self, kind: str) -> str:
-        """Returns the weight label through which a kind of schedule is read out."""
-        return self.average if kind in HORIZON_FREE else LIVE
-
     def curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, with the decay of the kind's first run."""
         decay = next((_decay(run.settings) for run in self.runs if run.kind == kind), None)
@@ -174,20 +155,6 @@ class Results:
         same = [x for x in self.all_curves if x.kind == curve.kind and x.settings == curve.settings]
         return sorted(same, key=lambda x: x.seed != curve.seed)
 
-    def other_decays(self, curve: LossCurve) -> list[LossCurve]:
-        """Returns the curves that differ from this one only in the decay."""
-        return [
-            x
-            for x in self.all_curves
-            if (x.kind, x.seed) == (curve.kind, curve.seed)
-            and set() < x.differs_in(curve) <= set(_DECAY)
-        ]
-
-    def unfinished(self, kinds: Iterable[str]) -> list[str]:
-        """Returns the unfinished runs of some kinds, with their state."""
-        runs = [run for run in self.runs if run.kind in kinds and not run.is_finished]
-        return [f"{run.name} ({run.state})" for run in runs]
-
 
 def _build_config(run: StudyRun) -> Config:
     try:
@@ -197,87 +164,40 @@ def _build_config(run: StudyRun) -> Config:
         raise InputError(f"{problem}: run the sweep again") from error
 
 
-def _read_run(
-    run: StudyRun,
-    config: Config,
-    choices: Mapping[str, set[str]],
-    warn: Callable[[str], None],
-) -> RunResult:
-    clock, kind, schedule = config.clock, config.schedule.kind, config.schedule.to_dict()
-    flat = flatten(config.to_dict())
-    settings = {name.rpartition(".")[2]: flat[name] for name in sorted(choices[kind])}
-    settings |= {name: schedule[name] for name in _DECAY if name in schedule}
-    settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
-    steps = config.learning_rate.horizon_steps
-    horizon = None if steps is None else clock.multiple(steps)
-    if config.branch.data:
-        settings["data"] = config.branch.data
-    if config.branch.step and horizon is not None:
-        fraction = 1 - clock.multiple(config.branch.step) / horizon
-        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:  # not the usual last 10%
-            settings["decay"] = round(fraction, 4)
-    stop = config.stop_rule.step
-    if stop is None:
-        raise InputError(
-            f"run {run.name}: config.stop = {config.stop!r}: a run of a study stops once; give a "
-            "point or 'horizon'"
-        )
-    _check_identity(run, flat)
-    rows = read_records(run.run_dir, warn)
-    return RunResult(
-        name=run.name,
-        kind=kind,
-        settings=settings,
-        seed=(config.seed, config.data.seed),
-        horizon=horizon,
-        stop=clock.multiple(stop),
-        position=clock.multiple(rows[-1].step) if rows else 0.0,
-        losses={clock.multiple(row.step): losses for row, losses in evaluations(rows)},
-    )
-
-
 def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
-    """Checks that all runs have the same clock, validation text and data."""
-    clocks, tokens, data = {}, {}, {}
+    """Checks that run directories hold their runs, which share clock, validation text and data."""
+    clocks, tokens, data = {}, {}, {}  # each value with the first run that has it
     for run, config in zip(study.runs, configs, strict=True):
-        clocks[run.name], tokens[run.name] = config.clock, config.eval.tokens
-        identity = _identity(run)
+        clocks.setdefault(config.clock, run.name)
+        tokens.setdefault(config.eval.tokens, run.name)
+        identity = run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
+        settings = flatten(config.to_dict())
+        differences = [
+            f"{name} is {value!r}, the study has {settings[name]!r}"
+            for name, value in identity.items()
+            if name in settings and settings[name] != value
+        ]
+        if differences:
+            raise InputError(
+                f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): "
+                "choose another run_dir, or take the run out of the study"
+            )
         if identity and not config.branch.data:
-            data[run.name] = identity.get("data.fingerprint")
-    for what, values in (
+            data.setdefault(identity.get("data.fingerprint"), run.name)
+    for what, runs in (
         ("clock (batch_size, batch_growth, model.length, chinchilla_tokens)", clocks),
         ("eval.tokens", tokens),
         ("data.fingerprint", data),
     ):
-        first = {value: name for name, value in reversed(values.items())}
-        if len(first) > 1:
-            shown = "; ".join(f"{name}: {value}" for value, name in list(first.items())[:2])
+        if len(runs) > 1:
+            shown = "; ".join(f"{name}: {value}" for value, name in list(runs.items())[:2])
             raise InputError(
                 f"study {study.name}: its runs differ in {what} ({shown}): losses are compared on "
                 "the same clock and data; make a study of each"
             )
 
 
-def _check_identity(run: StudyRun, settings: Mapping[str, Any]) -> None:
-    """Checks that the run directory holds the run."""
-    differences = [
-        f"{name} is {value!r}, the study has {settings[name]!r}"
-        for name, value in _identity(run).items()
-        if name in settings and settings[name] != value
-    ]
-    if differences:
-        raise InputError(
-            f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): choose "
-            "another run_dir, or take the run out of the study"
-        )
-
-
-def _identity(run: StudyRun) -> dict[str, Any]:
-    """The identity settings that a run saved at its first start; empty before it."""
-    return run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
-
-
-def _varying_settings(configs: Sequence[Config]) -> dict[str, set[str]]:
+def _varying_settings(configs: Sequence[Config]) -> dict[str, list[str]]:
     """Dotted names of the settings that vary among the runs of each kind of schedule."""
     seen: dict[str, dict[str, set[str]]] = {}
     for config in configs:
@@ -285,9 +205,51 @@ def _varying_settings(configs: Sequence[Config]) -> dict[str, set[str]]:
         for name, value in config.select(lambda x: x.identity and x.variant).items():
             values.setdefault(name, set()).add(json.dumps(value))
     return {
-        kind: {name for name, each in values.items() if len(each) > 1 or name == "schedule.peak"}
+        kind: sorted(x for x, each in values.items() if len(each) > 1 or x == "schedule.peak")
         for kind, values in seen.items()
     }
+
+
+def _read_run(
+    run: StudyRun,
+    config: Config,
+    names: Sequence[str],
+    average: str,
+    warn: Callable[[str], None],
+) -> RunResult:
+    """Reads the losses of a run; `names` are the dotted names of its choice of settings."""
+    clock, schedule = config.clock, config.schedule.to_dict()
+    flat = flatten(config.to_dict())
+    settings = {name.rpartition(".")[2]: flat[name] for name in names}
+    settings |= {name: schedule[name] for name in DECAY if name in schedule}
+    settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
+    steps, stop = config.learning_rate.horizon_steps, config.stop_rule.step
+    horizon = None if steps is None else clock.multiple(steps)
+    if config.branch.data:
+        settings["data"] = config.branch.data
+    if config.branch.step and horizon is not None:
+        fraction = 1 - clock.multiple(config.branch.step) / horizon
+        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:  # not the usual last 10%
+            settings["decay"] = round(fraction, 4)
+    if stop is None:
+        raise InputError(
+            f"run {run.name}: config.stop = {config.stop!r}: a run of a study stops once; give a "
+            "point or 'horizon'"
+        )
+    rows = read_records(run.run_dir, warn)
+    losses = {clock.multiple(row.step): losses for row, losses in evaluations(rows)}
+    state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
+    return RunResult(
+        name=run.name,
+        kind=config.schedule.kind,
+        settings=settings,
+        seed=(config.seed, config.data.seed),
+        label=average if config.schedule.kind in HORIZON_FREE else LIVE,
+        horizon=horizon,
+        stop=clock.multiple(stop),
+        state="finished" if clock.multiple(stop) in losses else state,
+        losses=losses,
+    )
 
 
 def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:
@@ -298,24 +260,22 @@ def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:
         families.setdefault(key, []).append(run)
     curves = []
     for family in families.values():
-        source: dict[float, RunResult] = {}
+        run_at: dict[float, RunResult] = {}
         for run in family:
-            for m in run.losses:
-                if run.horizon is not None and m != run.horizon:
-                    continue  # on the way to the end of its schedule
-                if m in source:
+            ends = run.losses if run.horizon is None else run.losses.keys() & {run.horizon}
+            for m in ends:
+                if m in run_at:
                     raise InputError(
-                        f"{source[m].name} and {run.name} have the same settings and both a loss "
+                        f"{run_at[m].name} and {run.name} have the same settings and both a loss "
                         f"at {m:g}x: take one of them out of the study"
                     )
-                source[m] = run
-        if source:
-            first = next(iter(source.values()))
-            stop = max(run.stop for run in family)
-            losses = {m: run.losses[m] for m, run in source.items()}
-            curves.append(LossCurve(first.kind, first.settings, first.seed, stop, losses))
+                run_at[m] = run
+        if run_at:
+            first, stop = family[0], max(run.stop for run in family)
+            curve = LossCurve(first.kind, first.settings, first.seed, first.label, stop, run_at)
+            curves.append(curve)
     return curves
 
 
 def _decay(settings: Mapping[str, Any]) -> list[Any]:
-    return [settings.get(name) for name in _DECAY]
+    return [settings.get(name) for name in DECAY]

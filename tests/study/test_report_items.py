@@ -60,6 +60,12 @@ def test_transfer_shows_later_budgets_only(items):
         assert empty == [m for m in MULTIPLES if m < float(at.rstrip("x"))]
 
 
+def test_decay_ends_differ_in_the_decay_alone(items):
+    kinds = {"cosine": ("-0.0060",) * 3 + ("",), "wsd": ("-0.0060",) * 4}
+    expected = {f"{kind}, η 0.01, floor 0.1 → 0.0": list(x) for kind, x in kinds.items()}
+    assert rows_of(items["decay_ends"].table[1:]) == expected
+
+
 def test_notes_name_unfinished_runs(tmp_path):
     missing = ("cosine-peak=0.01-horizon=8x", "constant-peak=0.003")
     study = write_study(tmp_path, leave_out=(*missing, "constant-peak=0.01"))
