@@ -2,8 +2,8 @@
 
 import sys
 
-from anytime_jax.commands import dispatch
+from anytime_jax.commands import command_line
 
 if __name__ == "__main__":
-    python = dispatch.executable(sys.executable, "python")
-    sys.exit(dispatch.run("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    python = command_line.executable(sys.executable, "python")
+    sys.exit(command_line.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))

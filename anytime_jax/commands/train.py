@@ -10,14 +10,19 @@ A configuration file is Python code and is executed, so use only files you trust
 """
 
 import argparse
+import contextlib
 import itertools
 import math
 import re
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+
+import jax
+from rich.console import Console
 
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import command_line, config_file
@@ -27,7 +32,8 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
-from anytime_jax.study import loss_table
+from anytime_jax.study import loss_table, study_files
+from anytime_jax.study.tasks import StudyTask, log_file, make_tasks
 from anytime_jax.training import startup, trainer
 from anytime_jax.training.progress import Display
 
@@ -35,9 +41,8 @@ EXAMPLES = (
     "--config=configs/quickstart.py",
     "--config=configs/quickstart.py --config.name=mine --config.seed=1 --config.stop=8x",
 )
-# Options of a process among several, and those whose value may be a separate argument.
-_PLACE = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
-_PLACE_APART = re.compile(r"--(coordinator|processes|process)$")
+# Options of a process among several; the value may be a separate argument.
+_PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         return processes.exit_together(status)
     if arguments.config or not (arguments.study and arguments.runs):
         raise InputError("--study and --runs go together, without --config")
-    from anytime_jax.commands import train_fleet
-
-    return train_fleet.run(arguments)
+    return _train_fleet(arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -114,12 +117,9 @@ def _report(
     doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
     if doublings or rows:
         display.console.print(loss_table.loss_table(clock, doublings or rows[-1:]))
-    from anytime_jax.study import run_figure  # half a second: not before the first update
-
-    figure = run_figure.draw(run_dir, config.name)
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
-    files = {"curves": figure, "records": run_dir / "records"}
+    files = {"curves": _draw_curves(config), "records": run_dir / "records"}
     if config.log.tensorboard:
         files["TensorBoard"] = run_dir / "tensorboard"
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
@@ -158,9 +158,75 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
         words.append(f"--config.stop={stop}")
     if processes.is_single():
         return f"{arguments.program} {shlex.join(words)}"
+    values = ("--coordinator", "--processes", "--process")
     pairs = itertools.pairwise(["", *words])
-    words = [x for before, x in pairs if not (_PLACE.match(x) or _PLACE_APART.match(before))]
+    words = [x for before, x in pairs if not (_PROCESS_OPTION.match(x) or before in values)]
     return f"{arguments.program} {shlex.join(words)} (in every process, started as before)"
+
+
+def _train_fleet(arguments: argparse.Namespace) -> int:
+    """Trains runs of a study as one program; returns 1 if any of them failed."""
+    study = study_files.load_file(arguments.study)
+    tasks = {task.run.name: task for task in make_tasks(study)}
+    selected = [tasks[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
+    _check_fleet(selected)
+    configs = [task.config for task in selected]
+    jax_settings.configure()
+    console = open_console()
+    with contextlib.ExitStack() as stack:
+        displays = []
+        for config in configs:
+            startup.check_paths(config)
+            log = stack.enter_context(log_file(study, config.name).open("a", encoding="utf-8"))
+            displays.append(Display(config.clock, Console(file=log, width=140, highlight=False)))
+        mesh = startup.make_mesh(configs[0], jax.devices()[:1])
+        dataset = startup.open_dataset(configs[0], mesh, Display(configs[0].clock, console))
+        start = time.monotonic()
+        with startup.interruptible() as interrupted:
+            outcomes = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
+        duration = format_duration(time.monotonic() - start)
+        for config, display, outcome in zip(configs, displays, outcomes, strict=True):
+            line = _fleet_line(config, outcome, duration)
+            display.say(line)
+            console.print(f"{config.name}: {line}", markup=False)
+    return _fleet_status(outcomes)
+
+
+def _check_fleet(tasks: Sequence[StudyTask]) -> None:
+    for task in tasks:
+        if task.fleet_key is None:
+            raise InputError(
+                f"{task.run.name} cannot be in a fleet: its batch grows, its averages are in host "
+                "memory, or its mesh has several devices: train it alone, with --config"
+            )
+        if task.fleet_key != tasks[0].fleet_key:
+            raise InputError(
+                f"{tasks[0].run.name} and {task.run.name} cannot be one fleet: give runs that "
+                "differ in seeds, schedule, stop, branch, b1, b2 and epsilon alone"
+            )
+
+
+def _fleet_line(config: schema.Config, outcome: trainer.Outcome | Exception, duration: str) -> str:
+    """Draws the curves of a run and returns a line about its outcome."""
+    if isinstance(outcome, Exception):
+        return f"error: {outcome}"
+    if outcome.reason != "interrupted":
+        _draw_curves(config)
+    return f"at {config.clock.describe(outcome.step)}: {outcome.reason}, after {duration}"
+
+
+def _fleet_status(outcomes: Sequence[trainer.Outcome | Exception]) -> int:
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if errors:
+        return 2 if all(isinstance(error, InputError) for error in errors) else 1
+    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, trainer.Outcome)}
+    return 130 if "interrupted" in reasons else 0
+
+
+def _draw_curves(config: schema.Config) -> Path | None:
+    from anytime_jax.study import run_figure  # half a second: not before the first update
+
+    return run_figure.draw(config.run_dir, config.name)
 
 
 def _hide_cancelled_writes(

@@ -1,11 +1,20 @@
-"""Tests of the framework of the commands: options, errors and exit statuses."""
+"""Tests of the command line: commands by name, options, errors and exit statuses."""
 
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
 import types
 
 import pytest
 from run_command import run_command
 
+from anytime_jax.commands import command_line
 from anytime_jax.errors import InputError, RunError
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -69,12 +78,80 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
     assert printed.count("\n") == 1
 
 
-def test_help_has_description_defaults_and_example(run, capsys):
+def test_overrides_are_separated_from_options():
+    words = ["--config.seed", "1", "--config=a.py", "--config.name=a b", "--noconfig.data.repeat"]
+    arguments = command_line.parse(command_line.load("train"), "train", words)
+    assert arguments.config == ["a.py"]
+    assert arguments.overrides == [words[0], words[1], *words[3:]]
+
+
+@pytest.mark.parametrize("name", command_line.COMMANDS)
+def test_help_has_summary_and_examples(name, capsys):
+    module = command_line.load(name)
+    assert module.__doc__.splitlines()[0] == command_line.COMMANDS[name]
     with pytest.raises(SystemExit) as exit:
-        run("--help")
-    printed = capsys.readouterr().out
+        run_command(module, ["--help"])
     assert exit.value.code == 0
-    assert printed.startswith("usage: python -m anytime_jax fake ")
-    assert "Do something." in printed
-    assert "(default: 7)" in printed
-    assert printed.endswith("python -m anytime_jax fake --number=1\n")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: python -m anytime_jax {name} ")
+    assert command_line.COMMANDS[name] in lines
+    examples = lines[lines.index("example:") + 1 :]
+    assert [line.strip() for line in examples] == [
+        f"python -m anytime_jax {name} {example}".strip() for example in module.EXAMPLES
+    ]
+
+
+def test_help_shows_defaults(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "a number (default: 7)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0), (["-h"], 0)])
+def test_commands_are_listed(argv, status, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["anytime", *argv])
+    assert command_line.main("anytime") == status
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in command_line.COMMANDS)
+
+
+def test_unknown_command_is_bad_input(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["anytime", "trian"])
+    assert command_line.main("anytime") == 2
+    assert "train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["anytime_jax", "train"], ["anytime_jax.main"]])
+def test_wrong_option_is_one_line(words):
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--confg=1"],
+        capture_output=True, text=True, check=False, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_interrupt_during_the_imports_is_silent(tmp_path):
+    argv = [sys.executable, "-m", "anytime_jax.main", "--config=none.py"]
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output, cwd=REPOSITORY)
+        maps = pathlib.Path(f"/proc/{process.pid}/maps")
+        while "jaxlib" not in maps.read_text():  # the slowest import has started
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+    assert (tmp_path / "output").read_text() == ""
+
+
+def test_only_the_module_of_the_command_is_imported():
+    code = (
+        "import sys; from anytime_jax.commands import command_line; command_line.load('runs');"
+        "print([m for m in sys.modules if m.startswith('anytime_jax.commands.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    loaded = {name.rpartition(".")[2] for name in eval(done.stdout)}
+    assert loaded & {*command_line.COMMANDS} == {"runs"}

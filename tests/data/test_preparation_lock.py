@@ -25,7 +25,7 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 # between two writes of its temporary file.
 PROCESS = """
 import os, sys, time
-from anytime_jax.commands import dispatch
+from anytime_jax.commands import command_line
 from anytime_jax.data import sources
 sources.PART_BYTES = 1
 fsync = os.fsync
@@ -36,7 +36,7 @@ def hang(descriptor):
     fsync(descriptor)
 if sys.argv[1] == "hang":
     os.fsync = hang
-sys.exit(dispatch.run("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
+sys.exit(command_line.start("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
 pytestmark = pytest.mark.usefixtures("part_per_file")

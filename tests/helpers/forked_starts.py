@@ -200,7 +200,7 @@ def serve() -> None:
 
 def _run(order: dict) -> None:
     """Runs the command line in the child."""
-    from anytime_jax.commands import dispatch
+    from anytime_jax.commands import command_line
 
     number = order["number"]
     log = os.open(f"{number}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -211,7 +211,7 @@ def _run(order: dict) -> None:
     with exiting():
         _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
-        sys.exit(dispatch.run("train", "python -m anytime_jax.main", order["argv"]))
+        sys.exit(command_line.start("train", "python -m anytime_jax.main", order["argv"]))
 
 
 def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:

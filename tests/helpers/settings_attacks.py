@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import small_run  # noqa: F401  (imported by the configuration files)
 from forked_starts import exiting
 
-from anytime_jax.commands import dispatch, train  # noqa: F401
+from anytime_jax.commands import command_line, train  # noqa: F401
 from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
@@ -157,7 +157,7 @@ def _start(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
 
     _replace_training(report, stop_clock, data)
     with exiting(write_report):
-        sys.exit(dispatch.run("train", "python -m anytime_jax.main", argv))
+        sys.exit(command_line.start("train", "python -m anytime_jax.main", argv))
 
 
 def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
