@@ -42,14 +42,10 @@ _SOURCES = {
     "validation_split": ("tfds",),
     "megabytes": ("builtin",),
 }
-# Options without a meaning for --verify, with those above.
-_PREPARATION = (
-    "source",
-    "vocabulary",
-    "train_vocabulary",
-    "length",
-    "share",
-    "validation_fraction",
+_SOURCE_OPTIONS = ("validation_fraction", *_SOURCES)
+_PREPARATION_OPTIONS = (
+    *("source", "vocabulary", "train_vocabulary", "length", "share"),
+    *_SOURCE_OPTIONS,
 )
 
 
@@ -86,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prepares or verifies a dataset; returns the exit status."""
     if arguments.verify:
-        for option in (*_PREPARATION, *_SOURCES):
+        for option in _PREPARATION_OPTIONS:
             if getattr(arguments, option) is not None:
                 raise InputError(f"{_flag(option)} has no meaning for --verify: leave it out")
         with _progress_display() as progress:
@@ -117,23 +113,16 @@ def _prepare(arguments: argparse.Namespace) -> str:
     vocabulary = arguments.vocabulary
     if vocabulary is None:
         vocabulary = arguments.train_vocabulary
+    length = _DEFAULT_LENGTH if arguments.length is None else arguments.length
+    source, output, workers = _source(arguments), arguments.output, arguments.workers
     with _progress_display() as progress:
-        info = prepare_share(
-            _source(arguments),
-            arguments.output,
-            share=share,
-            length=_DEFAULT_LENGTH if arguments.length is None else arguments.length,
-            vocabulary=vocabulary,
-            workers=arguments.workers,
-            progress=progress,
-        )
+        info = prepare_share(source, output, share, length, vocabulary, workers, progress)
     if isinstance(info, RemainingWork):
-        rest = "and so are all others"
-        if info.parts_left:
-            rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
+        rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
         return (
-            f"share {share}: its parts are tokenised, {rest}; the same command without --share "
-            "completes the dataset"
+            f"share {share}: its parts are tokenised, "
+            f"{rest if info.parts_left else 'and so are all others'}; the same command without "
+            "--share completes the dataset"
         )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
     return f"{_summary(info)}\n{state}: {info.path}"
@@ -150,8 +139,8 @@ def _source(arguments: argparse.Namespace) -> Source:
     separate = "validation_split" if kind == "tfds" else "validation_input"
     if arguments.validation_fraction is not None and getattr(arguments, separate) is not None:
         raise InputError(f"give one of --validation-fraction and {_flag(separate)}")
-    options = {name: getattr(arguments, name) for name in ("validation_fraction", *_SOURCES)}
-    options = {name: value for name, value in options.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in _SOURCE_OPTIONS}
+    options = {name: value for name, value in values.items() if value is not None}
     if kind == "builtin":
         return BuiltinSource(**{"megabytes": _BUILTIN_MEGABYTES, **options})
     if "input" not in options:
@@ -190,14 +179,10 @@ def _progress_display() -> Iterator[ProgressCallback]:
         tasks = {}
 
         def show(progress: Progress) -> None:
-            if progress.stage not in tasks:
-                tasks[progress.stage] = bars.add_task(progress.stage, tokens=0)
-            bars.update(
-                tasks[progress.stage],
-                completed=progress.done,
-                total=progress.total,
-                tokens=progress.tokens,
-            )
+            stage, done, total, tokens = progress
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, tokens=0)
+            bars.update(tasks[stage], completed=done, total=total, tokens=tokens)
 
         yield show
 
@@ -207,10 +192,9 @@ def _print_progress() -> ProgressCallback:
 
     def show(progress: Progress) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= _LINE_SECONDS or progress.done in (0, progress.total):
-            last = now
-            line = f"{progress.stage}: {progress.done}/{progress.total} done"
-            print(f"{line}, {progress.tokens:,} tokens", file=sys.stderr, flush=True)
+        stage, done, total, tokens = progress
+        if time.monotonic() - last >= _LINE_SECONDS or done in (0, total):
+            last = time.monotonic()
+            print(f"{stage}: {done}/{total} done, {tokens:,} tokens", file=sys.stderr, flush=True)
 
     return show

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.data.sources import FilesPart, Part, check_fraction, group_files
+from anytime_jax.data.sources import Part, check_fraction, group_files
 from anytime_jax.errors import InputError
 
 
@@ -49,7 +49,7 @@ class BuiltinSource:
                 f"{self.megabytes:g} MB of built-in text asked for, this machine has "
                 f"{total / 1e6:.1f} MB; ask for less, or give a folder of text instead"
             )
-        return [FilesPart(group, "", self.validation_fraction) for group in group_files(files)]
+        return group_files(files, self.validation_fraction)
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes."""
@@ -67,11 +67,9 @@ def _source_files() -> Iterator[Path]:
             folders[:] = [name for name in folders if name not in skipped]
             files += [Path(folder, name) for name in names if name.endswith(".py")]
         # By hash: any prefix is then a fair mixture, not the modules that begin with "a".
-        yield from sorted(files, key=lambda path: _name_hash(path.relative_to(root)))
-
-
-def _name_hash(path: Path) -> bytes:
-    return hashlib.sha256(path.as_posix().encode("utf-8", "surrogateescape")).digest()
+        yield from sorted(
+            files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()
+        )
 
 
 def _read(path: Path) -> bytes:

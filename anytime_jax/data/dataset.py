@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.json_files import write_json
+from anytime_jax.data.json_files import json_digest, write_json
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 # Written last: a directory that has it is complete.
 METADATA_NAME = "anytime_jax.json"
 VOCABULARY_NAME = "vocabulary.model"
 # Directory in a dataset's directory for everything unfinished.
 WORK_NAME = ".preparing"
-# Each block of a token file has a checksum. Of 16 KiB, a window is in one or two of them.
+# Each block of a token file has a checksum; a window is in one or two blocks of 16 KiB.
 BLOCK_BYTES = 16_384
 
 
@@ -55,7 +55,7 @@ class DatasetInfo:
       token_dtype: "uint16" or "int32", as stored.
       splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
-      fingerprint: digest of windows and vocabulary, independent of place and preparation.
+      fingerprint: digest of length, vocabulary and tokens, however they are divided into files.
       files: token files of each split, in order.
     """
 
@@ -102,11 +102,10 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
     except OSError as error:
         raise InputError(f"{metadata_path} cannot be read ({error.strerror})") from error
     # Anything that parsing JSON of unknown types can raise.
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    except Exception as error:
         raise InputError(
-            f"{metadata_path} is damaged ({reason}); copy it again, or delete the dataset and "
-            "prepare it again"
+            f"{metadata_path} is damaged ({type(error).__name__}: {error}); copy it again, or "
+            "delete the dataset and prepare it again"
         ) from error
     _check_files(info)
     return info
@@ -116,17 +115,8 @@ def save_metadata(info: DatasetInfo, scratch: Path) -> None:
     """Writes the metadata file of a dataset whose other files are complete."""
     metadata = {**dataclasses.asdict(info), "format_version": FORMAT_VERSION}
     del metadata["path"]
-    write_json(info.path / METADATA_NAME, add_digest(metadata), scratch)
-
-
-def add_digest(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the digest by which `load_dataset` detects damage."""
-    return {**metadata, "sha256": compute_digest(metadata)}
-
-
-def compute_digest(content: Any) -> str:
-    """Computes the SHA-256 of JSON values, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
+    metadata["sha256"] = json_digest(metadata)
+    write_json(info.path / METADATA_NAME, metadata, scratch)
 
 
 def token_file_size(tokens: int, dtype: str | np.dtype) -> int:
@@ -140,10 +130,9 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path / METADATA_NAME} has format version {version}, this program reads version "
-            f"{FORMAT_VERSION}; delete the dataset and prepare it again: the same text and "
-            "settings give the same fingerprint, and runs resume with it"
+            f"{FORMAT_VERSION}; delete the dataset and prepare it again"
         )
-    if metadata.pop("sha256") != compute_digest(metadata):
+    if metadata.pop("sha256") != json_digest(metadata):
         raise ValueError("its content does not match its digest")
     del metadata["format_version"]
     splits = {split: SplitInfo(**counts) for split, counts in metadata.pop("splits").items()}
@@ -164,13 +153,11 @@ def _check_values(info: DatasetInfo) -> None:
     for count in counts:
         if type(count) is not int or count < 0:
             raise ValueError(f"{count!r} is not a count")
-    if info.length == 0:
-        raise ValueError("windows of no token")
     if info.token_dtype not in ("uint16", "int32"):
         raise ValueError(f"tokens of type {info.token_dtype!r}")
     for split, files in info.files.items():
         counts, tokens = info.splits[split], sum(file.tokens for file in files)
-        if counts.tokens != tokens or counts.windows != (tokens - 1) // info.length:
+        if (counts.tokens, counts.windows) != (tokens, (tokens - 1) // info.length):
             raise ValueError(f'the files of split "{split}" do not add up')
         for file in files:
             if Path(file.name).name != file.name:
@@ -187,7 +174,7 @@ def _check_files(info: DatasetInfo) -> None:
             state = "missing" if actual is None else f"{actual} bytes"
             raise InputError(f"{path} is {state} where {size} bytes were written; {remedy}")
     path = info.vocabulary_path
-    if not path.is_file():
-        raise InputError(f"{path} is missing; {remedy}")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != info.vocabulary_sha256:
-        raise InputError(f"{path} is damaged (its hash differs); {remedy}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    if digest != info.vocabulary_sha256:
+        state = "missing" if digest is None else "damaged (its hash differs)"
+        raise InputError(f"{path} is {state}; {remedy}")

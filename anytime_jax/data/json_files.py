@@ -1,7 +1,8 @@
-"""JSON files of a preparation: written atomically; absent if damaged."""
+"""JSON files, written atomically, and digests of JSON values."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,3 +23,9 @@ def write_json(path: Path, content: dict[str, Any], scratch: Path) -> None:
     """Writes a JSON object with sorted keys; the temporary file is in `scratch`."""
     with atomic_write(path, scratch) as temporary:
         temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def json_digest(content: Any) -> str:
+    """Computes the SHA-256 of JSON values, independent of the order of keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -17,3 +17,9 @@ def require_local_path(path: str | os.PathLike[str], remedy: str = _MOUNT) -> No
     if match := _ADDRESS.match(os.fspath(path)):
         address = f"{match[1]}://{os.fspath(path)[match.end() :]}"
         raise InputError(f"{address} is an address, not a local path; {remedy}")
+
+
+def absolute_path(path: str) -> str:
+    """Returns a local path in full, with `~` written out; raises InputError for an address."""
+    require_local_path(path)
+    return os.path.abspath(os.path.expanduser(path))

@@ -19,18 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import (
     METADATA_NAME,
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
     SplitInfo,
-    compute_digest,
     load_dataset,
     save_metadata,
 )
-from anytime_jax.data.json_files import read_json, write_json
+from anytime_jax.data.json_files import json_digest, read_json, write_json
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.preparation_lock import (
     Share,
@@ -81,34 +79,14 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    result = prepare_share(
-        source,
-        output,
-        share=None,
-        length=length,
-        vocabulary=vocabulary,
-        workers=workers,
-        progress=progress,
-    )
-    assert isinstance(result, DatasetInfo)
-    return result
-
-
-def prepare_builtin(
-    path: str | os.PathLike[str], *, length: int, vocab_size: int, megabytes: float, **options: Any
-) -> DatasetInfo:
-    """Prepares the Python source on this machine, with a vocabulary trained on it.
-
-    `megabytes` are 10⁶ bytes; `options` are those of `prepare`.
-    """
-    source = BuiltinSource(megabytes)
-    return prepare(source, path, length=length, vocabulary=vocab_size, **options)
+    info = prepare_share(source, output, None, length, vocabulary, workers, progress)
+    assert isinstance(info, DatasetInfo)
+    return info
 
 
 def prepare_share(
     source: Source,
     output: str | os.PathLike[str],
-    *,
     share: Share | None,
     length: int,
     vocabulary: str | os.PathLike[str] | int,
@@ -145,8 +123,8 @@ def prepare_share(
             TokenizePart(part, index, len(parts), own_vocabulary.sha256, work)
             for index, part in enumerate(parts)
         ]
-        own = tasks if share is None else share.select(tasks)
-        results = run_tasks(own, workers, "tokenising", lambda result: result.tokens, progress)
+        own = tasks if share is None else tasks[share.index :: share.count]
+        results = run_tasks(own, workers, "tokenising", progress)
         if share is not None:
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
@@ -174,7 +152,7 @@ def _place_vocabulary(
     work: WorkDirectory, vocabulary: Vocabulary | int, parts: Sequence[Part]
 ) -> Vocabulary:
     """Writes the vocabulary into the dataset's directory, unless it is there."""
-    path = work.output / VOCABULARY_NAME
+    path, note = work.output / VOCABULARY_NAME, work.output / WORK_NAME / "vocabulary.json"
     try:
         present = load_vocabulary(path)
     except InputError:
@@ -182,8 +160,7 @@ def _place_vocabulary(
     if isinstance(vocabulary, int):
         # An earlier start or another share may have trained it. Shares that train at the same time
         # write the same bytes.
-        note = path.parent / WORK_NAME / "vocabulary.json"
-        input_digest = compute_digest([vocabulary, [part.identity for part in parts]])
+        input_digest = json_digest([vocabulary, [part.identity for part in parts]])
         if present and read_json(note) == {"input": input_digest, "sha256": present.sha256}:
             return present
         trained = train_vocabulary(_sample(parts), vocabulary, path, work.scratch)

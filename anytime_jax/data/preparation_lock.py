@@ -12,27 +12,21 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO
 
 from anytime_jax.data.dataset import METADATA_NAME, VOCABULARY_NAME, WORK_NAME
 from anytime_jax.data.json_files import read_json, write_json
 from anytime_jax.errors import InputError
 
-_Task = TypeVar("_Task")
-
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Share I of N of a preparation: every N-th task, from task I on."""
+    """Share I of N of a preparation: every N-th part, from part I on."""
 
     index: int
     count: int
-
-    def __post_init__(self):
-        if not 0 <= self.index < self.count:
-            raise _bad_share(str(self))
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -41,17 +35,12 @@ class Share:
     def parse(cls, text: str) -> Share:
         """Parses "I/N"; raises InputError for anything else."""
         match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
-        if not match:
-            raise _bad_share(text)
+        if not match or int(match[1]) >= int(match[2]):
+            raise InputError(f"share {text!r} is not I/N with I from 0 to N - 1, such as 0/64")
         return cls(int(match[1]), int(match[2]))
 
-    def select(self, tasks: Sequence[_Task]) -> Sequence[_Task]:
-        """Returns the tasks of this share."""
-        return tasks[self.index :: self.count]
 
-
-@dataclasses.dataclass(frozen=True)
-class WorkDirectory:
+class WorkDirectory(NamedTuple):
     """Directories of a preparation; `scratch` is for temporary files of this process alone."""
 
     output: Path
@@ -158,7 +147,3 @@ def _try_lock(file: TextIO, mode: int) -> bool:
             f"{file.name} cannot be locked ({error.strerror}); give an output on a file system "
             "that has flock"
         ) from error
-
-
-def _bad_share(text: str) -> InputError:
-    return InputError(f"share {text!r} is not I/N with I from 0 to N - 1, such as 0/64")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.data.text_files import JSON_SUFFIXES, find_files, read_json_lines, read_text
 from anytime_jax.errors import InputError
 
@@ -101,35 +101,30 @@ class FileSource:
 
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
+        suffixes = JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
+        train = find_files(self.input, suffixes)
         if self.validation_input is None:
             check_fraction(self.validation_fraction)
-            return self._list(self.input, self.validation_fraction)
-        train, validation = self._list(self.input, 0.0), self._list(self.validation_input, 1.0)
-        paths = [
-            {path for part in parts for path, _ in part.files} for parts in (train, validation)
-        ]
-        if common := paths[0] & paths[1]:
+            return group_files(train, self.validation_fraction, self.text_field)
+        validation = find_files(self.validation_input, suffixes)
+        if common := set(train) & set(validation):
             raise InputError(
-                f"{min(common)} is in the training and in the validation input; give validation "
+                f"{min(common)[0]} is in the training and in the validation input; give validation "
                 "text of its own, or a validation fraction instead"
             )
-        return [*train, *validation]
+        return [
+            *group_files(train, 0.0, self.text_field),
+            *group_files(validation, 1.0, self.text_field),
+        ]
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes that are used, with absolute paths."""
-        settings = {
-            "kind": self.kind,
-            "input": os.path.abspath(self.input),
-            "text_field": self.text_field,
-        }
+        settings = dataclasses.asdict(self) | {"input": absolute_path(self.input)}
         if self.validation_input is None:
-            return settings | {"validation_fraction": self.validation_fraction}
-        return settings | {"validation_input": os.path.abspath(self.validation_input)}
-
-    def _list(self, pattern: str, fraction: float) -> list[FilesPart]:
-        suffixes = JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
-        files = find_files(pattern, suffixes)
-        return [FilesPart(group, self.text_field, fraction) for group in group_files(files)]
+            del settings["validation_input"]
+            return settings
+        del settings["validation_fraction"]
+        return settings | {"validation_input": absolute_path(self.validation_input)}
 
 
 def check_fraction(fraction: float) -> None:
@@ -141,13 +136,15 @@ def check_fraction(fraction: float) -> None:
         )
 
 
-def group_files(files: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, int], ...]]:
-    """Groups (path, bytes) in order, into at least `PART_BYTES` each except the last."""
-    groups, group, total = [], [], 0
+def group_files(
+    files: Iterable[tuple[str, int]], validation_fraction: float, text_field: str = ""
+) -> list[FilesPart]:
+    """Groups (path, bytes) in order, into parts of at least `PART_BYTES` each except the last."""
+    groups, total = list[list[tuple[str, int]]](), PART_BYTES
     for path, size in files:
-        group.append((path, size))
-        total += size
         if total >= PART_BYTES:
-            groups.append(tuple(group))
-            group, total = [], 0
-    return [*groups, tuple(group)] if group else groups
+            groups.append([])
+            total = 0
+        groups[-1].append((path, size))
+        total += size
+    return [FilesPart(tuple(group), text_field, validation_fraction) for group in groups]

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from anytime_jax.data.local_paths import require_local_path
+from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.errors import InputError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -19,21 +19,17 @@ JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _HEAD_BYTES = 64
 _GZIP = b"\x1f\x8b"
 _DECOMPRESS = "decompress it, or compress it with gzip"
-# Files that are not the text that their name promises: beginning, kind, remedy.
-_OTHER_KINDS = (
-    (_GZIP, "gzip-compressed", "if it holds JSON lines, name it .json.gz, else decompress it"),
-    (rb"\x28\xb5\x2f\xfd", "zstandard-compressed", _DECOMPRESS),
-    (rb"BZh[1-9]1AY&SY", "bzip2-compressed", _DECOMPRESS),
-    (rb"\xfd7zXZ\0", "xz-compressed", _DECOMPRESS),
-    (rb"\x04\x22\x4d\x18", "lz4-compressed", _DECOMPRESS),
-    (rb"PK\x03\x04", "a zip archive", "unpack it"),
-    (
-        rb"version https://git-lfs\.github\.com",
-        "a git-lfs pointer, not the file",
-        "fetch it with git lfs pull",
-    ),
-    (rb"\xff\xfe|\xfe\xff", "UTF-16 text", "convert it to UTF-8"),
-)
+# Beginnings of files that are not the text that their name promises.
+_OTHER_KINDS = {
+    _GZIP: "gzip-compressed; if it holds JSON lines, name it .json.gz, else decompress it",
+    rb"\x28\xb5\x2f\xfd": f"zstandard-compressed; {_DECOMPRESS}",
+    rb"BZh[1-9]1AY&SY": f"bzip2-compressed; {_DECOMPRESS}",
+    rb"\xfd7zXZ\0": f"xz-compressed; {_DECOMPRESS}",
+    rb"\x04\x22\x4d\x18": f"lz4-compressed; {_DECOMPRESS}",
+    rb"PK\x03\x04": "a zip archive; unpack it",
+    rb"version https://git-lfs": "a git-lfs pointer, not the file; fetch it with git lfs pull",
+    rb"\xff\xfe|\xfe\xff": "UTF-16 text; convert it to UTF-8",
+}
 _HTML = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 
 
@@ -46,8 +42,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
     Returns:
       Paths and sizes in bytes, sorted by path.
     """
-    require_local_path(pattern)
-    root = os.path.abspath(os.path.expanduser(pattern))
+    root = absolute_path(pattern)
     if os.path.isdir(root):
         walk = os.walk(root, onerror=_raise_unreadable)
         files = [os.path.join(folder, name) for folder, _, names in walk for name in names]
@@ -141,9 +136,9 @@ def _check_json_head(path: str) -> None:
 
 
 def _check_kind(head: bytes, place: str) -> None:
-    for beginning, kind, remedy in _OTHER_KINDS:
+    for beginning, kind in _OTHER_KINDS.items():
         if re.match(beginning, head):
-            raise InputError(f"{place} is {kind}; {remedy}")
+            raise InputError(f"{place} is {kind}")
 
 
 def _parse_line(line: bytes, text_field: str, place: str) -> str:
@@ -159,11 +154,12 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str:
                 "file or fetch it again"
             ) from error
         raise InputError(f"{place} is not a JSON object ({error}); give one a line") from error
-    text = record.get(text_field) if isinstance(record, dict) else None
+    fields = record if isinstance(record, dict) else {}
+    text = fields.get(text_field)
     if not isinstance(text, str):
-        keys = sorted(record)[:20] if isinstance(record, dict) else type(record).__name__
+        content = sorted(fields)[:20] or type(record).__name__
         raise InputError(
-            f"{place} has no text under {text_field!r} (it has {keys}); name the field that "
+            f"{place} has no text under {text_field!r} (it has {content}); name the field that "
             "holds the text"
         )
     try:

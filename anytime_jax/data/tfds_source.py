@@ -17,7 +17,7 @@ from typing import Any
 
 from etils import epath
 
-from anytime_jax.data.local_paths import require_local_path
+from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.data.sources import Part, check_fraction
 from anytime_jax.data.tfrecord import read_tfrecord
 from anytime_jax.errors import InputError
@@ -130,8 +130,7 @@ class TfdsSource:
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
-        require_local_path(self.input)
-        splits = _read_splits(self._directory)
+        splits = _read_splits(absolute_path(self.input))
         if self.validation_split is None:
             check_fraction(self.validation_fraction)
             return self._list(splits, self.split, self.validation_fraction)
@@ -140,34 +139,24 @@ class TfdsSource:
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes that are used, with an absolute path."""
-        settings = {
-            "kind": "tfds",
-            "input": self._directory,
-            "split": self.split,
-            "text_field": self.text_field,
-        }
-        if self.validation_split is None:
-            return settings | {"validation_fraction": self.validation_fraction}
-        return settings | {"validation_split": self.validation_split}
-
-    @property
-    def _directory(self) -> str:
-        return os.path.abspath(os.path.expanduser(self.input))
+        settings = dataclasses.asdict(self) | {"kind": "tfds", "input": absolute_path(self.input)}
+        unused = "validation_split" if self.validation_split is None else "validation_fraction"
+        del settings[unused]
+        return settings
 
     def _list(self, splits: Any, split: str, fraction: float) -> list[TfdsPart]:
         try:
             instructions = splits[split].file_instructions
         except Exception as error:  # TFDS has no exception of its own for what it cannot parse
-            path = os.path.join(self._directory, _INFO_NAME)
             raise InputError(
-                f"{path} has no split {split!r} ({_one_line(error)}); it has {sorted(splits)}"
+                f"{os.path.join(absolute_path(self.input), _INFO_NAME)} has no split {split!r} "
+                f"({_one_line(error)}); it has {sorted(splits)}"
             ) from error
         parts = []
         for shard in instructions:
             file = os.path.normpath(os.fspath(shard.filename))
             if not os.path.isfile(file):
-                state = "a directory" if os.path.isdir(file) else "missing"
-                raise InputError(f"{file} is {state}; {_REMEDY}")
+                raise InputError(f"{file} is missing or not a file; {_REMEDY}")
             counts = (shard.skip, shard.take, shard.examples_in_shard)
             parts.append(TfdsPart(file, *counts, self.text_field, fraction))
         return parts
@@ -220,9 +209,8 @@ def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]
     lengths = [int(length) for length in split.get("shardLengths", ())]
     if any(length < 0 for length in lengths):
         raise ValueError(f"shardLengths {lengths} of split {split['name']!r}")
-    for index, length in enumerate(lengths):
-        path = files.sharded_filepath(shard_index=index, num_shards=len(lengths))
-        file = os.path.normpath(os.fspath(path))
+    for length, path in zip(lengths, files.sharded_filepaths(len(lengths)), strict=True):
+        file = os.path.normpath(path)
         if not file.startswith(directory + os.sep):
             raise ValueError(f"it names {file}, outside the dataset's directory")
         # TFDS leaves out empty shards: see that they are.

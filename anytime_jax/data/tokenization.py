@@ -6,18 +6,12 @@ import dataclasses
 import functools
 import io
 import itertools
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.data.dataset import (
-    VOCABULARY_NAME,
-    TokenFileInfo,
-    compute_digest,
-    token_file_size,
-)
-from anytime_jax.data.json_files import read_json, write_json
+from anytime_jax.data.dataset import VOCABULARY_NAME, TokenFileInfo, token_file_size
+from anytime_jax.data.json_files import json_digest, read_json, write_json
 from anytime_jax.data.preparation_lock import WorkDirectory
 from anytime_jax.data.sources import SPLITS, Part, assign_split
 from anytime_jax.data.token_files import stored_dtype, write_token_file
@@ -70,7 +64,8 @@ class TokenizePart:
         dtype = stored_dtype(vocabulary.token_dtype)
         buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        for texts in _batches(self.part.documents(), _BATCH_DOCUMENTS):
+        unread = self.part.documents()
+        while texts := list(itertools.islice(unread, _BATCH_DOCUMENTS)):
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)
                 buffers[split].write(np.append(ids, vocabulary.eos_id).astype(dtype).tobytes())
@@ -90,7 +85,7 @@ class TokenizePart:
         return self.work.results / f"{self.index:06d}.json"
 
     def _input_digest(self) -> str:
-        return compute_digest([self.part.identity, self.parts, self.vocabulary_sha256])
+        return json_digest([self.part.identity, self.parts, self.vocabulary_sha256])
 
 
 @functools.lru_cache(maxsize=1)
@@ -100,8 +95,3 @@ def _load_cached(path: Path, sha256: str) -> Vocabulary:
     if vocabulary.sha256 != sha256:  # by a share that sees other input
         raise RunError(f"{path} was replaced by another process; run the same command again")
     return vocabulary
-
-
-def _batches(texts: Iterator[str], size: int) -> Iterator[Sequence[str]]:
-    while batch := list(itertools.islice(texts, size)):
-        yield batch

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from anytime_jax.errors import RunError
 
 # Starting a process costs as much as a few tasks: fewer are run in this process.
 _TASKS_PER_WORKER = 4
 
-_Result = TypeVar("_Result")
-_Result_co = TypeVar("_Result_co", covariant=True)
 
+class Task(Protocol):
+    """A picklable unit of work, whose result may be on disk already.
 
-class Task(Protocol[_Result_co]):
-    """A picklable unit of work, whose result may be on disk already."""
+    A result has the attribute `tokens`, a number for the progress reports.
+    """
 
-    def load_result(self) -> _Result_co | None:
+    def load_result(self) -> Any | None:
         """Returns the result of an earlier start, if it is complete."""
         ...
 
-    def run(self) -> _Result_co:
-        """Does the work."""
+    def run(self) -> Any:
+        """Does the work and returns the result."""
         ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Finished tasks, those of earlier starts included, of all, and the tokens in them.
 
-    The stage is "tokenising" (tasks are parts), "hashing" or "verifying" (256 MB of tokens).
+    The stage is "tokenising" (tasks are parts), "hashing" or "verifying" (128M tokens).
     """
 
     stage: str
@@ -50,26 +48,21 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def run_tasks(
-    tasks: Sequence[Task[_Result]],
-    workers: int | None,
-    stage: str,
-    tokens_of: Callable[[_Result], int],
-    progress: ProgressCallback | None,
-) -> list[_Result]:
+    tasks: Sequence[Task], workers: int | None, stage: str, progress: ProgressCallback | None
+) -> list[Any]:
     """Runs the tasks that have no result yet, and returns the results of all in order.
 
     Args:
       tasks: pickled if there are several workers.
       workers: number of processes; by default one per core if there are tasks enough.
       stage: name for the progress reports.
-      tokens_of: number of tokens that a result stands for.
       progress: called in this process at the start and whenever a task is finished.
 
     Raises:
       RunError: a worker process died.
     """
     results = {i: result for i, task in enumerate(tasks) if (result := task.load_result())}
-    tokens = sum(map(tokens_of, results.values()))
+    tokens = sum(result.tokens for result in results.values())
 
     def report() -> None:
         if progress:
@@ -87,14 +80,12 @@ def run_tasks(
     with contextlib.closing(finished):
         for i, result in finished:
             results[i] = result
-            tokens += tokens_of(result)
+            tokens += result.tokens
             report()
     return [results[i] for i in range(len(tasks))]
 
 
-def _run_in_pool(
-    tasks: Mapping[int, Task[_Result]], workers: int
-) -> Generator[tuple[int, _Result]]:
+def _run_in_pool(tasks: Mapping[int, Task], workers: int) -> Generator[tuple[int, Any]]:
     pool = concurrent.futures.ProcessPoolExecutor(
         workers,
         # A process forked from one with threads, as any that imported jax has, may hang.

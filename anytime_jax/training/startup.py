@@ -16,9 +16,10 @@ from jax.sharding import Mesh
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checks import format_value
 from anytime_jax.config import schema
+from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.local_paths import require_local_path
-from anytime_jax.data.preparation import prepare_builtin
+from anytime_jax.data.preparation import prepare
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
@@ -111,12 +112,8 @@ def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> Non
     display.say(f"preparing the built-in corpus at {data.path} (once) ...")
     start = time.monotonic()
     with _naming("config.data"):
-        dataset = prepare_builtin(
-            data.path,
-            length=model.length,
-            vocab_size=model.vocab_size,
-            megabytes=data.builtin_megabytes,
-        )
+        source = BuiltinSource(data.builtin_megabytes)
+        dataset = prepare(source, data.path, length=model.length, vocabulary=model.vocab_size)
     seconds = format_duration(time.monotonic() - start)
     tokens = format_count(dataset.splits["train"].tokens)
     display.say(f"prepared {tokens} tokens of Python source text in {seconds}")

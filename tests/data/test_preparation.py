@@ -12,8 +12,9 @@ import sentencepiece
 import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
 
+from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.preparation import prepare, prepare_builtin, prepare_share
+from anytime_jax.data.preparation import prepare, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.verification import verify_dataset
@@ -324,12 +325,12 @@ def test_bad_record_is_named_and_other_parts_are_kept(inputs, whole, tmp_path):
 
 
 def test_builtin_is_prepared_once(tmp_path):
-    options = {"length": 64, "vocab_size": 512, "megabytes": 0.4}
-    first = prepare_builtin(tmp_path / "builtin", **options)
+    source, options = BuiltinSource(0.4), {"length": 64, "vocabulary": 512}
+    first = prepare(source, tmp_path / "builtin", **options)
     assert (first.vocab_size, first.length) == (512, 64)
     assert 0 < first.splits["validation"].tokens < first.splits["train"].tokens
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "builtin").iterdir()}
-    assert prepare_builtin(tmp_path / "builtin", **options) == first
+    assert prepare(source, tmp_path / "builtin", **options) == first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "builtin").iterdir()} == written
     with pytest.raises(InputError, match=r"megabytes 0\.4"):
-        prepare_builtin(tmp_path / "builtin", **{**options, "megabytes": 2.0})
+        prepare(BuiltinSource(2.0), tmp_path / "builtin", **options)

@@ -1,7 +1,6 @@
 """Shares of a preparation: several processes at once, killed, refused, and their dataset."""
 
 import contextlib
-import itertools
 import json
 import signal
 import subprocess
@@ -86,7 +85,7 @@ def end(process):
 def prepare_part(text, output, share, **more):
     source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
     settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
-    return prepare_share(source, output, share=share, **settings)
+    return prepare_share(source, output, share, **settings)
 
 
 def files_of(output):
@@ -234,10 +233,3 @@ def test_bad_share_is_one_line_and_status_2(text, tmp_path, capsys, share):
     (line,) = capsys.readouterr().err.splitlines()
     assert f"share {share!r}" in line
     assert not (tmp_path / "output").exists()
-
-
-def test_every_task_is_in_one_share():
-    for count, tasks in itertools.product(range(1, 6), range(12)):
-        shares = [Share(index, count).select(range(tasks)) for index in range(count)]
-        assert sorted(itertools.chain(*shares)) == list(range(tasks))
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1

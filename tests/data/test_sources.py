@@ -8,6 +8,7 @@ from source_documents import read_documents
 
 from anytime_jax.data import sources
 from anytime_jax.data.sources import FileSource, assign_split
+from anytime_jax.data.tfds_source import TfdsSource
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
@@ -80,6 +81,15 @@ def test_nothing_to_read_is_refused(tmp_path):
     (tmp_path / "b.jsonl").unlink()
     with pytest.raises(InputError, match="cannot be read"):
         list(part.documents())
+
+
+def test_home_directory_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.txt").write_text("text")
+    in_home = [FileSource("folder", path, path) for path in ("~/a.txt", str(tmp_path / "a.txt"))]
+    assert in_home[0].settings() == in_home[1].settings()
+    tfds = [TfdsSource(path) for path in ("~/tfds", str(tmp_path / "tfds"))]
+    assert tfds[0].settings() == tfds[1].settings()
 
 
 def test_real_c4(c4_data):

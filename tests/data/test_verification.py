@@ -1,4 +1,4 @@
-"""Fingerprint: the one formula, whatever the files that hold the tokens."""
+"""Fingerprint: that of the tokens, whatever the files that hold them."""
 
 import hashlib
 import json
@@ -11,19 +11,7 @@ from anytime_jax.data.dataset import DatasetInfo, SplitInfo
 from anytime_jax.data.token_files import write_token_file
 from anytime_jax.data.verification import compute_fingerprint
 
-LENGTH, WINDOWS = 8, 50
-TOKENS = np.arange(LENGTH * WINDOWS + 4).astype("<u2")  # three too few for another window
-FIELDS = {
-    "length": LENGTH,
-    "token_dtype": "uint16",
-    "vocab_size": 1000,
-    "vocabulary_sha256": "a" * 64,
-    "eos_id": 1,
-}
-
-
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
+TOKENS = np.arange(404).astype("<u2")
 
 
 def dataset(folder, parts):
@@ -37,27 +25,31 @@ def dataset(folder, parts):
         )
         for split in ("train", "validation")
     }
-    splits = dict.fromkeys(files, SplitInfo(1, TOKENS.size, WINDOWS))
+    splits = dict.fromkeys(files, SplitInfo(1, TOKENS.size, 50))
     return DatasetInfo(
-        path=folder, splits=splits, files=files, settings={}, fingerprint="", **FIELDS
+        path=folder,
+        length=8,
+        vocab_size=1000,
+        eos_id=1,
+        token_dtype="uint16",
+        vocabulary_sha256="a" * 64,
+        splits=splits,
+        settings={},
+        fingerprint="",
+        files=files,
     )
 
 
 @pytest.mark.parametrize("parts", [1, 7])
-@pytest.mark.parametrize("per_group", [20, WINDOWS])
-def test_fingerprint_is_that_of_the_formula(tmp_path, monkeypatch, parts, per_group):
+@pytest.mark.parametrize("task_tokens", [160, 404])
+def test_fingerprint_is_that_of_the_formula(tmp_path, monkeypatch, parts, task_tokens):
     """Runs compare it when they resume: it may never change."""
-    monkeypatch.setattr(verification, "_GROUP_BYTES", per_group * 2 * (LENGTH + 1))
-    starts = range(0, WINDOWS, per_group)
+    monkeypatch.setattr(verification, "_TASK_TOKENS", task_tokens)
     hashes = [
-        [
-            f"token_windows-{split}.array_record-{i:05d}-of-{len(starts):05d}",
-            sha256(TOKENS[start * LENGTH : min(start + per_group, WINDOWS) * LENGTH + 1].tobytes()),
-        ]
+        [split, hashlib.sha256(TOKENS[start : start + task_tokens].tobytes()).hexdigest()]
         for split in ("train", "validation")
-        for i, start in enumerate(starts)
+        for start in range(0, TOKENS.size, task_tokens)
     ]
-    content = [{"format_version": 1, **FIELDS}, hashes]
-    expected = sha256(json.dumps(content, sort_keys=True).encode())
-    info = dataset(tmp_path, parts)
-    assert compute_fingerprint(info, 1, "hashing", None) == expected
+    text = json.dumps([8, "a" * 64, hashes], separators=(",", ":"))
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    assert compute_fingerprint(dataset(tmp_path, parts), 1, "hashing", None) == expected

@@ -1,7 +1,7 @@
 """Worker pool: results in order, and the death of a worker is an error."""
 
-import dataclasses
 import os
+from typing import NamedTuple
 
 import pytest
 
@@ -9,16 +9,19 @@ from anytime_jax.data.worker_pool import run_tasks
 from anytime_jax.errors import RunError
 
 
-@dataclasses.dataclass(frozen=True)
-class Square:
+class Result(NamedTuple):
+    tokens: int
+
+
+class Square(NamedTuple):
     number: int
 
     def load_result(self):
-        return 9 if self.number == 3 else None
+        return Result(9) if self.number == 3 else None
 
     def run(self):
         assert self.number != 3
-        return self.number**2
+        return Result(self.number**2)
 
 
 class Deadly:
@@ -33,13 +36,13 @@ class Deadly:
 def test_results_are_in_order_and_finished_tasks_are_skipped(workers):
     reports = []
     tasks = [Square(number) for number in range(1, 7)]
-    results = run_tasks(tasks, workers, "squaring", lambda result: result, reports.append)
-    assert results == [1, 4, 9, 16, 25, 36]
+    results = run_tasks(tasks, workers, "squaring", reports.append)
+    assert results == [(1,), (4,), (9,), (16,), (25,), (36,)]
     assert [report.done for report in reports] == [1, 2, 3, 4, 5, 6]
     assert {report.total for report in reports} == {6}
-    assert (reports[0].tokens, reports[-1].tokens) == (9, sum(results))
+    assert (reports[0].tokens, reports[-1].tokens) == (9, 91)
 
 
 def test_death_of_a_worker_is_an_error():
     with pytest.raises(RunError, match="worker process died"):
-        run_tasks([Deadly(), Deadly()], 2, "dying", lambda result: 0, None)
+        run_tasks([Deadly(), Deadly()], 2, "dying", None)

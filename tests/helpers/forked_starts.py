@@ -257,7 +257,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
         return dataclasses.replace(program, train_step=train_step, eval_step=eval_step)
 
     preflight.make_program = make_program
-    startup.prepare_builtin = phase("preparing", startup.prepare_builtin)
+    startup.prepare = phase("preparing", startup.prepare)
     CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):

@@ -177,9 +177,9 @@ def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
             report["trains"] = True
             sys.exit(0)
 
-    def prepare_builtin(path, *, length, vocab_size, megabytes):
+    def prepare(source, path, *, length, vocabulary):
         report["prepares"] = True
-        return _dataset(data["tiny"], path, length, vocab_size, megabytes)
+        return _dataset(data["tiny"], path, length, vocabulary, source.megabytes)
 
     def load_dataset(path, hint):
         if path == data["quickstart"]:
@@ -188,7 +188,7 @@ def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
 
     jax.monitoring.register_event_duration_secs_listener(count)
     trainer.TrainingRun = Probe
-    startup.prepare_builtin, startup.load_dataset = prepare_builtin, load_dataset
+    startup.prepare, startup.load_dataset = prepare, load_dataset
 
 
 def _trace(config, mesh, data, program) -> None:
