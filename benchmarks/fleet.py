@@ -24,7 +24,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
-from anytime_jax.training import fleet
+from anytime_jax.training import fleet, step
 from benchmarks import measure, record
 from benchmarks.train_step import Update, make_update, wrap_update
 
@@ -101,8 +101,8 @@ def make_fleets(
 def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
     """Returns the compiled update of a fleet, with its states and batches on the device."""
     configs = [vary(config, 1 + i) for i in range(runs)]
-    make_program = fleet.share_program(config, mesh)
-    states = fleet.stack([make_program(each, mesh).init() for each in configs], mesh)
+    init = step.make_program(config, mesh).init
+    states = fleet.stack([init(each.seed) for each in configs], mesh)
     tokens_RxBxT = jax.device_put(measure.random_tokens(config, runs), mesh.devices.flat[0])
     compiled = fleet.vectorize_update(configs, mesh).lower(states, tokens_RxBxT, True).compile()
     return wrap_update(config, compiled, states, tokens_RxBxT)

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.config.schema import MeshConfig
+from anytime_jax.errors import InputError
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
@@ -50,7 +51,7 @@ def tree_shardings(
     axis names by parameter name (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked
     layers, are not split.
 
-    Raises ValueError if a mesh axis does not divide an array's axis.
+    Raises an InputError if a mesh axis does not divide an array's axis.
     """
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -61,8 +62,8 @@ def tree_shardings(
         spec = [None] * (leaf.ndim - len(spec)) + spec
         for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):
             if axis is not None and size % mesh.shape[axis]:
-                raise ValueError(
-                    f"mesh.{axis} = {mesh.shape[axis]} does not divide the {names[at]} of "
+                raise InputError(
+                    f"config.mesh.{axis} = {mesh.shape[axis]} does not divide the {names[at]} of "
                     f"{_last_name(path)}, {size} (its shape is {leaf.shape}): choose another "
                     f"mesh.{axis} or another size"
                 )

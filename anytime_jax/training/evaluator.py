@@ -4,6 +4,7 @@ All trees in device memory are evaluated in one pass over the windows. Each tree
 is copied to the device for a pass of its own, so that only one of them takes device memory.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,53 +27,37 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
     return {averaging.LIVE: state.params, **{label: averages[label] for label in labels}}
 
 
+@dataclasses.dataclass(frozen=True)
 class Evaluator:
     """Evaluates weight trees on the first `count` windows of the validation split.
 
-    `eval_step` returns the sum of the token losses of a batch (`step.Program.eval_step`). If it
-    returns an array, with one loss for each run of a fleet, so do the methods. `windows` is in
-    stored order and repeats; `length` is the number of tokens predicted in a window.
+    `eval_step` returns the sum of the token losses of a batch (`step.Program.eval_step`), or an
+    array with one sum for each run of a fleet. `windows` is in stored order and repeats; `length`
+    is the number of tokens predicted in a window.
     """
 
-    def __init__(
-        self,
-        eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array],
-        windows: Windows,
-        length: int,
-        count: int,
-        batch_size: int,
-        mesh: Mesh,
-    ):
-        self._eval_step = eval_step
-        self._windows = windows
-        self._length = length
-        self._count = count
-        self._batch_size = batch_size
-        self._mesh = mesh
-
-    def __call__(
-        self, state: TrainState, interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
-        """Returns the mean token loss in nats of the live weights and every average, by label.
-
-        `interrupted` is called before every batch; once it returns true, the result is None.
-        """
-        return self.losses(weight_trees(state), interrupted)
+    eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
+    windows: Windows
+    length: int
+    count: int
+    batch_size: int
+    mesh: Mesh
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, Any] | None:
-        """Returns the mean token loss in nats of each tree; None if `interrupted`."""
-        on_host = {
-            label: tree
-            for label, tree in trees.items()
-            if any(map(sharding.is_in_host_memory, jax.tree.leaves(tree)))
-        }
-        on_device = {label: tree for label, tree in trees.items() if label not in on_host}
-        passes = [on_device] if on_device else []
-        passes += [{label: tree} for label, tree in on_host.items()]
+        """Returns the mean token loss in nats of each tree, or an array with one for each run.
+
+        `interrupted` is called before every batch; once it returns true, the result is None.
+        """
+        passes: list[dict[str, decoder.Params]] = [{}]
+        for label, tree in trees.items():
+            if any(map(sharding.is_in_host_memory, jax.tree.leaves(tree))):
+                passes.append({label: tree})
+            else:
+                passes[0][label] = tree
         losses: dict[str, Any] = {}
-        for group in passes:
+        for group in filter(None, passes):
             group_losses = self._one_pass(sharding.to_device_memory(group), interrupted)
             if group_losses is None:
                 return None
@@ -86,24 +71,24 @@ class Evaluator:
         for tokens, weights in self._batches():
             if interrupted():
                 return None
-            sums.append({k: self._eval_step(tree, tokens, weights) for k, tree in trees.items()})
+            sums.append({k: self.eval_step(tree, tokens, weights) for k, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
                 sums[-2] = {label: np.asarray(value) for label, value in sums[-2].items()}
-        tokens = self._count * self._length
+        tokens = self.count * self.length
         return {
             label: np.sum([batch[label] for batch in sums], axis=0, dtype=np.float64) / tokens
             for label in trees
         }
 
     def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
-        size = self._batch_size
-        rows = sharding.local_rows(self._mesh, size)
-        for start in range(0, self._count, size):
+        size = self.batch_size
+        rows = sharding.local_rows(self.mesh, size)
+        for start in range(0, self.count, size):
             # The last batch is filled up with windows of weight zero.
-            weights = (np.arange(start, start + size) < self._count).astype(np.float32)
-            tokens = self._windows.batch(start, size, rows)
+            weights = (np.arange(start, start + size) < self.count).astype(np.float32)
+            tokens = self.windows.batch(start, size, rows)
             yield (
-                sharding.put_batch(self._mesh, tokens, size),
-                sharding.put_batch(self._mesh, weights[rows], size),
+                sharding.put_batch(self.mesh, tokens, size),
+                sharding.put_batch(self.mesh, weights[rows], size),
             )

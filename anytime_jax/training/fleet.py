@@ -7,7 +7,6 @@ itself up to the rounding of sums in another order.
 """
 
 import copy
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,25 +33,22 @@ class SingleProgram:
     """The compiled functions of one run, as the training loop calls them."""
 
     def __init__(self, program: Program, config: Config, mesh: Mesh, dataset: DatasetInfo):
-        self._program, self._mesh = program, mesh
+        self._train_step, self._mesh = program.train_step, mesh
         self._evaluator = _make_evaluator(config, mesh, dataset, program.eval_step)
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool
-    ) -> tuple[TrainState, list[Metrics]]:
-        """Makes one update, donating `state`; returns the new state and the metrics of each run."""
-        (batch,) = batches
-        tokens = sharding.put_batch(self._mesh, batch.tokens, batch.size)
-        state, metrics = self._program.train_step(state, tokens, update_averages)
-        return state, [metrics]
+    ) -> tuple[TrainState, Metrics]:
+        """Makes one update, donating `state`; returns the new state and the metrics."""
+        tokens = sharding.put_batch(self._mesh, *batches[0])
+        return self._train_step(state, tokens, update_averages)
 
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
-    ) -> list[dict[str, float]] | None:
-        """Returns the validation losses by label of each of `runs`; None if `interrupted`."""
+    ) -> dict[str, Any] | None:
+        """Returns the validation losses of `runs` by label; None if `interrupted`."""
         del runs
-        losses = self._evaluator(state, interrupted)
-        return None if losses is None else [losses]
+        return self._evaluator.losses(weight_trees(state), interrupted)
 
     def state_of_run(self, state: TrainState, run: int) -> TrainState:
         """Returns the state of one run, for its checkpoint."""
@@ -68,7 +64,7 @@ class SingleProgram:
 class FleetProgram:
     """The compiled functions of several runs, vectorised; the same methods as `SingleProgram`.
 
-    Every leaf of the state has a leading axis R.
+    Every leaf of the state, every metric and every loss has a leading axis R.
     """
 
     def __init__(self, configs: Sequence[Config], mesh: Mesh, dataset: DatasetInfo):
@@ -81,27 +77,19 @@ class FleetProgram:
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool
-    ) -> tuple[TrainState, list[Metrics]]:
+    ) -> tuple[TrainState, Metrics]:
         """Makes one update of every run, donating `state`."""
         tokens_RxBxT = np.stack([batch.tokens for batch in batches])
-        state, metrics = self._update(state, tokens_RxBxT, update_averages)
-        each: list[Any] = [
-            {name: _Element(of_all, run) for name, of_all in metrics.items()}
-            for run in range(len(batches))
-        ]
-        return state, each
+        return self._update(state, tokens_RxBxT, update_averages)
 
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
-    ) -> list[dict[str, float]] | None:
-        """Returns the validation losses of each of `runs`, from one pass; None if `interrupted`."""
+    ) -> dict[str, Any] | None:
+        """Returns the validation losses of `runs` by label; None if `interrupted`."""
         trees = weight_trees(state)
         if len(runs) < len(self._configs):
             trees = _take(trees, np.asarray(runs))
-        losses = self._evaluator.losses(trees, interrupted)
-        if losses is None:
-            return None
-        return [{k: float(loss_R[i]) for k, loss_R in losses.items()} for i in range(len(runs))]
+        return self._evaluator.losses(trees, interrupted)
 
     def state_of_run(self, state: TrainState, run: int) -> TrainState:
         """Returns the state of one run."""
@@ -113,17 +101,6 @@ class FleetProgram:
         smaller._configs = [self._configs[i] for i in runs]
         smaller._update = vectorize_update(smaller._configs, self._mesh)
         return smaller, _take(state, np.asarray(runs))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Element:
-    """A scalar of one run, in an array that is fetched from the device once for all runs."""
-
-    of_all: jax.Array
-    run: int
-
-    def __array__(self, *unused: Any, **options: Any) -> np.ndarray:
-        return np.asarray(self.of_all)[self.run]
 
 
 def _make_evaluator(
@@ -143,28 +120,6 @@ def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
             f"{len(configs)} runs of {format_bytes(each.least)} each take more than the device's "
             f"{format_bytes(available)}: --fleet={max(1, available // each.total)} or fewer at once"
         )
-
-
-def share_program(config: Config, mesh: Mesh) -> Callable[[Config, Mesh], Program]:
-    """Returns a `make_program` whose programs share compiled functions, for a fleet on one device.
-
-    Each run has its own `init`. The shared `train_step` has the rate and constants of `config`.
-    """
-    shared = step.make_program(config, mesh)
-    init = jax.jit(
-        functools.partial(step.init_state, config),
-        out_shardings=shared.state_shardings,
-        compiler_options=step.fast_compile_options(mesh),
-    )
-
-    def make_program(config: Config, mesh: Mesh) -> Program:
-        program = dataclasses.replace(
-            shared, init=functools.partial(init, jax.random.key(config.seed))
-        )
-        preflight.check_capacity(config, mesh, program)
-        return program
-
-    return make_program
 
 
 def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrapped:

@@ -19,15 +19,12 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
 
 
-def make_checked_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run, not compiled yet.
+def make_checked_program(config: Config, mesh: Mesh, shared: Program | None = None) -> Program:
+    """Returns the functions of a run, or those that it shares with a fleet, after `check_capacity`.
 
     Raises an InputError if the mesh does not divide the parameters, or as `check_capacity` does.
     """
-    try:
-        program = make_program(config, mesh)
-    except ValueError as error:
-        raise InputError(f"config.mesh: {error}") from error
+    program = shared or make_program(config, mesh)
     check_capacity(config, mesh, program)
     return program
 

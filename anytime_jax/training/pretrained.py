@@ -70,24 +70,24 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
             f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
         )
     params = model_reader.read_params(pretrained.description, config.model)
-    state, shardings = program.init(), program.state_shardings
+    state, abstract = program.init(config.seed), program.abstract_state
     for array in jax.tree.leaves((state.params, averaging.averages(state.opt_state))):
         array.delete()  # before others take as much memory again
-    shardings_of_averages = averaging.averages(shardings.opt_state)
-    averages = {label: _put(params, tree) for label, tree in shardings_of_averages.items()}
+    abstract_averages = averaging.averages(abstract.opt_state)
+    averages = {label: _put(params, tree) for label, tree in abstract_averages.items()}
     opt_state = averaging.replace_averages(state.opt_state, averages)
-    return state._replace(params=_put(params, shardings.params), opt_state=opt_state)
+    return state._replace(params=_put(params, abstract.params), opt_state=opt_state)
 
 
-def _put(params: Any, shardings: Any) -> Any:
-    """Copies arrays to new device buffers; each process copies its part."""
+def _put(params: Any, abstract: Any) -> Any:
+    """Copies arrays to new buffers, sharded like `abstract`; each process copies its part."""
 
-    def put(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    def put(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
         return jax.make_array_from_callback(
-            array.shape, sharding, lambda index: array[index].copy()
+            array.shape, like.sharding, lambda index: array[index].copy()
         )
 
-    return jax.tree.map(put, params, shardings)
+    return jax.tree.map(put, params, abstract)
 
 
 def _check_shape(config: Config, description: ModelDescription) -> None:

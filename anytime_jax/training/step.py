@@ -33,24 +33,29 @@ class Program:
     """The jitted functions of a run on a mesh; each compiles when first called.
 
     Attributes:
+      init: `(seed=config.seed) -> state` before the first update, with random weights.
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, with `state`
         donated. `update_averages` is a Python bool, and each value compiles its own program.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
-    init: Callable[[], TrainState]
+    init: Callable[..., TrainState]
     abstract_state: TrainState
-    state_shardings: Any
     train_step: Any
     eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run; raises ValueError if the mesh does not divide a parameter."""
+    """Returns the functions of a run, not compiled yet.
 
-    def init() -> TrainState:
-        return init_state(config, jax.random.key(config.seed))
+    Raises an InputError if the mesh does not divide a parameter.
+    """
+
+    def init(seed: int = config.seed) -> TrainState:
+        params = decoder.init_params(config.model, jax.random.key(seed))
+        opt_state = _optimizer(config, config.learning_rate, config.optimizer).init(params)
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
     shapes = jax.eval_shape(init)
     shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
@@ -73,7 +78,6 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     return Program(
         init=jax.jit(init, out_shardings=shardings, compiler_options=fast_compile_options(mesh)),
         abstract_state=abstract_state,
-        state_shardings=shardings,
         train_step=jax.jit(
             update,
             static_argnums=2,  # by position: with in_shardings, JAX takes no keywords
@@ -87,13 +91,6 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             out_shardings=replicated,
         ),
     )
-
-
-def init_state(config: Config, key: jax.Array) -> TrainState:
-    """Returns the state before the first update, with random weights."""
-    params = decoder.init_params(config.model, key)
-    opt_state = _optimizer(config, config.learning_rate, config.optimizer).init(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
 
 def _optimizer(

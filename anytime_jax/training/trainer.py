@@ -4,15 +4,16 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import RunError
-from anytime_jax.training import batches, fleet, preflight
+from anytime_jax.training import batches, fleet
 from anytime_jax.training.fleet import FleetProgram, SingleProgram
 from anytime_jax.training.progress import Display
-from anytime_jax.training.step import TrainState
+from anytime_jax.training.step import TrainState, make_program
 from anytime_jax.training.training_run import Outcome, TrainingRun, end_on_error
 
 
@@ -60,11 +61,10 @@ def train_fleet(
     outcome, or the error that ended it without ending the others. Raises an InputError if the
     device's memory is too small for all of them.
     """
-    make_program, read_batches = preflight.make_checked_program, batches.read_ahead(dataset)
+    shared_program, read_batches = None, batches.read_ahead(dataset)
     if len(configs) > 1:
         fleet.check_memory(configs, mesh)
-        make_program = fleet.share_program(configs[0], mesh)
-        read_batches = batches.read_once(dataset)
+        shared_program, read_batches = make_program(configs[0], mesh), batches.read_once(dataset)
     runs = [
         TrainingRun(config, mesh, dataset, display, read_batches)
         for config, display in zip(configs, displays, strict=True)
@@ -74,9 +74,9 @@ def train_fleet(
         for run in runs:
             stack.callback(run.close)
             with end_on_error(run):
-                state = run.start(make_program, fall_back)
-                states += [state] if state is not None else []
+                states.append(run.start(shared_program, fall_back))
         started = [run for run in runs if run.result is None]
+        states = [state for state in states if state is not None]
         if len(configs) == 1 and started:
             program = SingleProgram(started[0].program, configs[0], mesh, dataset)
             _train(started, program, states[0], interrupted)
@@ -112,13 +112,13 @@ def _train(
             program, state = program.keep(state, [i for i, _ in active])
             runs = [run for _, run in active]
 
-        metrics = []
+        metrics = {}
         with end_on_error(*runs):
             state, metrics = program.update(state, next_batches, runs[0].updates_averages())
 
-        for i, run in enumerate(runs[: len(metrics)]):
+        for i, run in _active(runs):
             with end_on_error(run):
-                run.record(metrics[i])
+                run.record(metrics, i)
                 # Before the evaluation: one that is cut short is made up for at the next start.
                 if run.is_save_due():
                     run.save(program.state_of_run(state, i))
@@ -148,9 +148,12 @@ def _evaluate(
         except RunError as error:  # damaged data
             for _, run in due:
                 run.fail(run.error(str(error)))
+    if losses is None:
+        return
     seconds = time.perf_counter() - began
-    for (_, run), losses_of_run in zip(due, losses or [], strict=False):
+    for i, (_, run) in enumerate(due):
         with end_on_error(run):
+            losses_of_run = {k: float(np.ravel(x)[i]) for k, x in losses.items()}
             run.record_evaluation(losses_of_run, seconds)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,13 @@ class TrainingRun:
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
     def start(
-        self, make_program: Callable[[Config, Mesh], Program], fall_back: bool
+        self, shared_program: Program | None = None, fall_back: bool = False
     ) -> TrainState | None:
         """Resumes the run from its latest checkpoint, or starts it; returns its state.
 
-        With `fall_back`, a damaged checkpoint is set aside and the newest intact one is restored.
-        Returns None, with `result` set, if the run is at its stop already.
+        `shared_program` is that of its fleet, if any. With `fall_back`, a damaged checkpoint is set
+        aside and the newest intact one is restored. Returns None, with `result` set, if the run is
+        at its stop already.
         """
         config, run_dir = self.config, self._directory
         self.saved_step = processes.broadcast(max(saved_steps(run_dir), default=0))
@@ -116,7 +117,7 @@ class TrainingRun:
         with processes.fail_together():
             if processes.is_primary():
                 check_mirrors(config.log)
-            self.program = make_program(config, self._mesh)
+            self.program = preflight.make_checked_program(config, self._mesh, shared_program)
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
@@ -188,7 +189,7 @@ class TrainingRun:
         self._averages_since = dict.fromkeys(config.averaging_rules, 0)
         if pretrained:
             return init_from_pretrained(pretrained, config, self.program), {}
-        return self.program.init(), {}
+        return self.program.init(config.seed), {}
 
     def _set_start_of_averages(self, restored: RestoredCheckpoint) -> None:
         """Sets the step at which each average started; prints new and dropped ones."""
@@ -248,10 +249,13 @@ class TrainingRun:
         """Whether the next update updates the averages."""
         return (self.step + 1) % self.config.average_every == 0
 
-    def record(self, metrics: Metrics) -> None:
-        """Counts an update and passes its metrics, possibly still being computed, to the meter."""
+    def record(self, metrics: Metrics, run: int) -> None:
+        """Counts an update and passes its metrics, possibly still being computed, to the meter.
+
+        `run` is the index of this run in the metrics of a fleet.
+        """
         self.step += 1
-        self._write(self._meter.push(self.step, metrics))
+        self._write(self._meter.push(self.step, metrics, run))
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""

@@ -185,15 +185,16 @@ def test_evaluation_fetches_one_average_at_a_time(dataset, on_device, on_host, m
 
     monkeypatch.setattr(evaluator.sharding, "to_device_memory", fetch)
     measure = Evaluator(step, windows, small_run.LENGTH, 20, 8, small_run.mesh())
-    wanted = measure(on_device[1])
+    wanted = measure.losses(evaluator.weight_trees(on_device[1]))
     assert fetched == [["last", "f6.25", "f25"]]
     assert windows.starts == [0, 8, 16]
-    found = measure(on_host[1])
+    found = measure.losses(evaluator.weight_trees(on_host[1]))
     assert found == wanted
     assert list(found) == list(wanted)
     assert fetched[1:] == [["last"], ["f6.25"], ["f25"]]
     assert windows.starts == [0, 8, 16] * 4
-    assert measure(on_host[1], iter([False] * 4 + [True]).__next__) is None
+    interrupted = iter([False] * 4 + [True]).__next__
+    assert measure.losses(evaluator.weight_trees(on_host[1]), interrupted) is None
     assert kinds(on_host[1]) == {"pinned_host"}
 
 
@@ -250,7 +251,8 @@ def test_checkpoint_restores_to_either_memory(before, after, on_device, on_host,
 @pytest.mark.slow
 def test_save_is_not_changed_by_later_updates(on_host, tmp_path):
     program, (states, _) = program_of("host"), on_host
-    state = jax.device_put(tiny_state(states[-1], program), program.state_shardings)
+    shardings = jax.tree.map(lambda x: x.sharding, program.abstract_state)
+    state = jax.device_put(tiny_state(states[-1], program), shardings)
     checkpoints = saved(tmp_path, state)
     for tokens in TOKENS:
         state, _ = program.train_step(state, jnp.asarray(tokens))
