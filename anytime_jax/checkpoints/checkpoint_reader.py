@@ -41,15 +41,18 @@ def verify_checkpoint(path: Path) -> Meta:
 
     Raises a RunError that names the item if one is missing or damaged.
     """
-    if classify(path).kind in ("incomplete", "half-written"):
-        raise RunError(f"checkpoint {path} is {'incomplete' if any(path.iterdir()) else 'empty'}")
+    check_complete(path)
     meta = read_meta(path)
     for item in ARRAY_ITEMS:
-        saved = meta["checksums"][item]
-        if saved:
-            arrays = read_arrays(path, item, dict.fromkeys(saved))
-            check_checksums(path, item, checksums(arrays), saved)
+        if meta["checksums"][item]:
+            read_verified(path, meta, item)
     return meta
+
+
+def check_complete(path: Path) -> None:
+    """Raises a RunError if a checkpoint is empty or its save did not finish."""
+    if classify(path).kind in ("incomplete", "half-written"):
+        raise RunError(f"checkpoint {path} is {'incomplete' if any(path.iterdir()) else 'empty'}")
 
 
 def is_intact(path: Path) -> bool:
@@ -61,11 +64,10 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def check_checksums(
-    path: Path, item: str, actual: Mapping[str, str], saved: Mapping[str, str]
-) -> None:
+def check_checksums(path: Path, meta: Meta, item: str, arrays: Any) -> None:
     """Raises a RunError that names the first array whose checksum differs from the saved one."""
-    for name, checksum in actual.items():
+    saved = meta["checksums"][item]
+    for name, checksum in checksums(arrays).items():
         if checksum != saved.get(name):
             raise RunError(
                 f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, saved "
@@ -73,23 +75,28 @@ def check_checksums(
             )
 
 
-def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns selected arrays of an item of a checkpoint by name.
+def read_verified(path: Path, meta: Meta, item: str, prefix: str = "") -> dict[str, np.ndarray]:
+    """Returns the arrays of an item whose names start with `prefix`, with verified checksums."""
+    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
+    arrays = read_arrays(path, item, dict.fromkeys(names))
+    check_checksums(path, meta, item, arrays)
+    return arrays
 
-    `item` is "params", "opt" or "averages". `targets` has for every name, such as
-    `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a sharding, or None for a NumPy array. Raises
-    a RunError if an array is missing or cannot be read.
+
+def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays of an item, "params", "opt" or "averages", by name.
+
+    `targets` has for every name, such as `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a
+    sharding, or None for a NumPy array. Raises a RunError if an array cannot be read.
     """
     handler = ocp.PyTreeCheckpointHandler()
 
     def read(name: str) -> Any:
-        target = targets[name]
-        placeholder = np.zeros(()) if target is None else target
-        restore_args = (
-            ocp.RestoreArgs(restore_type=np.ndarray)
-            if target is None
-            else ocp.checkpoint_utils.construct_restore_args(target)
-        )
+        if (placeholder := targets[name]) is None:
+            placeholder = np.zeros(())
+            restore_args = ocp.RestoreArgs(restore_type=np.ndarray)
+        else:
+            restore_args = ocp.checkpoint_utils.construct_restore_args(placeholder)
         args = ocp.args.PyTreeRestore(
             item=unflatten_by_name({name: placeholder}),
             restore_args=unflatten_by_name({name: restore_args}),
@@ -108,9 +115,8 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
     except Exception as error:  # Orbax and TensorStore raise many types of errors.
         # Reads that Orbax abandoned emit warnings when they are garbage-collected.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        raise RunError(
-            f"checkpoint {path}: {item} cannot be read: {shorten_error(error)}"
-        ) from error
+        reason = shorten_error(error)
+        raise RunError(f"checkpoint {path}: {item} cannot be read: {reason}") from error
 
 
 def shorten_error(error: Exception) -> str:

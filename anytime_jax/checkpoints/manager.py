@@ -25,19 +25,24 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints import checkpoint_directory
-from anytime_jax.checkpoints.checkpoint_directory import DAMAGED_SUFFIX, Entry, saved_steps
+from anytime_jax.checkpoints.checkpoint_directory import (
+    DAMAGED_SUFFIX,
+    DIRECTORY,
+    checkpoint_path,
+    list_entries,
+    saved_steps,
+)
 from anytime_jax.checkpoints.checkpoint_reader import (
     ARRAY_ITEMS,
     Meta,
     check_checksums,
+    check_complete,
     is_intact,
     read_arrays,
     read_meta,
     shorten_error,
-    verify_checkpoint,
 )
-from anytime_jax.checkpoints.checksums import checksums, checksums_and_nonfinite, json_digest
+from anytime_jax.checkpoints.checksums import checksums_and_nonfinite, json_digest
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
@@ -76,10 +81,10 @@ class CheckpointManager:
         `report` is called with one line for every entry that is not a checkpoint.
         """
         self._run_dir = Path(run_dir).absolute()
-        self.directory = self._run_dir / checkpoint_directory.DIRECTORY
+        self._directory = self._run_dir / DIRECTORY
         self._report = report
         if processes.is_primary():
-            for entry in checkpoint_directory.list_entries(run_dir):
+            for entry in list_entries(run_dir):
                 if entry.kind == "half-written":
                     shutil.rmtree(entry.path)
                     report(f"removed {entry.path.name}: an interrupted save")
@@ -88,7 +93,7 @@ class CheckpointManager:
         processes.barrier()
         policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(policy.keeps_forever)]
         self._manager = ocp.CheckpointManager(
-            self.directory,
+            self._directory,
             item_names=(*ARRAY_ITEMS, "meta"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
@@ -110,23 +115,18 @@ class CheckpointManager:
         meta = {**meta, "step": step, "averages": list(items["averages"])}
         meta["checksums"] = {item: sums for item, (sums, _) in inspected.items()}
         meta["digest"] = json_digest(meta)
-        # Orbax has no empty items, and a run may track no averages.
         arrays = {
-            item: ocp.args.PyTreeSave(
-                unflatten_by_name(flatten_by_name(jax.tree.map(_detach, tree)))
-            )
+            item: ocp.args.PyTreeSave(unflatten_by_name(flatten_by_name(_detach(tree))))
             for item, tree in items.items()
-            if tree
+            if tree  # Orbax has no empty items, and a run may track no averages
         }
         needed = checkpoint_bytes(sum(leaf.nbytes for leaf in jax.tree.leaves(items)))
         self.wait()
         with self._saving():
-            for item, (_, nonfinite) in inspected.items():
-                if nonfinite:
-                    raise RunError(
-                        f"{item}/{nonfinite[0]} has a NaN or an infinity at step {step:,}"
-                    )
-            if (free := free_bytes(self.directory)) < needed:
+            for item, (_, names) in inspected.items():
+                if names:
+                    raise RunError(f"{item}/{names[0]} has a NaN or an infinity at step {step:,}")
+            if (free := free_bytes(self._directory)) < needed:
                 raise RunError(
                     f"the disk is full: a checkpoint needs {needed:,} bytes, {free:,} are free"
                 )
@@ -146,7 +146,7 @@ class CheckpointManager:
     def restore(self, step: int, abstract: TrainState) -> RestoredCheckpoint:
         """Waits for saves in progress, then restores the checkpoint of a step."""
         self.wait()
-        return restore_checkpoint(self.directory / str(step), abstract)
+        return restore_checkpoint(checkpoint_path(self._run_dir, step), abstract)
 
     def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
         """Restores the latest checkpoint; returns None if there is none.
@@ -154,25 +154,22 @@ class CheckpointManager:
         If the latest is damaged, `fall_back` sets it aside, without deleting anything, and restores
         the newest good one; otherwise this raises a RunError that names the newest good one.
         """
-        entries = [
-            entry
-            for entry in checkpoint_directory.list_entries(self._run_dir)
-            if entry.kind in ("complete", "incomplete")
-        ]
-        while (step := processes.broadcast(int(entries.pop().path.name) if entries else -1)) >= 0:
-            path = self.directory / str(step)
-            entries = [entry for entry in entries if int(entry.path.name) < step]
+        entries = list_entries(self._run_dir)
+        steps = [int(x.path.name) for x in entries if x.kind in ("complete", "incomplete")]
+        while (step := processes.broadcast(steps.pop() if steps else -1)) >= 0:
+            path = checkpoint_path(self._run_dir, step)
+            steps = [earlier for earlier in steps if earlier < step]
             try:
                 with processes.fail_together("see a checkpoint", RunError):
-                    visible = processes.wait_until_visible(path.exists)
-                    if visible and checkpoint_directory.classify(path).kind == "incomplete":
-                        verify_checkpoint(path)  # raises an error with the reason
+                    if processes.wait_until_visible(path.exists):
+                        check_complete(path)
                 return self.restore(step, abstract)
             except RunError as error:
                 if processes.broadcast(processes.is_primary() and is_intact(path)):
                     raise  # the cause is not on disk
                 if not fall_back:
-                    raise RunError(f"{error}. {_fall_back_advice(entries)}") from error
+                    advice = _fall_back_advice(self._run_dir, steps)
+                    raise RunError(f"{error}. {advice}") from error
                 self._set_aside(path, error)
         return None
 
@@ -193,11 +190,11 @@ class CheckpointManager:
         except Exception as error:
             reason = str(error) if isinstance(error, RunError) else shorten_error(error)
             if any(text in str(error) for text in _DISK_FULL):
-                reason = f"the disk is full: {free_bytes(self.directory):,} bytes are free"
+                reason = f"the disk is full: {free_bytes(self._directory):,} bytes are free"
             last = saved_steps(self._run_dir)[-1:]
             raise RunError(
-                f"a checkpoint could not be saved in {self.directory}: {reason}; the last good one "
-                f"is {f'that of step {last[0]:,}' if last else 'none'}"
+                f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
+                f"one is {f'that of step {last[0]:,}' if last else 'none'}"
             ) from error
 
 
@@ -215,21 +212,14 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
         items["averages"] = {label: averages[label] for label in averages if label in stored}
         restored = {item: _restore_item(path, item, tree) for item, tree in items.items()}
     for item, tree in restored.items():
-        check_checksums(path, item, checksums(tree), meta["checksums"][item])
-    trees = {
-        label: restored["averages"][label]
-        if label in stored
-        else jax.tree.map(_place, _copy(restored["params"]), averages[label])
-        for label in averages
-    }
-    opt_state = averaging.replace_averages(restored["opt"], trees)
+        check_checksums(path, meta, item, tree)
+    params, trees = restored["params"], restored["averages"]
+    added = tuple(label for label in averages if label not in stored)
+    dropped = tuple(label for label in stored if label not in averages)
+    trees |= {label: jax.tree.map(_place, _copy(params), averages[label]) for label in added}
+    opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
     step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
-    return RestoredCheckpoint(
-        TrainState(step, restored["params"], opt_state),
-        meta,
-        added_averages=tuple(label for label in averages if label not in stored),
-        dropped_averages=tuple(label for label in stored if label not in averages),
-    )
+    return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
 
 
 @dataclasses.dataclass
@@ -243,14 +233,14 @@ class _Keep(checkpoint_managers.PreservationPolicy):
         return [self.keep(checkpoint.step) for checkpoint in checkpoints]
 
 
-def _fall_back_advice(older: Sequence[Entry]) -> str:
-    good = next((entry for entry in reversed(older) if is_intact(entry.path)), None)
-    if good is None:
-        return "There is no good one: choose another run_dir, or --fall-back to start again"
-    return (
-        f"The newest good one is that of step {good.step:,}: --fall-back sets the damaged ones "
-        "aside and resumes from there"
-    )
+def _fall_back_advice(run_dir: Path, steps: Sequence[int]) -> str:
+    for step in reversed(steps):
+        if is_intact(checkpoint_path(run_dir, step)):
+            return (
+                f"The newest good one is that of step {step:,}: --fall-back sets the damaged ones "
+                "aside and resumes from there"
+            )
+    return "There is no good one: choose another run_dir, or --fall-back to start again"
 
 
 def _items(state: TrainState) -> dict[str, Any]:
@@ -278,6 +268,10 @@ def _place(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.device_put(x, like.sharding) if is_in_host_memory(like) else x
 
 
-def _detach(x: Any) -> Any:
-    """Copies an array in host memory, since Orbax reads those in place during the save."""
-    return jax.device_put(x, x.sharding, may_alias=False) if is_in_host_memory(x) else x
+def _detach(tree: Any) -> Any:
+    """Copies arrays in host memory, since Orbax reads those in place during the save."""
+
+    def copy(x: jax.Array) -> jax.Array:
+        return jax.device_put(x, x.sharding, may_alias=False) if is_in_host_memory(x) else x
+
+    return jax.tree.map(copy, tree)

@@ -43,24 +43,11 @@ class RecordWriter:
         directory.mkdir(parents=True, exist_ok=True)
         number = max((int(path.stem) for path in _segments(run_dir)), default=-1) + 1
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
-        self._step = from_step
-        self._names: set[str] = set()
         fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
         self._write({**fields, **header})
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Appends values of a step.
-
-        Raises a ValueError if a name was already written at this step, or if the step decreases.
-        """
-        if step != self._step:
-            self._names.clear()
-        repeated = self._names.intersection(values)
-        if step < self._step or repeated:
-            problem = f"{sorted(repeated)} again" if repeated else "into the past"
-            raise ValueError(f"records: writing {problem} at step {step}, after step {self._step}")
-        self._step = step
-        self._names.update(values)
+        """Appends values of a step."""
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
 
     def sync(self) -> None:
@@ -85,13 +72,10 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
     """
     rows: dict[int, Row] = {}
     for segment in _segments(run_dir):
-        lines = _parse(segment, warn)
-        from_step = next(lines, None)
-        if not isinstance(from_step, int):
-            continue  # a segment without a valid header supersedes nothing
-        rows = {step: row for step, row in rows.items() if step <= from_step}
-        for line in lines:
-            assert isinstance(line, Row)
+        for line in _parse(segment, warn):
+            if isinstance(line, int):  # the header; without one, a segment supersedes nothing
+                rows = {step: row for step, row in rows.items() if step <= line}
+                continue
             earlier = rows.get(line.step)
             values = {**earlier.values, **line.values} if earlier else line.values
             rows[line.step] = Row(line.step, line.tokens, values)
@@ -124,7 +108,9 @@ def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
                     warn(f"{segment}: written by version {written_by}, this is {__version__}")
                 yield _count(fields["from_step"])
                 continue
-            values = {str(name): _number(value) for name, value in fields["values"].items()}
+            values = dict(fields["values"].items())
+            if any(type(x) not in (int, float) for x in values.values()):
+                raise ValueError("a value is not a number")
             yield Row(_count(fields["step"]), _count(fields["tokens"]), values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             warn(f"{segment}: read up to line {number}, which is not a record ({error!r})")
@@ -134,10 +120,4 @@ def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a count")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is not a number")
     return value

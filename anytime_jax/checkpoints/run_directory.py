@@ -21,7 +21,7 @@ _ADVICE = "choose another run_dir"
 def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
     """Returns the identity settings of a run, or None; raises the errors of `read_run_file`."""
     content = read_run_file(run_dir, advice)
-    return None if content is None else content["identity"]
+    return content and content["identity"]
 
 
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
@@ -42,13 +42,22 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
 def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """Checks that a directory is new or belongs to the run, without changing it.
 
-    Raises:
-      InputError: if it belongs to a run with other identity settings (`Config.identity`), which the
-        message names, or contains other files.
+    Raises an InputError if it belongs to a run with other identity settings (`Config.identity`),
+    which the message names, or contains other files.
     """
     existing = read_identity(run_dir)
     if existing is not None:
-        _compare(run_dir, existing, json.loads(json.dumps(identity)))
+        identity = json.loads(json.dumps(identity))
+        differences = [
+            f"{name} was {existing.get(name, 'not set')!r}, is {identity.get(name, 'not set')!r}"
+            for name in sorted(existing.keys() | identity.keys())
+            if existing.get(name) != identity.get(name)
+        ]
+        if differences:
+            raise InputError(
+                f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
+                f"({'; '.join(differences)}): set them back, or choose another run_dir"
+            )
     elif run_dir.is_dir() and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
@@ -65,10 +74,12 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():
         return
-    content = json.dumps({"identity": identity, **about}, indent=1)
+    content, partial = (
+        json.dumps({"identity": identity, **about}, indent=1),
+        run_dir / _PARTIAL_FILE,
+    )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        partial = run_dir / _PARTIAL_FILE
         partial.write_text(content, encoding="utf-8")
         partial.replace(run_dir / RUN_FILE)
     except OSError as error:
@@ -115,16 +126,3 @@ def is_locked(run_dir: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _compare(run_dir: Path, existing: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    differences = [
-        f"{name} was {existing.get(name, 'not set')!r}, is {identity.get(name, 'not set')!r}"
-        for name in sorted(existing.keys() | identity.keys())
-        if existing.get(name) != identity.get(name)
-    ]
-    if differences:
-        raise InputError(
-            f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
-            f"({'; '.join(differences)}): set them back, or choose another run_dir"
-        )

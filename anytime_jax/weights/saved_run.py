@@ -12,7 +12,6 @@ import numpy as np
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_steps
-from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
@@ -145,7 +144,5 @@ def _load_part(run: SavedRun, part: StoredWeights) -> Params:
         )
     meta = checkpoint_reader.read_meta(path)
     item, prefix = ("params", "") if part.rule is None else ("averages", f"{part.label}/")
-    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
-    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
-    checkpoint_reader.check_checksums(path, item, checksums(arrays), meta["checksums"][item])
+    arrays = checkpoint_reader.read_verified(path, meta, item, prefix)
     return unflatten_by_name({name.removeprefix(prefix): x for name, x in arrays.items()})

@@ -1,6 +1,5 @@
 """Checkpoint manager: bitwise round trips on any sharding, retention, and every kind of damage."""
 
-import collections
 import gc
 import hashlib
 import json
@@ -62,6 +61,14 @@ def abstract(state):
     )
 
 
+def assert_placed(state, like):
+    """Every leaf has the sharding and type of an abstract state."""
+    assert jax.tree.structure(state) == jax.tree.structure(like)
+    for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
+        assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
+        assert leaf.dtype == expected.dtype
+
+
 def small_state(step, seed=0):
     """A state of a few arrays, quick to save."""
     rng = np.random.RandomState(seed)
@@ -101,23 +108,14 @@ def checkpoint(trained, tmp_path_factory):
 # Round trips
 
 
-def test_restore_is_bitwise(trained, checkpoint):
-    state, program = trained
-    restored = restore_checkpoint(checkpoint, program.abstract_state)
-    assert same_bits(restored.state, state)
-    assert jax.tree.structure(restored.state) == jax.tree.structure(state)
+@pytest.mark.parametrize("mesh", [small_run.mesh(), small_run.mesh(8, **LAYOUT)], ids=str)
+def test_restore_is_bitwise_on_any_sharding(mesh, trained, checkpoint):
+    like = small_run.program(small_run.config("unused"), mesh).abstract_state
+    restored = restore_checkpoint(checkpoint, like)
+    assert same_bits(restored.state, trained[0])
+    assert_placed(restored.state, like)
+    assert restored.state.params["blocks"]["qkv"].sharding.is_fully_replicated == (mesh.size == 1)
     assert (restored.added_averages, restored.dropped_averages) == ((), ())
-
-
-def test_restore_to_another_sharding_is_bitwise(trained, checkpoint):
-    state, _ = trained
-    program = small_run.program(small_run.config("unused"), small_run.mesh(8, **LAYOUT))
-    restored = restore_checkpoint(checkpoint, program.abstract_state).state
-    assert same_bits(restored, state)
-    expected = jax.tree.leaves(program.abstract_state)
-    for leaf, like in zip(jax.tree.leaves(restored), expected, strict=True):
-        assert leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim)
-    assert not restored.params["blocks"]["qkv"].sharding.is_fully_replicated
 
 
 def test_state_may_be_donated_after_save_returns(tmp_path):
@@ -135,16 +133,14 @@ def test_state_may_be_donated_after_save_returns(tmp_path):
 def test_meta_has_step_checksums_and_digest(trained, checkpoint):
     state, _ = trained
     meta = read_meta(checkpoint)
-    assert meta["step"] == 3
-    assert meta["samples"] == 24
-    assert meta["config"] == {"averages": [6.25, 25.0]}
+    assert meta.items() >= {"step": 3, "samples": 24, "config": {"averages": [6.25, 25.0]}}.items()
     sums = meta["checksums"]
     assert sums.keys() == {"params", "opt", "averages"}
     count = sum(map(len, sums.values()))
     assert count == len(jax.tree.leaves(state)) - 1  # all but the step, which meta has itself
     assert sums["params"] == checksums(state.params)
-    text = json.dumps({k: v for k, v in meta.items() if k != "digest"}, sort_keys=True)
-    text = text.replace(", ", ",").replace(": ", ":")
+    content = {k: v for k, v in meta.items() if k != "digest"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert meta["digest"] == hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -173,35 +169,23 @@ def test_restore_adds_and_drops_averages(trained, checkpoint):
     assert same_bits(averages["f100"], state.params)
     assert same_bits(averages["uniform"], state.params)
     # Ready for a step that donates: placed as it expects, and no buffer is shared.
-    assert jax.tree.structure(restored.state) == jax.tree.structure(like)
-    leaves = jax.tree.leaves(restored.state)
-    for leaf, expected in zip(leaves, jax.tree.leaves(like), strict=True):
-        assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
-        assert leaf.dtype == expected.dtype
+    assert_placed(restored.state, like)
     owners = {}
-    for i, leaf in enumerate(leaves):
+    for i, leaf in enumerate(jax.tree.leaves(restored.state)):
         for shard in leaf.addressable_shards:
             assert owners.setdefault(shard.data.unsafe_buffer_pointer(), i) == i
 
 
-def test_added_average_keeps_the_sign_of_zero(tmp_path):
-    params = {"w": jnp.asarray([-0.0, 0.0, 1.0], jnp.float32)}
-    old, new = (averaging.average_params(rules).init(params) for rules in ([50.0], [25.0]))
-    step = jnp.asarray(1, jnp.int32)
-    path = save(tmp_path, TrainState(step, params, (old,)))
-    restored = restore_checkpoint(path, abstract(TrainState(step, params, (new,))))
-    assert restored.added_averages == ("f25",)
-    assert same_bits(averaging.averages(restored.state.opt_state)["f25"], params)
-
-
 def test_run_without_averages_round_trips(tmp_path):
-    params = {"w": jnp.ones(3)}
+    """An average added to it keeps the sign of zero."""
+    params = {"w": jnp.asarray([-0.0, 0.0, 1.0], jnp.float32)}
     none, one = (averaging.average_params(rules).init(params) for rules in ([], [25.0]))
     state = TrainState(jnp.asarray(1, jnp.int32), params, (none,))
     path = save(tmp_path, state)
     assert same_bits(restore_checkpoint(path, abstract(state)).state, state)
     later = restore_checkpoint(path, abstract(state._replace(opt_state=(one,))))
     assert later.added_averages == ("f25",)
+    assert same_bits(averaging.averages(later.state.opt_state)["f25"], params)
 
 
 # Entries of the directory
@@ -213,16 +197,9 @@ def test_retention_keeps_milestones_multiples_and_latest(tmp_path):
     assert saved_steps(tmp_path) == [2, 3, 4, 6, 7]  # 1x, every third, 2x, and the last two
 
 
-def test_saved_steps_ignores_other_directories(tmp_path):
-    path = save(tmp_path, small_state(4))
-    shutil.copytree(path, path.with_name("9.orbax-checkpoint-tmp-1"))
-    for name in ("notes", "9"):
-        path.with_name(name).mkdir()
-    assert saved_steps(tmp_path) == [4]
-
-
 def test_empty_step_directory_is_set_aside_and_its_step_saved_again(tmp_path):
     (tmp_path / "checkpoints" / "9").mkdir(parents=True)
+    assert saved_steps(tmp_path) == []
     lines, like = [], abstract(small_state(9))
     checkpoints = CheckpointManager(tmp_path, latest(2), lines.append)
     with pytest.raises(RunError, match=r"checkpoints/9 is empty\. There is no good one"):
@@ -240,6 +217,7 @@ def test_half_written_save_is_removed_and_foreign_file_left(tmp_path):
     path = save(tmp_path, small_state(4))
     shutil.copytree(path, path.with_name("9.orbax-checkpoint-tmp-1"))
     path.with_name("notes").write_text("mine")
+    assert saved_steps(tmp_path) == [4]
     lines = []
     CheckpointManager(tmp_path, latest(2), lines.append).close()
     assert sorted(x.name for x in path.parent.iterdir()) == ["4", "notes"]
@@ -249,10 +227,19 @@ def test_half_written_save_is_removed_and_foreign_file_left(tmp_path):
 # A full disk
 
 
-def test_save_is_refused_before_writing_if_the_disk_is_too_small(tmp_path, monkeypatch):
+@pytest.fixture(name="checkpoints")
+def checkpoints_fixture(tmp_path):
+    """A manager that has saved step 4."""
     checkpoints = CheckpointManager(tmp_path, latest(2))
     checkpoints.save(small_state(4), {})
     checkpoints.wait()
+    yield checkpoints
+    checkpoints.close()
+
+
+def test_save_is_refused_before_writing_if_the_disk_is_too_small(
+    checkpoints, tmp_path, monkeypatch
+):
     monkeypatch.setattr(manager, "free_bytes", lambda directory: 1000)
     array_bytes = sum(x.nbytes for x in jax.tree.leaves(small_state(4)[1:]))
     needed = array_bytes + array_bytes // 50 + 2**18
@@ -260,22 +247,17 @@ def test_save_is_refused_before_writing_if_the_disk_is_too_small(tmp_path, monke
         checkpoints.save(small_state(5), {})
     monkeypatch.undo()
     checkpoints.save(small_state(6), {})
-    checkpoints.close()
+    checkpoints.wait()
     assert saved_steps(tmp_path) == [4, 6]
 
 
-def test_disk_that_fills_up_while_saving_is_reported(tmp_path, monkeypatch):
-    checkpoints = CheckpointManager(tmp_path, latest(2))
-    checkpoints.save(small_state(4), {})
-    checkpoints.wait()
-
+def test_disk_that_fills_up_while_saving_is_reported(checkpoints, monkeypatch):
     def fail(*args, **keywords):
         raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [...]")
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     with pytest.raises(RunError, match=r"the disk is full: .* are free; .* of step 4"):
         checkpoints.save(small_state(5), {})
-    checkpoints.close()
 
 
 ON_A_SMALL_DISK = """
@@ -310,16 +292,19 @@ def test_full_disk_stops_the_run_and_leaves_its_last_checkpoint_intact(dataset, 
 # Damage
 
 
+def flip(content, position, bit):
+    flipped = bytearray(content)
+    flipped[position] ^= 1 << bit
+    return bytes(flipped)
+
+
 def damages(content: bytes):
     """Kinds of damage to a file."""
-    middle = len(content) // 2
     if content:
-        yield "cut", content[:middle]
-        flipped = bytearray(content)
-        flipped[middle] ^= 1
-        yield "flipped", bytes(flipped)
-        yield "zeroed", bytes(len(content))
-    yield "missing", None
+        yield content[: len(content) // 2]
+        yield flip(content, len(content) // 2, 0)
+        yield bytes(len(content))
+    yield None  # missing
 
 
 @pytest.mark.slow
@@ -331,65 +316,55 @@ def test_damage_to_any_file_is_reported_or_harmless(tmp_path):
     # Averages and optimizer are read as the weights are.
     files = [p for p in files if p.parent.name == "4" or {"params", "meta"} & set(p.parts)]
     assert len(files) > 8
-    wrong, reported, longest = [], set(), 0
-    for file in files:
-        relative, content = file.relative_to(good), file.read_bytes()
-        for kind, damaged in damages(content):
-            path = tmp_path / f"{'-'.join(relative.parts)}-{kind}" / "checkpoints" / "4"
+    reported = []
+    for i, file in enumerate(files):
+        for j, damaged in enumerate(damages(file.read_bytes())):
+            path, relative = tmp_path / f"{i}-{j}" / "4", file.relative_to(good)
             shutil.copytree(good, path)
             if damaged is None:
                 (path / relative).unlink()
             else:
                 (path / relative).write_bytes(damaged)
             try:
-                if not same_bits(restore_checkpoint(path, abstract(state)).state, state):
-                    wrong.append((str(relative), kind, "restored something else"))
+                restored = restore_checkpoint(path, abstract(state)).state
+                assert same_bits(restored, state), (relative, damaged)
             except RunError as error:
-                reported.add(relative.parts[0])
-                longest = max(longest, len(str(error)))
-                if str(path) not in str(error):
-                    wrong.append((str(relative), kind, str(error)[:200]))
-            except Exception as error:
-                wrong.append((str(relative), kind, repr(error)[:200]))
+                reported.append((relative.parts[0], str(path), str(error)))
     for _ in range(5):  # abandoned reads of Orbax warn here
         time.sleep(0.1)
         gc.collect()
-    assert {"params", "meta"} <= reported
-    assert not wrong
-    assert longest < 700
+    assert {"params", "meta"} <= {item for item, _, _ in reported}
+    for _, path, message in reported:
+        assert path in message
+        assert len(message) < 700
 
 
 @pytest.mark.slow
-def test_flipped_bits_are_reported_or_harmless(tmp_path, capsys):
+def test_flipped_bits_are_reported_or_harmless(tmp_path):
     """`verify_checkpoint` names the checkpoint, or no number differs."""
     path = save(tmp_path, small_state(4), meta={"samples": 32})
     meta = verify_checkpoint(path)
     names = {item: dict.fromkeys(meta["checksums"][item]) for item in ARRAY_ITEMS}
     expected = {item: read_arrays(path, item, names[item]) for item in ARRAY_ITEMS}
     files = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stat().st_size]
-    draw, outcomes = random.Random(0), collections.Counter()
+    draw, reported = random.Random(0), []
     for _ in range(300):
         # Half of the files uniformly, half by size: most bits are in arrays.
         weights = [p.stat().st_size for p in files] if draw.random() < 0.5 else None
         (file,) = draw.choices(files, weights)
         content = file.read_bytes()
         position, bit = draw.randrange(len(content)), draw.randrange(8)
-        flipped = bytearray(content)
-        flipped[position] ^= 1 << bit
-        file.write_bytes(flipped)
+        file.write_bytes(flip(content, position, bit))
         try:
             assert verify_checkpoint(path) == meta, (file, position, bit)
             for item in ARRAY_ITEMS:
                 arrays = read_arrays(path, item, names[item])
                 assert same_bits(arrays, expected[item]), (file, position, bit)
-            outcomes["harmless"] += 1
         except RunError as error:
-            outcomes["named" if str(path) in str(error) else "unclear"] += 1
+            reported.append(str(error))
         file.write_bytes(content)
-    with capsys.disabled():
-        print(f"\n{outcomes.total()} flipped bits: {dict(outcomes)}")
-    assert outcomes["named"] > 100
-    assert not outcomes["unclear"]
+    assert len(reported) > 100
+    assert all(str(path) in message for message in reported)
 
 
 def test_restore_rejects_intact_files_of_other_numbers(tmp_path):

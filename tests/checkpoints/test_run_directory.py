@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import small_run
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.errors import InputError
@@ -29,9 +28,10 @@ def test_initialize_names_every_different_setting(tmp_path):
     with pytest.raises(InputError) as error:
         run_directory.initialize(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"}, {})
     message = str(error.value)
-    for part in ("b2 was 0.9, is 0.95", "seed was 0, is 1", "new was 'not set', is 2", "old was 1"):
-        assert part in message
-    assert "same" not in message
+    changes = (
+        "b2 was 0.9, is 0.95; new was 'not set', is 2; old was 1, is 'not set'; seed was 0, is 1"
+    )
+    assert f"({changes})" in message
     assert "\n" not in message
 
 
@@ -53,65 +53,6 @@ def test_initialize_succeeds_after_a_kill_while_writing(tmp_path):
     (tmp_path / ".run.json.part").write_text('{"ident')
     run_directory.initialize(tmp_path, {"seed": 0}, {})
     run_directory.initialize(tmp_path, {"seed": 0}, {})
-
-
-CHANGEABLE = {
-    "name": "another",
-    "stop": "never",
-    "averages": (50.0, "uniform"),
-    "average_every": 16,
-    "average_memory": "host",
-    "microbatches": 2,
-    "model__remat": "full",
-    "model__layer_loop": "unroll",
-    "model__attention": "xla",
-    "mesh__fsdp": 2,
-    "guard__skip": "nonfinite",
-    "eval__every": "7 steps",
-    "eval__tokens": 80,
-    "checkpoint__every": "3 steps",
-    "checkpoint__keep_every": "6 steps",
-    "log__every": "2 steps",
-    "data__path": "elsewhere",
-    "data__builtin_megabytes": 1.0,
-    "data__repeat": True,
-}
-IDENTITY = {
-    "seed": 1,
-    "batch_size": 4,
-    "chinchilla_tokens": 320,
-    "model__width": 24,
-    "model__dtype": "bfloat16",
-    "data__seed": 1,
-    "schedule__peak": 2e-2,
-    "schedule__alpha": 8.0,
-    "schedule__warmup": "4 steps",
-    "optimizer__b2": 0.95,
-    "optimizer__clip_norm": 2.0,
-}
-
-
-@pytest.mark.parametrize(("name", "value"), CHANGEABLE.items())
-def test_changeable_setting_keeps_the_identity(name, value):
-    assert small_run.config("run", **{name: value}).identity("x") == small_run.config(
-        "run"
-    ).identity("x")
-
-
-@pytest.mark.parametrize(("name", "value"), IDENTITY.items())
-def test_identity_setting_makes_another_run(tmp_path, name, value):
-    run_directory.initialize(tmp_path, small_run.config("run").identity("x"), {})
-    with pytest.raises(InputError, match=name.replace("__", r"\.")):
-        run_directory.initialize(
-            tmp_path, small_run.config("run", **{name: value}).identity("x"), {}
-        )
-
-
-def test_other_data_make_another_run(tmp_path):
-    config = small_run.config("run")
-    run_directory.initialize(tmp_path, config.identity("x"), {})
-    with pytest.raises(InputError, match=r"data\.fingerprint was 'x', is 'y'"):
-        run_directory.initialize(tmp_path, config.identity("y"), {})
 
 
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
