@@ -6,27 +6,27 @@ With --config: the synthetic figures of the paper. Otherwise one of the commands
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checks import require_directory
 from anytime_jax.commands import config_file
-from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter
+from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.theory import reports, synthetic_figures
+from anytime_jax.theory import reports, sweeps, synthetic_figures
 from anytime_jax.theory.comparison import NoiseLevel, compare
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
 from anytime_jax.theory.synthetic_figures import FigureConfig
+
+Report = list[Table | str]
 
 EXAMPLES = (
     "--config=configs/theory_figure.py",
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(work=_figures)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
-    def command(name: str, work: Callable[..., None], summary: str) -> Callable[..., object]:
+    def command(name: str, work: Callable[..., Report], summary: str) -> Callable[..., object]:
         (example,) = (line for line in EXAMPLES if line.split()[0] == name)
         subparser = commands.add_parser(
             name,
@@ -62,17 +62,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ):
         add = command(name, work, summary)
         _add_problem(add, several_noises=name == "compare")
-        add("--batch-size", type=_count, default=1, help="samples in an update")
-        add("--steps", type=_count, default=150_000, help="updates of the longest run")
-        add("--doublings", type=_count, default=5, help="from the shortest run to the longest")
+        add("--batch-size", type=positive_int, default=1, help="samples in an update")
+        add("--steps", type=positive_int, default=150_000, help="updates of the longest run")
+        add(
+            "--doublings", type=positive_int, default=5, help="from the shortest to the longest run"
+        )
         add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
     add = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
     _add_problem(add)
-    add("--steps", type=_count, default=1_000_000, help="iterates in the longest mean")
+    add("--steps", type=positive_int, default=1_000_000, help="iterates in the longest mean")
     add("--gamma", type=float, help="decay of the step sizes (default: 1 - a/b, within 0 .. 1/2)")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
     add = command("rates", _rates, "exponents fitted to exact risks, beside the proven ones")
-    add("--steps", type=_count, default=1_000_000, help="updates of every run")
+    add("--steps", type=positive_int, default=1_000_000, help="updates of every run")
     add("--noise", type=float, default=0.1, help="sigma^2")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
 
@@ -84,76 +86,75 @@ def _add_problem(add: Callable[..., object], several_noises: bool = False) -> No
         add("--noise", type=_numbers, default="0.1", help="sigma^2, or several: 1,0.1,0")
     else:
         add("--noise", type=float, default=0.1, help="sigma^2")
-    add("--dimension", type=_dimension, default=math.inf, help="coordinates")
+    add("--dimension", type=float, default=math.inf, help="coordinates")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     jax_settings.configure()
+    console = open_console(width=200)
+    columns = TextColumn("exact risks"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("", total=1.0)
     try:
         if arguments.config and arguments.work is not _figures:
             raise InputError("--config is for the figures: leave it out, or the command")
-        arguments.work(arguments, open_console(width=200))
+        with bar:
+            report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
     except ValueError as error:
         raise InputError(str(error)) from error
+    for part in report:
+        console.print(part)
     return 0
 
 
-def _figures(arguments: argparse.Namespace, console: Console) -> None:
+def _figures(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
     config = read(FigureConfig, config_file.load(arguments))
     _require_writable("out_dir", Path(config.out_dir))
-    with _progress(console, f"{len(config.problems)} panels") as progress:
-        files, table = synthetic_figures.make_figures(config, progress)
-    _print(console, [table, *(f"  {file}" for file in files)])
+    files, table = synthetic_figures.make_figures(config, progress)
+    return [table, *(f"  {file}" for file in files)]
 
 
-def _compare(arguments: argparse.Namespace, console: Console) -> None:
-    levels = _run_comparison(arguments, arguments.noise, console)
-    for level in levels:
-        _print(console, reports.length_table(level))
+def _compare(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+    levels = _noise_levels(arguments, arguments.noise, progress)
+    report = [part for level in levels for part in reports.length_table(level)]
     if len(levels) > 1:
-        console.print(reports.noise_table(levels))
-    _write(arguments, levels[0], console)
+        report.append(reports.noise_table(levels))
+    return report + _write(arguments, levels[0])
 
 
-def _advise(arguments: argparse.Namespace, console: Console) -> None:
-    (level,) = _run_comparison(arguments, [arguments.noise], console)
-    _print(console, reports.advice(level))
-    _write(arguments, level, console)
+def _advise(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+    (level,) = _noise_levels(arguments, [arguments.noise], progress)
+    return reports.advice(level) + _write(arguments, level)
 
 
-def _run_comparison(
-    arguments: argparse.Namespace, noises: Sequence[float], console: Console
+def _noise_levels(
+    arguments: argparse.Namespace, noises: Sequence[float], progress: sweeps.Progress
 ) -> list[NoiseLevel]:
     for noise in noises:
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
     if arguments.output is not None:
         _require_writable("--output", arguments.output)
-    with _progress(console, "tuned baselines and anytime runs") as progress:
-        comparison = compare(problem, arguments.steps, arguments.doublings, progress)
+    comparison = compare(problem, arguments.steps, arguments.doublings, progress)
     return [comparison.at_noise(noise) for noise in noises]
 
 
-def _write(arguments: argparse.Namespace, level: NoiseLevel, console: Console) -> None:
-    if arguments.output is not None:
-        files = reports.write_comparison(level, arguments.output)
-        _print(console, [f"  {file}" for file in files])
+def _write(arguments: argparse.Namespace, level: NoiseLevel) -> Report:
+    if arguments.output is None:
+        return []
+    return [f"  {file}" for file in reports.write_comparison(level, arguments.output)]
 
 
-def _bound(arguments: argparse.Namespace, console: Console) -> None:
+def _bound(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
     settings = arguments.gamma, arguments.multiplier, arguments.steps, arguments.noise
-    with _progress(console, "exact risks") as progress:
-        report = reports.bound_report(problem, *settings, progress)
-    _print(console, report)
+    return reports.bound_report(problem, *settings, progress)
 
 
-def _rates(arguments: argparse.Namespace, console: Console) -> None:
+def _rates(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
     settings = arguments.multiplier, arguments.steps, arguments.noise
-    with _progress(console, f"{len(reports.SPECTRA)} spectra") as progress:
-        report = reports.exponent_report(*settings, progress)
-    _print(console, report)
+    return reports.exponent_report(*settings, progress)
 
 
 def _require_writable(setting: str, directory: Path) -> None:
@@ -167,36 +168,6 @@ def _require_writable(setting: str, directory: Path) -> None:
         ) from error
 
 
-def _print(console: Console, report: Sequence[Table | str]) -> None:
-    for part in report:
-        console.print(part)
-
-
-@contextmanager
-def _progress(console: Console, description: str) -> Iterator[Callable[[float], None]]:
-    """Yields a function that shows the fraction of a computation that is done, on a terminal."""
-    if not console.is_terminal:
-        yield lambda fraction: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(description, total=1.0)
-        yield lambda fraction: progress.update(task, completed=fraction)
-
-
-# Types of options: where they raise, the parser names the option and the value.
-
-
-def _count(text: str) -> int:
-    value = float(text)  # 1e6 too
-    if value != int(value):
-        raise ValueError
-    return int(value)
-
-
 def _numbers(text: str) -> tuple[float, ...]:
+    """Type of an option: where it raises, the parser names the option and the value."""
     return tuple(float(part) for part in text.split(","))
-
-
-def _dimension(text: str) -> float:
-    return math.inf if text.strip().lower() in ("inf", "infinity") else _count(text)

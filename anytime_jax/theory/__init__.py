@@ -1,9 +1,8 @@
 """Exact excess risk of SGD on linear regression, for any schedule and any average.
 
-Begin with `problem.py` and `risk.py`; `direct_recursion.py` is the brute-force oracle.
-`convergence_rates.py` has what the paper proves, `comparison.py` anytime runs against schedules
-tuned at every length, `synthetic_figures.py` the paper's figures, and `reports.py` the tables of
-the command, `python -m anytime_jax theory`.
+Begin with `problem.py` and `risk.py`. `convergence_rates.py` has what the paper proves,
+`comparison.py` anytime runs against schedules tuned at every length, `synthetic_figures.py` the
+paper's figures, and `reports.py` the tables of the command, `python -m anytime_jax theory`.
 
     >>> problem = theory.Problem(a=1.5, b=3.0)
     >>> runs = [schedules.Power(0.5 / problem.trace, gamma=0.5)]
@@ -13,20 +12,16 @@ the command, `python -m anytime_jax theory`.
 """
 
 from anytime_jax.theory.convergence_rates import gamma_star, theorem_1
-from anytime_jax.theory.direct_recursion import direct_risk
 from anytime_jax.theory.iterate_averages import Tail
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.quadrature import Quadrature
 from anytime_jax.theory.risk import Risks, excess_risk
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 __all__ = [
     "LastFraction",
     "Problem",
-    "Quadrature",
     "Risks",
     "Tail",
-    "direct_risk",
     "excess_risk",
     "gamma_star",
     "theorem_1",

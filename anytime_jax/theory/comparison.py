@@ -9,7 +9,6 @@ Source: Section 4 (the baselines, their floors, the two ways to select an anytim
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +22,14 @@ from anytime_jax.schedules import Schedule
 from anytime_jax.theory.convergence_rates import gamma_star
 from anytime_jax.theory.iterate_averages import Average
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.risk import Risks, excess_risk, largest_error
-from anytime_jax.theory.thread_pool import Progress, run_in_parallel
+from anytime_jax.theory.risk import Risks, largest_error
+from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 
 # Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
 MULTIPLIERS = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
 AVERAGES: tuple[Average, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
-TOLERANCE = 0.02  # of `NoiseLevel.advise`
-_WSD_START = 0.9  # WSD decays over the last tenth
+TOLERANCE = 0.02  # of `NoiseLevel.tune`
 ENVELOPE = "cosine"  # the baseline that gaps are relative to
 
 # Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
@@ -45,7 +43,7 @@ BASELINES: Mapping[str, Callable[[float, int], Schedule]] = {
 
 def _wsd(peak: float, length: int, floor: float) -> Schedule:
     trunk = schedules.Power(peak, gamma=0.0)
-    return schedules.Decay(trunk, math.ceil(_WSD_START * length), length, floor=floor)
+    return schedules.Decay(trunk, math.ceil(0.9 * length), length, floor=floor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +54,9 @@ class Family:
     gamma: float
     alpha: float = 1.0  # 1 for 1/t^gamma
 
-    def schedule(self, peak: float) -> Schedule:
-        """Returns the schedule with a peak."""
-        return schedules.Power(peak, self.gamma, self.alpha)
 
-
-def families(problem: Problem, shortest: int) -> list[Family]:
-    """Returns the families to compare: constant, 1/sqrt(t) with and without a shift, and gamma*."""
+def _families(problem: Problem, shortest: int) -> list[Family]:
+    """The families to compare: constant, 1/sqrt(t) with and without a shift, and gamma*."""
     shifts = [float(max(1, round(shortest * factor))) for factor in (0.05, 0.25, 1, 4)]
     result = [Family("constant", 0.0), Family("1/sqrt(t)", 0.5)]
     result += [Family(f"sqrt, alpha {alpha:g}", 0.5, alpha) for alpha in shifts]
@@ -98,19 +92,6 @@ def mean_gap(gaps: np.ndarray) -> float:
     return float(np.expm1(np.log1p(gaps).mean()))
 
 
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """A run to choose, and when to tune its peak.
-
-    `tune_at` is the first length at which the best run's worst gap from there on is within
-    `TOLERANCE` of the best that the family can do there.
-    """
-
-    run: Trajectory  # with the smallest mean gap
-    tune_at: int
-    tuned: Trajectory  # the best at `tune_at`
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoiseLevel:
     """A comparison at one noise level; arrays are float64[lengths]."""
@@ -134,33 +115,36 @@ class NoiseLevel:
         """Returns the trajectory with the smallest mean gap over all lengths, as the paper does."""
         return min(self.select(family, average), key=lambda run: run.mean)
 
-    def advise(self) -> Advice:
-        """Returns the gamma, alpha and f that did best, and when the peak can be tuned."""
-        run = self.best()
+    def tune(self, run: Trajectory) -> tuple[int, Trajectory]:
+        """Returns when the peak of a run can be tuned, and the best of its kind at that length.
+
+        That is the first length at which the worst gap of the best run, from there on, is within
+        `TOLERANCE` of the smallest that any peak has.
+        """
         rivals = self.select(run.family, run.average)
         for at, length in enumerate(self.comparison.lengths):
-            tuned = min(rivals, key=lambda other: other.gaps[at])
-            reachable = min(other.gaps[at:].max() for other in rivals)
+            tuned = min(rivals, key=lambda rival: rival.gaps[at])
+            reachable = min(rival.gaps[at:].max() for rival in rivals)
             if tuned.gaps[at:].max() <= reachable + TOLERANCE:
-                return Advice(run, length, tuned)
+                return length, tuned
         raise AssertionError("at the last length the tuned run is the best run")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """The risks of every run of a comparison."""
+    """The risks of every run of a comparison, over `MULTIPLIERS`."""
 
     problem: Problem
     lengths: tuple[int, ...]  # numbers of updates, each half the next, rounded down
     families: tuple[Family, ...]
-    anytime: Risks  # family by family over `MULTIPLIERS`
-    baselines: Mapping[str, Sequence[Risks]]  # for each length over `MULTIPLIERS`, by name
+    anytime: Sequence[Risks]  # family by family, in parts
+    baselines: Mapping[str, Sequence[Risks]]  # for each length, by name
 
     @property
     def error(self) -> float:
         """The largest relative error of any part."""
         parts = [risks for baseline in self.baselines.values() for risks in baseline]
-        return largest_error([self.anytime, *parts])
+        return largest_error([*self.anytime, *parts])
 
     def at_noise(self, noise: float) -> NoiseLevel:
         """Returns the gaps at a noise level sigma^2."""
@@ -174,25 +158,24 @@ class Comparison:
                 f"the tuned cosine's excess risks are {envelope.tolist()}: gaps relative to them "
                 "mean nothing; choose more coordinates, more noise or fewer steps"
             )
+        with np.errstate(over="ignore"):  # of a run that is about to diverge
+            anytime = np.concatenate([risks.excess(noise) for risks in self.anytime], axis=1)
+            gaps = anytime / envelope - 1
+        settings = list(itertools.product(self.families, MULTIPLIERS))
+        trajectories = [
+            Trajectory(family, multiplier, label, gaps[row, k])
+            for row, label in enumerate(self.anytime[0].labels)
+            for k, (family, multiplier) in enumerate(settings)
+            if np.isfinite(gaps[row, k]).all()
+        ]
         return NoiseLevel(
             self,
             noise,
             envelope,
             {name: risks.min(axis=1) / envelope - 1 for name, risks in ends.items()},
             {name: np.array(MULTIPLIERS)[x.argmin(axis=1)] for name, x in ends.items()},
-            self._trajectories(noise, envelope),
+            trajectories,
         )
-
-    def _trajectories(self, noise: float, envelope: np.ndarray) -> list[Trajectory]:
-        with np.errstate(over="ignore"):  # of a run that is about to diverge
-            gaps = self.anytime.excess(noise) / envelope - 1
-        settings = list(itertools.product(self.families, MULTIPLIERS))
-        return [
-            Trajectory(family, multiplier, label, gaps[row, k])
-            for row, label in enumerate(self.anytime.labels)
-            for k, (family, multiplier) in enumerate(settings)
-            if np.isfinite(gaps[row, k]).all()
-        ]
 
 
 def compare(
@@ -216,29 +199,14 @@ def compare(
             "shortest length must have 100 or more; choose more steps or fewer doublings"
         )
     lengths = tuple(steps >> k for k in range(doublings, -1, -1))
-    chosen = tuple(families(problem, lengths[0]))
+    families = _families(problem, lengths[0])
     peaks = [multiplier * problem.step_unit for multiplier in MULTIPLIERS]
-
-    def anytime(part: Sequence[Family], progress: Progress) -> Risks:
-        runs = [family.schedule(peak) for family in part for peak in peaks]
-        return excess_risk(problem, runs, AVERAGES, lengths, progress=progress)
-
-    def baseline(make: Callable[[float, int], Schedule], length: int, progress: Progress) -> Risks:
-        runs = [make(peak, length) for peak in peaks]
-        return excess_risk(problem, runs, [], [length], progress=progress)
-
-    halves = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]  # for two cores
-    tasks = [functools.partial(anytime, part) for part in halves]
-    for make, length in itertools.product(BASELINES.values(), lengths):
-        tasks.append(functools.partial(baseline, make, length))
-    sizes = [8.0 * steps * len(part) for part in halves]
-    sizes += [1.0 * length for length in lengths] * len(BASELINES)
-    first, second, *rest = run_in_parallel(tasks, sizes, progress)
-    joined = dataclasses.replace(
-        first,
-        bias=np.concatenate([first.bias, second.bias], axis=1),
-        variance=np.concatenate([first.variance, second.variance], axis=1),
-        error=largest_error([first, second]),
-    )
+    sweeps = []
+    for half in (families[: len(families) // 2], families[len(families) // 2 :]):  # for two cores
+        runs = [schedules.Power(peak, x.gamma, x.alpha) for x in half for peak in peaks]
+        sweeps.append(Sweep(problem, runs, AVERAGES, lengths))
+    for baseline, length in itertools.product(BASELINES.values(), lengths):
+        sweeps.append(Sweep(problem, [baseline(x, length) for x in peaks], [], [length]))
+    first, second, *rest = run_sweeps(sweeps, progress)
     by_name = {name: rest[k * len(lengths) :][: len(lengths)] for k, name in enumerate(BASELINES)}
-    return Comparison(problem, lengths, chosen, joined, by_name)
+    return Comparison(problem, lengths, tuple(families), (first, second), by_name)

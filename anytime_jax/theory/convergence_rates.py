@@ -6,6 +6,7 @@ Source: Theorem 1, Corollary 1, Table 1.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,25 +15,26 @@ from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
 
 
-@dataclasses.dataclass(frozen=True)
-class Rate:
+class Rate(NamedTuple):
     """Step sizes that reach the minimax exponent in some regime of (a, b)."""
 
     schedule: str
-    averaged: bool  # the rate of an average of iterates
-    horizon_free: bool  # step sizes independent of the length of the run
+    averaged: str  # "yes" for the rate of an average of iterates
+    horizon: str  # "free" for step sizes independent of the length of the run
     regime: str
     holds: Callable[[float, float], bool]  # the regime, as a predicate of (a, b)
 
 
+def _between(a: float, b: float) -> bool:
+    return a < b <= 2 * a
+
+
 # Source: Table 1.
 RATES = (
-    Rate("constant", True, True, "1 < b <= a", lambda a, b: b <= a),
-    Rate("constant, peak ~ N^(a/b-1)", True, False, "a < b <= 2a", lambda a, b: a < b <= 2 * a),
-    Rate("horizon-optimal", False, False, "b <= 2a", lambda a, b: b <= 2 * a),
-    Rate(
-        "1/t^gamma*, gamma* = 1 - a/b", True, True, "1 < a < b <= 2a", lambda a, b: a < b <= 2 * a
-    ),
+    Rate("constant", "yes", "free", "1 < b <= a", lambda a, b: b <= a),
+    Rate("constant, peak ~ N^(a/b-1)", "yes", "needed", "a < b <= 2a", _between),
+    Rate("horizon-optimal", "no", "needed", "b <= 2a", lambda a, b: b <= 2 * a),
+    Rate("1/t^gamma*, gamma* = 1 - a/b", "yes", "free", "1 < a < b <= 2a", _between),
 )
 
 

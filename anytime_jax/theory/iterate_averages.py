@@ -5,7 +5,9 @@ are plain means over windows of updates; windows that do not overlap share one r
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,67 +51,41 @@ class Tail:
 
 
 Average = Rule | Tail | LastFraction | float  # a number f is `GrowingWindow(f)`
+NewestWeights = Callable[[np.ndarray], np.ndarray]  # of a running mean, after updates int[T]
 
 
-class _Windows:
-    """Plain means over windows of updates that do not overlap; the newest iterate elsewhere."""
-
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-
-    def evaluate(self, t: np.ndarray) -> np.ndarray:
-        window = np.searchsorted(self.ends, t)
-        start = np.append(self.starts, t[-1])[window]
-        return 1 / np.maximum(t - start, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrackedAverages:
+class TrackedAverages(NamedTuple):
     """Running means to update during a run, and which of them is each average."""
 
     labels: tuple[str, ...]  # of the averages, "last" (the iterate itself) first
-    means: tuple[Rule | _Windows, ...]
-    # int[averages without "last", checkpoints], index of the running mean that is the average at
-    # the checkpoint; -1 where the average does not exist
-    mean_of: np.ndarray
-
-    @property
-    def exists(self) -> np.ndarray:
-        """bool[labels, checkpoints]: whether an average exists; the iterate always does."""
-        return np.vstack([np.zeros((1, self.mean_of.shape[1])), self.mean_of]) >= 0
-
-    def newest_weights(self, t: np.ndarray) -> np.ndarray:
-        """Returns float64[len(t), means], the weight of the newest iterate after update t."""
-        if not self.means:
-            return np.zeros((len(t), 0))
-        return np.stack([mean.evaluate(t) for mean in self.means], axis=-1)
+    means: tuple[NewestWeights, ...]
+    # int[labels, checkpoints], what an average is at a checkpoint: 0 the iterate, k the k-th
+    # running mean, counted from 1; -1 where the average does not exist
+    source: np.ndarray
 
 
 def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAverages:
     """Returns what a run tracks to have some averages at its checkpoints, which are in order."""
-    averages = list(averages)
-    rules = iter(label_rules(x for x in averages if not isinstance(x, Tail | LastFraction)).items())
-    labels, means, rows = [LIVE], [], []
+    labels, source = [LIVE], [[0] * len(checkpoints)]
+    means: list[NewestWeights] = []
     for average in averages:
         if isinstance(average, Tail | LastFraction):
-            label, (own, row) = average.label, _windows(average, checkpoints)
+            label, (own, mean_at) = average.label, _window_means(average, checkpoints)
         else:
-            label, rule = next(rules)
-            own, row = [rule], [0] * len(checkpoints)
-        rows.append([len(means) + k if k >= 0 else -1 for k in row])
-        means += own
+            ((label, rule),) = label_rules([average]).items()
+            own, mean_at = [rule.evaluate], dict.fromkeys(checkpoints, 1)
         if label in labels:
             raise ValueError(f"the average {label!r} is repeated: give every average once")
         labels.append(label)
-    mean_of = np.array(rows, int).reshape(len(averages), len(checkpoints))
-    return TrackedAverages(tuple(labels), tuple(means), mean_of)
+        source.append([len(means) + mean_at[t] if t in mean_at else -1 for t in checkpoints])
+        means += own
+    return TrackedAverages(tuple(labels), tuple(means), np.array(source))
 
 
-def _windows(
+def _window_means(
     average: Tail | LastFraction, checkpoints: Sequence[int]
-) -> tuple[list[_Windows], list[int]]:
-    """The windows of an average, and for each checkpoint the index of its own; -1 if none."""
+) -> tuple[list[NewestWeights], dict[int, int]]:
+    """The running means of an average, and which of them, from 1, it is at each checkpoint."""
     if isinstance(average, LastFraction):
         starts = {t: average.updates_before(t) for t in checkpoints}
     elif average.end in checkpoints:
@@ -119,13 +95,18 @@ def _windows(
             f"{average.label} ends at update {average.end}, which is none of the checkpoints (the "
             f"last is {checkpoints[-1]}): add that checkpoint, or choose a tail that ends at one"
         )
-    windows: list[_Windows] = []
-    row = {}
-    for t, start in starts.items():
-        free = (k for k, x in enumerate(windows) if x.ends[-1] <= start)
-        row[t] = next(free, len(windows))
-        if row[t] == len(windows):
-            windows.append(_Windows())
-        windows[row[t]].starts.append(start)
-        windows[row[t]].ends.append(t)
-    return windows, [row.get(t, -1) for t in checkpoints]
+    means: list[list[tuple[int, int]]] = []  # (start, end) of the windows of each
+    mean_at = {}
+    for end, start in starts.items():
+        mean = next((windows for windows in means if windows[-1][1] <= start), None)
+        if mean is None:
+            means.append(mean := [])
+        mean.append((start, end))
+        mean_at[end] = 1 + means.index(mean)
+    return [functools.partial(_window_weights, np.array(windows)) for windows in means], mean_at
+
+
+def _window_weights(windows: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Newest weights of means over windows int[n, (start, end)]; elsewhere the iterate alone."""
+    start = np.append(windows[:, 0], t[-1])[np.searchsorted(windows[:, 1], t)]
+    return 1 / np.maximum(t - start, 1)

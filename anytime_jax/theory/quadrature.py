@@ -14,7 +14,6 @@ Source: Golub and Welsch (1969), "Calculation of Gauss quadrature rules"; Lanczo
 each vector orthogonalised twice gives the Jacobi matrices.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -25,75 +24,58 @@ _ENUMERATED = 2**16  # coordinates that enter the measure one by one; integrals 
 _FAR_POWER = 0.25  # the variable of the far rule is i^-0.25
 
 
-@dataclasses.dataclass(frozen=True)
-class Nodes:
-    """Quadrature nodes."""
+def nodes(
+    problem: Problem, reach: float, first: int = 12, near: int = 40, far: int = 12
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the nodes of a problem: coordinates i_k and weights W_k, float64[K] each.
 
-    index: np.ndarray  # float64[K], coordinates i_k
-    weight: np.ndarray  # float64[K], number of coordinates each stands for
+    They are all coordinates, with weight 1, if those are fewer.
 
-
-@dataclasses.dataclass(frozen=True)
-class Quadrature:
-    """Numbers of nodes.
-
-    Attributes:
+    Args:
+      problem: the problem.
+      reach: the largest sum of step sizes of any run.
       first: coordinates that are nodes of their own.
-      near: nodes for those that training reaches; four more for each factor of 10 in the reach
-        beyond 1e5.
+      near: nodes for those that training reaches; four more are added for each factor of 10 in the
+        reach beyond 1e5.
       far: nodes for all others.
 
     Examples:
       64 nodes give the sum of i^-1.5 over infinitely many coordinates:
 
       >>> problem = theory.Problem(a=1.5, b=2.0)
-      >>> nodes = theory.Quadrature().nodes(problem, reach=1e5)
-      >>> float(abs(nodes.weight @ nodes.index**-2.0 / problem.power_sum(2.0) - 1)) < 1e-9
+      >>> index, weight = theory.quadrature.nodes(problem, reach=1e5)
+      >>> float(abs(weight @ index**-2.0 / problem.power_sum(2.0) - 1)) < 1e-9
       True
     """
-
-    first: int = 12
-    near: int = 40
-    far: int = 12
-
-    def nodes(self, problem: Problem, reach: float) -> Nodes:
-        """Returns the nodes of a problem; all coordinates with weight 1 if they are fewer.
-
-        `reach` is the largest sum of step sizes of any run.
-        """
-        near = self.near + 4 * max(0, math.ceil(math.log10(max(reach, 1.0)) - 5))
-        if problem.dimension <= self.first + near + self.far:
-            index = np.arange(1.0, problem.dimension + 1)
-            return Nodes(index, np.ones_like(index))
-        x, mass = _measure(problem, self.first)
-        learned = x <= math.log(max(reach, 2.0 * self.first)) / problem.a
-        x_near, mass_near = _gauss(x[learned], mass[learned], near)
-        u_far, mass_far = _gauss(np.exp(-_FAR_POWER * x[~learned]), mass[~learned], self.far)
-        index = np.exp(np.concatenate([x_near, -np.log(u_far) / _FAR_POWER]))
-        weight = np.concatenate([mass_near, mass_far]) * index ** _exponent(problem)
-        first = np.arange(1.0, self.first + 1)
-        return Nodes(np.concatenate([first, index]), np.concatenate([np.ones_like(first), weight]))
+    near += 4 * max(0, math.ceil(math.log10(max(reach, 1.0)) - 5))
+    if problem.dimension <= first + near + far:
+        index = np.arange(1.0, problem.dimension + 1)
+        return index, np.ones_like(index)
+    exponent = min(problem.b, 2 * problem.a)
+    x, mass = _measure(problem.dimension, exponent, first)
+    learned = x <= math.log(max(reach, 2.0 * first)) / problem.a
+    x_near, mass_near = _gauss(x[learned], mass[learned], near)
+    u_far, mass_far = _gauss(np.exp(-_FAR_POWER * x[~learned]), mass[~learned], far)
+    index = np.exp(np.concatenate([x_near, -np.log(u_far) / _FAR_POWER]))
+    weight = np.concatenate([mass_near, mass_far]) * index**exponent
+    own = np.arange(1.0, first + 1)
+    return np.concatenate([own, index]), np.concatenate([np.ones_like(own), weight])
 
 
-def _exponent(problem: Problem) -> float:
-    return min(problem.b, 2 * problem.a)
-
-
-def _measure(problem: Problem, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _measure(dimension: float, exponent: float, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Points x = log i and masses of i^-e over all i > first.
 
     One by one up to 2^16. Beyond, the sum is the integral from half a coordinate before the next
     one (Euler and Maclaurin: the relative error is e (e - 1) / 24 * 2^-32), by 20-point Gauss and
     Legendre on panels of growing width, up to where masses fall below 1e-20.
     """
-    exponent = _exponent(problem)
-    end = min(problem.dimension, _ENUMERATED)
+    end = min(dimension, _ENUMERATED)
     x = np.log(np.arange(first + 1, end + 1))
     mass = np.exp(-exponent * x)
-    if problem.dimension <= _ENUMERATED:
+    if dimension <= _ENUMERATED:
         return x, mass
     start = math.log(_ENUMERATED + 0.5)
-    end = min(math.log(problem.dimension + 0.5), start + 46 / (exponent - 1))
+    end = min(math.log(dimension + 0.5), start + 46 / (exponent - 1))
     edges = start + 0.5 * (1.15 ** np.arange(0, 400) - 1) / 0.15
     edges = np.append(edges[edges < end], end)
     points, weights = np.polynomial.legendre.leggauss(20)

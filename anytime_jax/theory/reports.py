@@ -1,7 +1,6 @@
 """Reports of the theory: tables, advice in words, pictures and the numbers behind them."""
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Sequence
@@ -35,8 +34,8 @@ from anytime_jax.theory.convergence_rates import (
     theorem_1,
 )
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
-from anytime_jax.theory.thread_pool import Progress, run_in_parallel
+from anytime_jax.theory.risk import largest_error, require_noise
+from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 LIMITS = (
@@ -105,18 +104,18 @@ def noise_table(levels: Sequence[NoiseLevel]) -> Table:
 
 def advice(level: NoiseLevel) -> list[Table | str]:
     """Returns the run to choose and when to tune it, with the evidence and its limits."""
-    comparison, problem, chosen = level.comparison, level.comparison.problem, level.advise()
-    run, shortest = chosen.run, comparison.lengths[0]
+    comparison, problem = level.comparison, level.comparison.problem
+    run, shortest = level.best(), comparison.lengths[0]
+    tune_at, tuned = level.tune(run)
     gamma, alpha = run.family.gamma, run.family.alpha
     shape = "gamma = 0 (a constant step size: there is no alpha)"
     if gamma > 0:
         part = alpha / shortest
         shape = f"gamma = {gamma:.4g}, alpha = {alpha:g} updates ({part:.3g} of the shortest)"
-    later = chosen.tuned.gaps[comparison.lengths.index(chosen.tune_at) :]
-    table = new_table(
-        "the best run with each average", ["average", "step sizes", "c", "worst", "mean"]
-    )
-    for label in comparison.anytime.labels:
+    later = tuned.gaps[comparison.lengths.index(tune_at) :]
+    columns = ["average", "step sizes", "c", "worst", "mean"]
+    table = new_table("the best run with each average", columns)
+    for label in comparison.anytime[0].labels:
         best = level.best(average=label)
         numbers = f"{best.multiplier:.2g}", _percent(best.worst), _percent(best.mean)
         table.add_row(label, best.family.name, *numbers)
@@ -126,7 +125,7 @@ def advice(level: NoiseLevel) -> list[Table | str]:
         f"= {run.multiplier:.3g} {_unit(problem)}",
         f"its gap to the cosine tuned at each length: {', '.join(map(_percent, run.gaps))} at "
         f"{', '.join(f'{length:,}' for length in comparison.lengths)} updates",
-        f"tune the peak at {chosen.tune_at:,} updates ({chosen.tune_at / shortest:.3g}x): the run "
+        f"tune the peak at {tune_at:,} updates ({tune_at / shortest:.3g}x): the run "
         f"that is best there has gaps of {_percent(later.max())} or less from there on, "
         f"within {100 * TOLERANCE:g}% of the best any peak can do",
         table,
@@ -142,7 +141,7 @@ def write_comparison(level: NoiseLevel, directory: Path) -> list[Path]:
     content = {
         "a": problem.a,
         "b": problem.b,
-        "dimension": str(problem.dimension),
+        "dimension": f"{problem.dimension:.0f}",
         "batch_size": problem.batch_size,
         "noise": level.noise,
         "lengths": comparison.lengths,
@@ -236,7 +235,7 @@ def bound_report(
     lengths = np.array([n for n in half_decades if n >= 10])
     bounds = [theorem_1(problem, eta, gamma, int(n), noise) for n in lengths]
     ends = [2 * int(n) for n in lengths]
-    risks = excess_risk(problem, [Power(eta, gamma)], [_LAST_HALF], ends, progress=progress)
+    (risks,) = run_sweeps([Sweep(problem, [Power(eta, gamma)], [_LAST_HALF], ends)], progress)
     exact = risks.excess(noise, _LAST_HALF.label)[0]
     title = (
         f"Theorem 1 at a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}, eta_t = "
@@ -272,15 +271,14 @@ def exponent_report(
     require_positive("multiplier", multiplier)
     require_noise(noise)
     require_count("steps", steps, least=1600)
-    ends = np.array([steps // 2**k for k in range(int(np.log2(steps / 100)), -1, -1)])
-
-    def risks_of(problem: Problem, progress: Progress) -> Risks:
-        gammas = [*_GAMMAS, gamma_star(problem.a, problem.b)]
-        runs = [Power(multiplier / problem.trace, gamma) for gamma in gammas]
-        return excess_risk(problem, runs, [_LAST_HALF], ends.tolist(), progress=progress)
-
-    tasks = [functools.partial(risks_of, Problem(a, b)) for a, b in SPECTRA]
-    results = run_in_parallel(tasks, [1.0] * len(tasks), progress)
+    ends = [steps // 2**k for k in range(int(np.log2(steps / 100)), -1, -1)]
+    stars = [gamma_star(a, b) for a, b in SPECTRA]
+    sweeps = []
+    for (a, b), star in zip(SPECTRA, stars, strict=True):
+        problem = Problem(a, b)
+        runs = [Power(multiplier / problem.trace, gamma) for gamma in (*_GAMMAS, star)]
+        sweeps.append(Sweep(problem, runs, [_LAST_HALF], ends))
+    results = run_sweeps(sweeps, progress)
     title = (
         "p of risk ~ N^-p by gamma: fitted to the exact risk of the mean of the last half, "
         f"sigma^2 = {noise:g}, N = {steps // 16:,} .. {steps:,}, d = infinity "
@@ -288,12 +286,11 @@ def exponent_report(
     )
     names = ["a, b", *(f"{gamma:g}" for gamma in _GAMMAS), "gamma*", "at gamma*", "minimax"]
     table = new_table(title, names)
-    for (a, b), risks in zip(SPECTRA, results, strict=True):
-        star = gamma_star(a, b)
-        late = risks.excess(noise, _LAST_HALF.label)[:, -5:]
+    for (a, b), star, risks in zip(SPECTRA, stars, results, strict=True):
+        late, ends = risks.excess(noise, _LAST_HALF.label)[:, -5:], risks.checkpoints[-5:]
         cells = [
-            f"{fitted_exponent(ends[-5:], row):.2f} ({power_law_exponent(a, b, gamma):.2f})"
-            for row, gamma in zip(late, [*_GAMMAS, star], strict=True)
+            f"{fitted_exponent(ends, row):.2f} ({power_law_exponent(a, b, gamma):.2f})"
+            for row, gamma in zip(late, (*_GAMMAS, star), strict=True)
         ]
         minimax = f"{minimax_exponent(a, b):.2f}"
         table.add_row(f"{a:g}, {b:g}", *cells[:-1], f"{star:.2f}", cells[-1], minimax)
@@ -304,13 +301,9 @@ def _proven_table() -> Table:
     spectra = [f"{a:g}, {b:g}" for a, b in SPECTRA]
     names = ["step sizes", "average", "horizon", "regime", *spectra]
     table = new_table("proven, up to constants and logarithms", names)
-    for rate in RATES:
-        exponents = [
-            f"{minimax_exponent(a, b):.2f}" if rate.holds(a, b) else "" for a, b in SPECTRA
-        ]
-        average = "yes" if rate.averaged else "no"
-        horizon = "free" if rate.horizon_free else "needed"
-        table.add_row(rate.schedule, average, horizon, rate.regime, *exponents)
+    for *cells, holds in RATES:
+        exponents = [f"{minimax_exponent(a, b):.2f}" if holds(a, b) else "" for a, b in SPECTRA]
+        table.add_row(*cells, *exponents)
     return table
 
 

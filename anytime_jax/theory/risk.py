@@ -39,11 +39,10 @@ import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.schedules import Schedule
+from anytime_jax.theory import quadrature
 from anytime_jax.theory.iterate_averages import Average, TrackedAverages, track
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.quadrature import Nodes, Quadrature
 
-FINE = Quadrature(first=16, near=64, far=20)
 _CHUNK = 4096  # updates in a call; Ctrl-C waits for its end
 _STABLE = 2.0  # 2 / lambda_1: larger constant step sizes diverge
 
@@ -65,8 +64,8 @@ class Risks:
     checkpoints: np.ndarray  # int[T], numbers of updates
     bias: np.ndarray  # float64[labels, S, T], the risk without noise
     variance: np.ndarray  # float64[labels, S, T], the part that sigma^2 multiplies
-    # Largest relative difference to a finer quadrature, over the runs that were repeated with it;
-    # NaN if none was, 0 if every coordinate is a node.
+    # Largest relative difference to a finer quadrature, over two runs that were repeated with it;
+    # NaN if all diverged, 0 if every coordinate is a node.
     error: float
 
     def excess(self, noise: float, label: str | None = None) -> np.ndarray:
@@ -80,7 +79,7 @@ class Risks:
         return risk if label is None else risk[self.labels.index(label)]
 
 
-def largest_error(risks: Sequence[Risks]) -> float:
+def largest_error(risks: Iterable[Risks]) -> float:
     """Returns the largest relative error of several results; NaN if one is not known."""
     return float(np.max([part.error for part in risks]))
 
@@ -96,17 +95,13 @@ def excess_risk(
     schedules: Sequence[Schedule],
     averages: Iterable[Average],
     checkpoints: Sequence[int],
-    *,
-    quadrature: Quadrature | None = None,
-    checked: int = 2,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Risks:
     """Returns the exact excess risk of SGD under several schedules, for several averages.
 
     Update t uses the schedule at count t - 1, as in training. `checkpoints` are numbers of updates
-    in rising order, up to the earliest horizon. To measure the error, `checked` runs are repeated
-    with a finer quadrature. An exception of `progress`, which is called several times a second
-    with the fraction that is done, ends the computation.
+    in rising order, up to the earliest horizon. An exception of `progress`, which is called several
+    times a second with the fraction that is done, ends the computation.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0)
@@ -117,35 +112,25 @@ def excess_risk(
       >>> risks.error < 1e-9
       True
     """
-    checkpoints = require_checkpoints(checkpoints, schedules)
+    checkpoints = _require_checkpoints(checkpoints, schedules)
     tracked = track(averages, checkpoints)
     totals = [_total(schedule, checkpoints[-1]) for schedule in schedules]
-    reach = max(totals)
-    nodes = (quadrature or Quadrature()).nodes(problem, reach)
-    share = 1 - 0.25 * bool(checked)  # of the work, that of the first pass
-    risks = _run(problem, nodes, schedules, tracked, checkpoints, lambda x: progress(share * x))
-    error = np.nan
-    if len(nodes.index) == problem.dimension:
-        error = 0.0
-    elif checked:
-        repeated = _runs_to_check(risks, totals, checked)
-        finer = _run(
-            problem,
-            FINE.nodes(problem, reach),
-            [schedules[k] for k in repeated],
-            tracked,
-            checkpoints,
-            lambda x: progress(share + (1 - share) * x),
-        )
+    nodes = quadrature.nodes(problem, max(totals))
+    risks = _run(problem, nodes, schedules, tracked, checkpoints, lambda x: progress(0.75 * x))
+    error = 0.0
+    if len(nodes[0]) < problem.dimension:
+        finer = quadrature.nodes(problem, max(totals), first=16, near=64, far=20)
+        repeated = _runs_to_check(risks, totals)
+        runs = [schedules[k] for k in repeated]
+        again = _run(problem, finer, runs, tracked, checkpoints, lambda x: progress(0.75 + x / 4))
         with np.errstate(invalid="ignore", divide="ignore"):
-            difference = np.abs(risks[:, :, repeated] / finer - 1)
+            difference = np.abs(risks[:, :, repeated] / again - 1)
         finite = difference[np.isfinite(difference)]
         error = float(finite.max()) if finite.size else np.nan
     return Risks(tracked.labels, np.array(checkpoints), risks[0], risks[1], error)
 
 
-def require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
-    """Returns the checkpoints as ints; requires that they rise and that no schedule ends before."""
+def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
     for checkpoint in checkpoints:
         require_count("a checkpoint", checkpoint, least=1)
     numbers = [int(checkpoint) for checkpoint in checkpoints]
@@ -168,14 +153,14 @@ def _total(schedule: Schedule, steps: int) -> float:
     return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
 
 
-def _runs_to_check(risks: np.ndarray, totals: Sequence[float], number: int) -> list[int]:
-    """Indices of runs to repeat: the lowest risk at the end, the largest step sizes, and so on."""
+def _runs_to_check(risks: np.ndarray, totals: Sequence[float]) -> list[int]:
+    """Indices of two runs to repeat: the lowest risk at the end, the largest step sizes."""
     last = risks[:, 0, :, -1].sum(axis=0)
     finite = [k for k in range(len(totals)) if np.isfinite(last[k])]
     by_total = sorted(finite, key=lambda k: totals[k])[::-1]
     by_risk = sorted(finite, key=lambda k: last[k])
     order = [k for pair in zip(by_risk, by_total, strict=True) for k in pair]
-    return list(dict.fromkeys(order))[:number]
+    return list(dict.fromkeys(order))[:2]
 
 
 class _State(NamedTuple):
@@ -189,60 +174,55 @@ class _State(NamedTuple):
 
 def _run(
     problem: Problem,
-    nodes: Nodes,
+    nodes: tuple[np.ndarray, np.ndarray],
     schedules: Sequence[Schedule],
     tracked: TrackedAverages,
     checkpoints: Sequence[int],
     progress: Callable[[float], None],
 ) -> np.ndarray:
     """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
-    out = np.full((2, len(tracked.labels), len(schedules), len(checkpoints)), np.nan)
+    out = np.empty((2, len(tracked.labels), len(schedules), len(checkpoints)))
     if not schedules:
         return out
-    lambdas = nodes.index**-problem.a
-    weights = lambdas * nodes.weight
+    index, weight = nodes
+    lambdas = index**-problem.a
+    weights = lambdas * weight
     cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps: slow on accelerators
     with jax.enable_x64(True), jax.default_device(cpu):
-        state = _initial_state(problem, nodes, schedules, len(tracked.means))
-        for begin, end, rates, newest in _chunks(schedules, tracked, checkpoints):
-            state = _advance(
-                state, lambdas, weights, rates, newest, end - begin, problem.batch_size
-            )
+        m = np.zeros((len(index), 2, len(schedules)))
+        m[:, 0] = index[:, None] ** -(problem.b - problem.a)
+        first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
+        cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
+        cross = np.repeat(cross, len(tracked.means), axis=1)
+        risk = np.einsum("k,kcs->cs", weights, m)
+        averaged = np.repeat(risk[None], len(tracked.means), axis=0)
+        state = _State(*jax.device_put((m, risk, cross, averaged)))
+        for end, *chunk in _chunks(schedules, tracked, checkpoints):
+            state = _advance(state, lambdas, weights, *chunk, problem.batch_size)
             if end in checkpoints:
                 at = checkpoints.index(end)
-                risks = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
-                risks = risks[np.concatenate([[0], tracked.mean_of[:, at] + 1])]
-                risks = np.where(tracked.exists[:, at, None, None], risks, np.nan)
-                out[..., at] = 0.5 * risks.transpose(1, 0, 2)
+                out[..., at] = _risks(state, tracked.source[:, at])
             state.risk.block_until_ready()
             progress(end / checkpoints[-1])
-    return diverged_to_inf(out, tracked)
+    return out
 
 
-def _initial_state(
-    problem: Problem, nodes: Nodes, schedules: Sequence[Schedule], means: int
-) -> _State:
-    lambdas = nodes.index**-problem.a
-    first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
-    m = np.zeros((len(nodes.index), 2, len(schedules)))
-    m[:, 0] = nodes.index[:, None] ** -(problem.b - problem.a)
-    cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
-    cross = np.broadcast_to(cross, (len(m), means, *m.shape[1:]))
-    risk = np.einsum("k,kcs->cs", lambdas * nodes.weight, m)
-    averaged = np.broadcast_to(risk, (means, *risk.shape))
-    return _State(*jax.device_put((m, risk, cross, averaged)))
+def _risks(state: _State, source: np.ndarray) -> np.ndarray:
+    """Half of <lambda, A> for each average, float64[2, labels, S].
 
-
-def diverged_to_inf(risks: np.ndarray, tracked: TrackedAverages) -> np.ndarray:
-    """Returns risks of both channels, float64[2, labels, S, T], inf where either overflowed."""
-    diverged = ~np.isfinite(risks).all(axis=0) & tracked.exists[:, None]
-    return np.where(diverged, np.inf, risks)
+    It is inf where either channel overflowed and NaN where the average does not exist.
+    """
+    moments = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
+    risks = 0.5 * moments[source].transpose(1, 0, 2)
+    risks[:, ~np.isfinite(risks).all(axis=0)] = np.inf
+    risks[:, source < 0] = np.nan
+    return risks
 
 
 def _chunks(
     schedules: Sequence[Schedule], tracked: TrackedAverages, checkpoints: Sequence[int]
-) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Yields (begin, end, step sizes, newest weights) of updates up to the next stop.
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
+    """Yields (end, step sizes, newest weights, number) of the updates up to the next stop.
 
     Step sizes are float64[chunk + 1, S], one more than updates, and padded, as newest weights are.
     """
@@ -252,8 +232,9 @@ def _chunks(
         rates = np.zeros((_CHUNK + 1, len(schedules)))
         rates[: len(counts)] = np.stack([x.evaluate(counts) for x in schedules], axis=-1)
         newest = np.ones((_CHUNK, len(tracked.means)))
-        newest[: end - begin] = tracked.newest_weights(np.arange(begin + 1, end + 1))
-        yield begin, end, rates, newest
+        for k, newest_weights in enumerate(tracked.means):
+            newest[: end - begin, k] = newest_weights(np.arange(begin + 1, end + 1))
+        yield end, rates, newest, end - begin
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")

@@ -5,7 +5,6 @@ Source: Figure 1 and its version with little noise in the appendix.
 
 import csv
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,8 @@ from anytime_jax.theory.convergence_rates import fitted_exponent, minimax_expone
 from anytime_jax.theory.iterate_averages import Average, track
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.reports import new_table, write_json
-from anytime_jax.theory.risk import Risks, excess_risk, largest_error, require_noise
-from anytime_jax.theory.thread_pool import Progress, run_in_parallel
+from anytime_jax.theory.risk import Risks, largest_error, require_noise
+from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 RUNNING = Uniform().label
@@ -106,22 +105,6 @@ class SelectedRun:
         return fitted_exponent(self.steps[late], self.risks[late])
 
 
-def sweep(config: FigureConfig, progress: Progress) -> list[Risks]:
-    """Returns the risks of every schedule at every multiplier, for each problem."""
-    checkpoints = checkpoints_through(config.select_at, config.steps)
-
-    def risks(problem: Problem, progress: Progress) -> Risks:
-        runs = [
-            Power(multiplier / problem.trace, GAMMAS[name])
-            for name in config.schedules
-            for multiplier in config.multipliers
-        ]
-        return excess_risk(problem, runs, config.averages, checkpoints, progress=progress)
-
-    tasks = [functools.partial(risks, problem) for problem in config.problems]
-    return run_in_parallel(tasks, [1.0] * len(tasks), progress)
-
-
 def select(config: FigureConfig, results: Sequence[Risks]) -> list[SelectedRun]:
     """Returns the run with the lowest risk at the update of selection.
 
@@ -162,7 +145,8 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
     start = time.monotonic()
     out = Path(config.out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    results = sweep(config, progress)
+    sweeps = [_sweep(config, problem) for problem in config.problems]
+    results = run_sweeps(sweeps, progress)
     seconds = time.monotonic() - start
     runs = select(config, results)
     summary = {
@@ -178,6 +162,17 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
         files.append(plotting.save(_plot_running(config, noise, at_noise), running, dpi=130))
         files.append(plotting.save(_plot_averages(config, noise, at_noise), averages, dpi=110))
     return files, _table(config, summary)
+
+
+def _sweep(config: FigureConfig, problem: Problem) -> Sweep:
+    """Every schedule at every multiplier."""
+    runs = [
+        Power(multiplier / problem.trace, GAMMAS[name])
+        for name in config.schedules
+        for multiplier in config.multipliers
+    ]
+    checkpoints = checkpoints_through(config.select_at, config.steps)
+    return Sweep(problem, runs, config.averages, checkpoints)
 
 
 def _numbers(run: SelectedRun) -> dict[str, Any]:
