@@ -72,27 +72,26 @@ def package_tree() -> str:
 def settings_tables() -> str:
     """Returns a table for each group of settings, from their declarations."""
     sys.path.insert(0, str(REPOSITORY))
-    from anytime_jax.config.fields import declarations
-    from anytime_jax.config.schema import Config
+    from anytime_jax.config.schema import SETTINGS, Config
     from configs import base
 
     values = base.get_config().to_dict()
     headings = {
-        field.name: f"## {field.name}: {field.metadata['setting'].meaning}"
+        field.name: f"## {field.name}: {field.metadata['meaning']}"
         for field in dataclasses.fields(Config)
     }
     lines: list[str] = []
     group = None
-    for name, kind, setting in declarations(Config):
+    for name, setting in SETTINGS.items():
         section, _, last = name.rpartition(".")
         if section != group:
             group = section
             lines += ["", headings.get(section, "## Top level"), "", _SETTINGS_HEAD]
         value = (values.get(section, {}) if section else values).get(last)
-        choices = ", ".join(f'"{x}"' for x in typing.get_args(kind))
+        choices = ", ".join(f'"{x}"' for x in typing.get_args(setting.type))
         cells = (
             f"`{last}`",
-            "text" if choices or kind is str else kind.__name__,
+            "text" if choices or setting.type is str else setting.type.__name__,
             "" if value is None else f"`{json.dumps(value) if isinstance(value, str) else value}`",
             choices or setting.allowed.text,
             setting.meaning + (f" (of {', '.join(setting.kinds)})" if setting.kinds else ""),

@@ -69,19 +69,18 @@ def allow(text: str, condition: Callable[[Any], Any]) -> Allowed:
 
 def or_empty(allowed: Allowed) -> Allowed:
     """Allows empty text too."""
-
-    def check(name: str, value: str) -> None:
-        if value:
-            allowed.check(name, value)
-
-    return Allowed(f"{allowed.text}, or empty", check)
+    return Allowed(
+        f"{allowed.text}, or empty",
+        lambda name, value: allowed.check(name, value) if value else None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Declaration of a setting, apart from its name and type.
+    """Declaration of a setting.
 
     Attributes:
+      type: type of its values.
       meaning: text for the documentation.
       allowed: allowed values, where the type leaves a choice.
       kinds: the group's `kind` values that require the setting; empty for all.
@@ -93,6 +92,7 @@ class Setting:
         replicates or parts of one curve.
     """
 
+    type: Any
     meaning: str
     allowed: Allowed
     kinds: tuple[str, ...] = ()
@@ -107,27 +107,18 @@ def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:
 
     `facts` are other attributes of `Setting`; settings of a group inherit its facts by default.
     """
-    return dataclasses.field(metadata={"setting": _Declaration(meaning, allowed, facts)})
+    return dataclasses.field(metadata={"meaning": meaning, "allowed": allowed, **facts})
 
 
-class _Declaration(NamedTuple):
-    meaning: str
-    allowed: Allowed
-    facts: Mapping[str, Any]
-
-
+@dataclasses.dataclass(frozen=True)
 class Group:
     """Base class of frozen dataclasses of settings, which are checked on construction."""
 
     def __post_init__(self) -> None:
-        types = _types(type(self))
-        for name, declaration in _declared(type(self)).items():
-            value = getattr(self, name)
-            if value is None:  # not a setting of this kind
-                continue
-            if typing.get_origin(types[name]) is Literal:
-                require_choice(name, value, typing.get_args(types[name]))
-            declaration.allowed.check(name, value)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:  # as is a setting of another kind
+                field.metadata["allowed"].check(field.name, value)
         self._check()
 
     def _check(self) -> None:
@@ -135,99 +126,77 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `read`."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
-        return {
-            name: value.to_dict() if isinstance(value, Group) else value
-            for name, value in values.items()
-            if value is not None
-        }
+        return dataclasses.asdict(
+            self, dict_factory=lambda items: {name: x for name, x in items if x is not None}
+        )
 
 
-def _declared(cls: type) -> dict[str, _Declaration]:
-    return {x.name: x.metadata["setting"] for x in dataclasses.fields(cls) if x.metadata}
+def _type(field: dataclasses.Field[Any]) -> Any:
+    """Returns the type of a field, without the None of an optional one."""
+    alternatives = typing.get_args(field.type)
+    return alternatives[0] if type(None) in alternatives else field.type
 
 
-@functools.cache
-def _types(cls: type) -> dict[str, Any]:
-    """Returns the type of every field, without the None of optional ones."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(cls)}
-
-
-def _without_none(hint: Any) -> Any:
-    alternatives = typing.get_args(hint)
-    if type(None) not in alternatives:
-        return hint
-    return next(kind for kind in alternatives if kind is not type(None))
-
-
-def declarations(
-    cls: type[Group], prefix: str = "", **facts: Any
-) -> Iterator[tuple[str, Any, Setting]]:
-    """Yields the dotted name, type and declaration of every setting, including nested groups."""
-    for name, (meaning, allowed, own) in _declared(cls).items():
-        kind, all_facts = _types(cls)[name], {**facts, **own}
-        if isinstance(kind, type) and issubclass(kind, Group):
-            yield from declarations(kind, f"{prefix}{name}.", **all_facts)
+def declarations(cls: Any, prefix: str = "", **facts: Any) -> dict[str, Setting]:
+    """Returns the declaration of every setting by dotted name, including nested groups."""
+    settings: dict[str, Setting] = {}
+    for field in dataclasses.fields(cls):
+        name, own = f"{prefix}{field.name}", {**facts, **field.metadata}
+        if dataclasses.is_dataclass(_type(field)):
+            settings |= declarations(_type(field), f"{name}.", **own)
         else:
-            yield f"{prefix}{name}", kind, Setting(meaning, allowed, **all_facts)
+            settings[name] = Setting(_type(field), **own)
+    return settings
 
 
-def read(cls: type[T], values: Any, path: str = "config") -> T:
+def read(cls: type[T], values: Any) -> T:
     """Returns a dataclass from nested dictionaries, which must have exactly its settings.
 
-    `cls` may be any dataclass, and `path` is its name in messages. An InputError states the
-    setting, its value and the allowed values.
+    `cls` may be any dataclass. An InputError states the setting, its value and the allowed values.
     """
-    if not isinstance(values, Mapping):
-        raise InputError(
-            f"{path} = {format_value(values)} is not allowed: it must be a group of settings"
-        )
-    types, declared = _types(cls), _declared(cls)
-    names, hint = list(types), ""
-    if any(x.facts.get("kinds") for x in declared.values()):
-        kind = _typed(values, "kind", types["kind"], path)
-        with errors_named(path, InputError):
-            require_choice("kind", kind, typing.get_args(types["kind"]))
-        names = [x for x in names if kind in (declared[x].facts.get("kinds") or (kind,))]
-        hint = f"the {path.rpartition('.')[2]} {kind!r} takes {', '.join(names)}"
-    _check_names(values, names, path, hint)
-    fields: dict[str, Any] = dict.fromkeys(types)
-    for name in names:
-        if dataclasses.is_dataclass(types[name]):
-            fields[name] = read(types[name], values[name], f"{path}.{name}")
-        else:
-            fields[name] = _typed(values, name, types[name], path)
-    with errors_named(path, InputError):
-        return cls(**fields)
+    try:
+        return _read(cls, "config", values)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
-def _check_names(values: Mapping[str, Any], names: Sequence[str], path: str, hint: str) -> None:
-    for name in values:
-        if name not in names:
-            is_plain = isinstance(name, str) and re.fullmatch(r"\w{1,60}", name)
-            full = f"{path}.{name}" if is_plain else f"{path}: {format_value(name)}"
-            raise InputError(f"{full} is not a setting: {hint or nearest(str(name), names)}")
-    for name in names:
-        if name not in values:
-            hint = hint or "every setting is written out (configs/base.py has them all)"
-            raise InputError(f"{path}.{name} is missing: {hint}")
-
-
-def _typed(values: Mapping[str, Any], name: str, kind: Any, path: str) -> Any:
-    """Returns a value as the declared type; converts int to float and list to tuple."""
-    if name not in values:
-        _check_names(values, [*values, name], path, "")
-    value = values[name]
-    kind = str if typing.get_origin(kind) is Literal else kind
+def _read(kind: Any, name: str, value: Any) -> Any:
+    """Returns a value as a declared type; converts int to float and list to tuple."""
+    if dataclasses.is_dataclass(kind):
+        require(isinstance(value, Mapping), name, value, "a group of settings")
+        with errors_named(name):
+            return _read_group(kind, value)
+    choices = typing.get_args(kind)  # of a Literal
+    kind = str if choices else kind
     if kind is float and type(value) is int and is_number(value):
         value = float(value)
     if kind is tuple:
         value = _tuples(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        allowed = f"is not allowed: it must be {_TYPES[kind]}"
-        raise InputError(f"{path}.{name} = {format_value(value)} {allowed}")
+    is_bool = isinstance(value, bool)
+    require(isinstance(value, kind) and is_bool == (kind is bool), name, value, _TYPES[kind])
+    if choices:
+        require_choice(name, value, choices)
     return value
+
+
+def _read_group(cls: Any, values: Mapping[str, Any]) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    names, hint = list(fields), ""
+    if "kind" in fields and "kind" in values:
+        kind = _read(_type(fields["kind"]), "kind", values["kind"])
+        names = [x for x in names if kind in fields[x].metadata.get("kinds", (kind,))]
+        hint = f"kind = {kind!r} takes {', '.join(names)}"
+    for name in values:
+        if name not in names:
+            is_plain = isinstance(name, str) and re.fullmatch("[a-z_0-9]{1,60}", name)
+            shown = name if is_plain else format_value(name)
+            raise ValueError(f"{shown} is not a setting: {hint or nearest(str(name), names)}")
+    for name in names:
+        if name not in values:
+            hint = hint or "every setting is written out (configs/base.py has them all)"
+            raise ValueError(f"{name} is missing: {hint}")
+    settings = {name: _read(_type(fields[name]), name, values[name]) for name in names}
+    return cls(**{**dict.fromkeys(fields), **settings})
 
 
 def _tuples(value: Any) -> Any:
@@ -235,15 +204,13 @@ def _tuples(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def errors_named(path: str, error_type: type[ValueError] = ValueError) -> Iterator[None]:
+def errors_named(path: str) -> Iterator[None]:
     """Prefixes the messages of ValueErrors with the name of a group or a setting."""
     try:
         yield
-    except InputError:
-        raise
     except ValueError as error:
-        names_setting = re.match(r"[a-z_0-9.]+( =|:)", str(error))
-        raise error_type(f"{path}{'.' if names_setting else ': '}{error}") from error
+        names_setting = re.match(r"[a-z_0-9.]+( =|:| is (missing|not a setting):)", str(error))
+        raise ValueError(f"{path}{'.' if names_setting else ': '}{error}") from error
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:

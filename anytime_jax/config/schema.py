@@ -341,7 +341,7 @@ class Config(Group):
             )
 
 
-SETTINGS: Mapping[str, Setting] = {name: x for name, _, x in declarations(Config)}
+SETTINGS = declarations(Config)
 # Settings that `branch.change` may list.
 CHANGEABLE = tuple(
     name for name, x in SETTINGS.items() if x.branch != "inherits" and "branch." not in name
