@@ -31,10 +31,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def load(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the `--config` file with the overrides applied.
-
-    Raises an InputError if the file is missing, cannot be run, or lacks an overridden setting.
-    """
+    """Returns the settings of the `--config` file, as `read` does."""
     files = arguments.config or []
     if len(files) != 1:
         count = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
@@ -48,7 +45,7 @@ def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the settings of a configuration file, `FILE` or `FILE:NAME`.
 
     Overrides are arguments such as `--config.NAME=VALUE`; a value must have the type of the
-    setting. Raises an InputError as `load` does.
+    setting. Raises an InputError if the file is missing, cannot be run, or lacks such a setting.
     """
     config = _run_file(file)
     known = list(setting_names(config))
@@ -96,20 +93,15 @@ def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
                 value = value.get()
             except RequiredValueError as error:
                 raise InputError(f"config.{name} has no value: give it one in the file") from error
-        if not isinstance(value, ConfigDict):
-            _check_printable(name, value)
-            yield name
-        elif prefix.count(".") > 9:
-            raise InputError(f"config.{name} is nested too deep: a group may hold itself")
-        else:
+        if isinstance(value, ConfigDict):
+            if prefix.count(".") > 9:
+                raise InputError(f"config.{name} is nested too deep: a group may hold itself")
             yield from setting_names(value, f"{name}.")
-
-
-def _check_printable(name: str, value: Any) -> None:
-    """Refuses values that absl cannot format, such as an int of over 4300 digits."""
-    try:
-        repr(value)
-    except Exception as error:  # any __repr__
-        raise InputError(
-            f"config.{name} = {format_value(value)} is not allowed: it cannot be printed"
-        ) from error
+            continue
+        try:
+            repr(value)
+        except Exception as error:  # any __repr__, or an int of over 4300 digits: absl prints them
+            raise InputError(
+                f"config.{name} = {format_value(value)} is not allowed: it cannot be printed"
+            ) from error
+        yield name

@@ -5,6 +5,7 @@ The prompt and its continuation go to standard output, everything else to standa
 
 import argparse
 import io
+import itertools
 import os
 import sys
 
@@ -12,11 +13,8 @@ import jax
 
 from anytime_jax.commands import run_options
 from anytime_jax.commands.command_line import positive_int
-from anytime_jax.config.model import ModelConfig
-from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
 from anytime_jax.weights import saved_run, weight_names
 
@@ -51,8 +49,18 @@ def run(arguments: argparse.Namespace) -> int:
     mixture, params = run_options.load_weights(saved, arguments.weights, limits)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # encodings may lack characters
+    (prompt,) = vocabulary.encode([arguments.prompt])
+    params = jax.device_put(params)  # one device: a single sequence is too small to shard
+    tokens = generate_tokens(
+        saved.config.model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id
+    )
+    decoder = vocabulary.incremental_decoder()
     try:
-        _print_text(arguments, saved.config.model, params, vocabulary, sampling)
+        for token in itertools.chain(prompt, tokens):
+            print(decoder.decode(int(token)), end="", flush=True)
+        print(decoder.flush(), flush=True)
     except BrokenPipeError:  # the pipe was closed: discard the rest of the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -65,23 +73,3 @@ def _sampling(arguments: argparse.Namespace) -> SamplingSettings:
         )
     except ValueError as error:
         raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
-
-
-def _print_text(
-    arguments: argparse.Namespace,
-    model: ModelConfig,
-    params: Params,
-    vocabulary: Vocabulary,
-    sampling: SamplingSettings,
-) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # encodings may lack characters
-    (prompt,) = vocabulary.encode([arguments.prompt])
-    params = jax.device_put(params)  # one device: a single sequence is too small to shard
-    tokens = generate_tokens(model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id)
-    decoder = vocabulary.incremental_decoder()
-    for token in prompt:
-        print(decoder.decode(int(token)), end="")
-    for token in tokens:
-        print(decoder.decode(token), end="", flush=True)
-    print(decoder.flush(), flush=True)

@@ -73,8 +73,8 @@ def _row(source: dict[str, object], count: int, axis: str, platform: str) -> lis
     rows = config.batch_size // count  # sequences per device in an update
     microbatches = max(n for n in range(1, config.microbatches + 1) if rows % n == 0)
     shape = {name: count if name == axis else 1 for name in MESH_AXES}
-    config = schema.build({**source, "microbatches": microbatches})
-    try:
+    try:  # a mesh may not divide the parameters, nor fewer microbatches a grown batch
+        config = schema.build({**source, "microbatches": microbatches})
         use = memory.measure(config, shape, platform)
     except ValueError:
         return empty

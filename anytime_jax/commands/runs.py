@@ -22,15 +22,15 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 
-EXAMPLES = (
-    "",
-    "--run=runs/quickstart --verify",
-)
+EXAMPLES = ("", "--run=runs/quickstart --verify")
 
 # File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
-
-Cells = tuple[str, ...]
+_KINDS = {
+    "half-written": "half-written: a save in progress, or cut short by a kill",
+    "set aside": "set aside as damaged",
+    "foreign": "not a checkpoint: ignored",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,38 +51,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints all runs; returns 1 if a checkpoint is damaged."""
     console = open_console()
     runs = [run for folder in arguments.run for run in _find_runs(folder)]
-    damaged = sum(_show(run, arguments.verify, console) for run in runs)
-    return 1 if damaged else 0
+    damaged = [_show(run, arguments.verify, console) for run in runs]
+    return 1 if any(damaged) else 0
 
 
 def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
-    if not folder.is_dir():
-        raise InputError(f"--run={folder} is not a directory: choose a run, or one above runs")
     runs = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
     if not runs:
-        raise InputError(
-            f"--run={folder} has no run in it (no {run_directory.RUN_FILE}): choose a run, or a "
-            "directory above runs"
-        )
+        problem = f"has no {run_directory.RUN_FILE} in it" if folder.is_dir() else "is no directory"
+        raise InputError(f"--run={folder} {problem}: choose a run, or a directory above runs")
     return runs
 
 
-def _show(run_dir: Path, verify: bool, console: Console) -> int:
-    """Prints a run and its checkpoints; returns the number of damaged checkpoints."""
+def _show(run_dir: Path, verify: bool, console: Console) -> bool:
+    """Prints a run and its checkpoints; returns whether one of them is damaged."""
     console.print(f"{run_dir}: {_describe(run_dir)}", markup=False)
-    rows, damaged = _checkpoint_rows(run_dir, verify)
-    if rows:
-        table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-        for name in ("step", "tokens", "multiple", "size"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for name in ("content", "verified"):
-            table.add_column(name, overflow="fold")
-        for cells in rows:
-            table.add_row(*cells)
-        console.print(table)
-    else:
-        console.print("  no checkpoint yet")
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("step", "tokens", "multiple", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("content", "verified"):
+        table.add_column(name, overflow="fold")
+    damaged = _add_checkpoints(table, run_dir, verify)
+    console.print(table if table.rows else "  no checkpoint yet")
     warnings: list[str] = []
     records = read_records(run_dir, warnings.append)
     last = f", the last of step {records[-1].step:,}" if records else ""
@@ -106,15 +97,15 @@ def _describe(run_dir: Path) -> str:
         return f"its {run_directory.RUN_FILE} is damaged ({error!r})"
 
 
-def _checkpoint_rows(run_dir: Path, verify: bool) -> tuple[list[Cells], int]:
-    """Returns table rows of a run and the number of damaged checkpoints."""
+def _add_checkpoints(table: Table, run_dir: Path, verify: bool) -> bool:
+    """Adds a row for each checkpoint of a run; returns whether one of them is damaged."""
     saved_notes = _read_notes(run_dir)
-    notes, rows, damaged = dict(saved_notes), [], 0
+    notes, damaged = dict(saved_notes), False
     for entry in checkpoint_directory.list_entries(run_dir):
         name, step = entry.path.name, "" if entry.step is None else f"{entry.step:,}"
         size = format_bytes(checkpoint_directory.disk_usage(entry.path))
-        if entry.kind in ("half-written", "set aside", "foreign"):
-            rows.append((step, "", "", size, name, _KINDS[entry.kind]))
+        if entry.kind in _KINDS:
+            table.add_row(step, "", "", size, name, _KINDS[entry.kind])
             continue
         try:
             if verify or entry.kind == "incomplete":
@@ -124,33 +115,24 @@ def _checkpoint_rows(run_dir: Path, verify: bool) -> tuple[list[Cells], int]:
         except RunError as error:
             notes.pop(name, None)
             reason = str(error).removeprefix(f"checkpoint {entry.path}").removeprefix(": ")
-            rows.append((step, "", "", size, "", f"DAMAGED: {reason.strip()}"))
-            damaged += 1
+            table.add_row(step, "", "", size, "", f"DAMAGED: {reason.strip()}")
+            damaged = True
             continue
         if verify:
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
             notes[name] = {"when": now, "files": _hash_of_files(entry.path)}
-        rows.append(
-            (
-                step,
-                format_count(meta["tokens"]) if "tokens" in meta else "",
-                f"{meta['multiple']:.4g}x" if "multiple" in meta else "",
-                size,
-                f"params, opt, {', '.join(meta['averages']) or 'no averages'}",
-                _verified(entry.path, notes.get(name)),
-            )
+        table.add_row(
+            step,
+            format_count(meta["tokens"]),
+            f"{meta['multiple']:.4g}x",
+            size,
+            f"params, opt, {', '.join(meta['averages']) or 'no averages'}",
+            _verified(entry.path, notes.get(name)),
         )
     if verify and notes != saved_notes:
         with atomic_write(run_dir / NOTE) as part:
             part.write_text(json.dumps(notes, indent=1), encoding="utf-8")
-    return rows, damaged
-
-
-_KINDS = {
-    "half-written": "half-written: a save in progress, or cut short by a kill",
-    "set aside": "set aside as damaged",
-    "foreign": "not a checkpoint: ignored",
-}
+    return damaged
 
 
 def _verified(path: Path, note: dict[str, str] | None) -> str:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anytime_jax.checks import LARGEST_COUNT, require, require_count
 from anytime_jax.formatting import format_count
@@ -57,17 +57,12 @@ class Clock:
     chinchilla_tokens: int
     growth: tuple[tuple[str, int], ...] = ()
 
-    def __post_init__(self) -> None:
-        require_count("batch_size", self.batch_size, least=1)
-        require_count("length", self.length, least=1)
-        tokens = self.chinchilla_tokens
-        ok = type(tokens) is int and 0 < tokens < 2**63
-        require(ok, "chinchilla_tokens", tokens, "a whole number of tokens above 0, below 2^63")
-        _ = self.stages
-
     @functools.cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The parts of the run with constant batch size, in order; the last has no end."""
+        """The parts of the run with constant batch size, in order; the last has no end.
+
+        Raises a ValueError if `growth` is malformed or out of order.
+        """
         if not self.growth:
             return (Stage(0, 0, self.batch_size),)
         *earlier, last = self.growth
@@ -83,11 +78,7 @@ class Clock:
         return (*before.stages, Stage(step, before.samples(step), size))
 
     def _stage(self, step: int) -> Stage:
-        return next(stage for stage in reversed(self.stages) if stage.step <= step)
-
-    def batch_at(self, step: int) -> int:
-        """Returns the batch size, in sequences, of the update after `step` updates."""
-        return self._stage(step).batch_size
+        return next(x for x in reversed(self.stages) if x.step <= step)
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
         """Yields batch sizes from a step on, with the updates of each (None: without end)."""
@@ -129,9 +120,8 @@ class Clock:
     def steps(self, point: str, name: str = "the point") -> int:
         """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
         match = _match(point)
-        if match is None:
-            require(False, name, point, _ALLOWED)
-            raise AssertionError
+        require(match, name, point, _ALLOWED)
+        assert match is not None  # which `require` has checked
         number = Fraction(match["number"].replace("_", "")) * _SCALE[(match["scale"] or "").upper()]
         allowed = "less than 2^31 updates away"
         if match["unit"] is None:
@@ -163,13 +153,11 @@ class Clock:
 
     def next_doubling(self, step: int) -> int:
         """Returns the first of 1x, 2x, 4x, ... after a step."""
-        return next(doubling for doubling in self.doublings() if doubling > step)
+        return next(x for x in self.doublings() if x > step)
 
     def last_doubling(self, step: int) -> int:
         """Returns the last of 1x, 2x, 4x, ... up to a step; 0 before 1x."""
-        return max(
-            itertools.takewhile(lambda doubling: doubling <= step, self.doublings()), default=0
-        )
+        return max(itertools.takewhile(lambda x: x <= step, self.doublings()), default=0)
 
     def is_doubling(self, step: int) -> bool:
         """Whether a step is one of 1x, 2x, 4x, ..."""
@@ -190,7 +178,7 @@ class Clock:
 
     def is_milestone(self, step: int) -> bool:
         """Whether `step` is one of `milestones`."""
-        return step in itertools.takewhile(lambda milestone: milestone <= step, self.milestones())
+        return step in itertools.takewhile(lambda x: x <= step, self.milestones())
 
     def describe(self, step: int) -> str:
         """Formats a step in all three units: `12,500 steps (1x, 3.28B tokens)`."""
@@ -223,15 +211,15 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
         require(horizon is not None, "stop", text, "a point: this schedule has no horizon")
         return Stop(horizon, doubles=False)
     point = text.removesuffix("+")
-    require(_match(point) is not None, "stop", text, _STOPS)
+    require(_match(point), "stop", text, _STOPS)
     step = clock.steps(point, "stop")
     require(step >= 1, "stop", text, "at least one update")
-    endless = not text.endswith("+") or horizon is None
-    require(endless, "stop", text, 'a point without "+": this schedule has a horizon')
-    return Stop(step, doubles=text.endswith("+"))
+    doubles = text.endswith("+")
+    allowed = 'a point without "+": this schedule has a horizon'
+    require(not doubles or horizon is None, "stop", text, allowed)
+    return Stop(step, doubles)
 
 
-def _match(point: object) -> re.Match[str] | None:
-    if not isinstance(point, str) or len(point) > _MAX_LENGTH:
-        return None
-    return _POINT.fullmatch(point.strip())
+def _match(point: Any) -> re.Match[str] | None:
+    is_short_text = isinstance(point, str) and len(point) <= _MAX_LENGTH
+    return _POINT.fullmatch(point.strip()) if is_short_text else None

@@ -58,11 +58,9 @@ class ScheduleConfig(Group):
 
         `branch_step` and `branch_horizon`, the value of `horizon = "branch"`, are in updates.
         """
-        warmup = clock.steps(self.warmup, "warmup")
-        arguments: dict[str, Any] = {"warmup_steps": warmup}
-        for name in ("peak", "warmup_init", "alpha", "gamma", "floor", "shape"):
-            if getattr(self, name) is not None:
-                arguments[name] = getattr(self, name)
+        points = ("warmup", "horizon")
+        arguments = {k: v for k, v in self.to_dict().items() if k not in ("kind", *points)}
+        warmup = arguments["warmup_steps"] = clock.steps(self.warmup, "warmup")
         if self.horizon == "branch":
             if branch_horizon is None:
                 raise ValueError(

@@ -176,7 +176,9 @@ class Config(Group):
         'points at which the batch grows, and its size from there: (("2x", 512), ("8x", 1024))',
         Allowed("later points, larger batches"),
     )
-    chinchilla_tokens: int = setting("tokens of the budget 1x", Allowed("from 1 to below 2^63"))
+    chinchilla_tokens: int = setting(
+        "tokens of the budget 1x", allow("from 1 to below 2^63", lambda tokens: 0 < tokens < 2**63)
+    )
     stop: str = setting(
         '"4x+" goes on to the next doubling when run again; "horizon" is the end of the schedule',
         Allowed('a point, a point with "+", "horizon" or "never"'),
@@ -212,8 +214,8 @@ class Config(Group):
     @functools.cached_property
     def clock(self) -> Clock:
         """Conversion between steps, tokens and Chinchilla multiples."""
-        length, growth = self.model.length, self.batch_growth
-        return Clock(self.batch_size, length, self.chinchilla_tokens, growth)
+        length, one = self.model.length, self.chinchilla_tokens
+        return Clock(self.batch_size, length, one, self.batch_growth)
 
     @functools.cached_property
     def averaging_rules(self) -> dict[str, averaging.Rule]:
@@ -226,9 +228,9 @@ class Config(Group):
     @functools.cached_property
     def learning_rate(self) -> schedules.Schedule:
         """The learning rate as a function of the update."""
-        step, horizon = self.branch_step, self.branch_horizon
+        branch = self.branch_step, self.branch_horizon
         with errors_named("schedule"):
-            return self.schedule.build(self.clock, step, horizon)
+            return self.schedule.build(self.clock, *branch)
 
     @functools.cached_property
     def stop_rule(self) -> Stop:
@@ -238,9 +240,8 @@ class Config(Group):
     @functools.cached_property
     def branch_step(self) -> int | None:
         """The update at which the run leaves its trunk; None for a run without one."""
-        if self.branch_horizon is None:
-            return None
-        return self.branch.step or self.clock.branch_step(self.branch_horizon)
+        horizon = self.branch_horizon
+        return None if horizon is None else self.branch.step or self.clock.branch_step(horizon)
 
     @functools.cached_property
     def branch_horizon(self) -> int | None:
@@ -287,22 +288,18 @@ class Config(Group):
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
     def _check(self) -> None:
-        _ = self.clock, self.averaging_rules, self.learning_rate, self.stop_rule
-        _ = [self.every(section) for section in ("eval", "checkpoint", "log")]
-        _ = self.keep_every_steps
+        _ = self.clock.stages, self.averaging_rules, self.learning_rate, self.stop_rule
+        _ = self.every("eval"), self.every("checkpoint"), self.every("log"), self.keep_every_steps
         if self.batch_size % self.microbatches:
             raise ValueError(
                 f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
             )
         part = self.batch_size // self.microbatches
-        for _, size in self.clock.growth:
-            if size % part:
-                raise ValueError(
-                    f"batch_growth: {size} is not a multiple of batch_size / microbatches = {part}"
-                )
-        if self.eval_windows == 0:
-            length = f"one sequence of model.length = {self.model.length}"
-            raise ValueError(f"eval.tokens = {self.eval.tokens} is less than {length}")
+        for _, size in self.batch_growth:
+            allowed = f"a multiple of batch_size / microbatches = {part}"
+            require(size % part == 0, "batch_growth", size, allowed)
+        allowed = f"one sequence of model.length = {self.model.length}, or more"
+        require(self.eval_windows, "eval.tokens", self.eval.tokens, allowed)
         self._check_branch()
         horizon, stop = self.learning_rate.horizon_steps, self.stop_rule.step
         if horizon is not None and (stop is None or stop > horizon):
@@ -313,12 +310,9 @@ class Config(Group):
 
     def _check_branch(self) -> None:
         for name in self.branch.change:
-            if not isinstance(name, str) or name not in CHANGEABLE:
-                raise ValueError(
-                    f"branch.change = {format_value(name)} is not allowed: it must be names of "
-                    f'settings such as "schedule.peak", "optimizer.b2" '
-                    f"({nearest(str(name), CHANGEABLE)})"
-                )
+            hint = nearest(str(name), CHANGEABLE)
+            allowed = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
+            require(name in CHANGEABLE, "branch.change", name, allowed)
         start, clock = self.branch_step, self.clock
         if start is None:
             return

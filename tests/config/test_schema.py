@@ -168,7 +168,7 @@ BAD = [
     *(("log.tensorboard", x) for x in ("yes",)),
     ("log.wandb_project", "\x1b[0m"),
     # values
-    ("model.layers", 0),
+    *((f"model.{name}", 0) for name in ("layers", "length")),
     ("model.heads", 5),  # does not divide the width
     ("model.dtype", "float16"),
     ("model.attention", "cudnn"),  # in float32
