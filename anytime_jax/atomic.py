@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from anytime_jax.errors import InputError
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], work: Path | None = None) -> Iterator[Path]:
@@ -31,12 +33,17 @@ def atomic_write(path: str | os.PathLike[str], work: Path | None = None) -> Iter
         temporary.unlink(missing_ok=True)
 
 
-def make_writable_directory(path: Path) -> None:
+def make_writable_directory(path: Path, setting: str) -> None:
     """Creates a directory if it does not exist, and writes a temporary file to test it.
 
     Raises:
-      OSError: if it cannot be created or written to.
+      InputError: if it cannot be created or written to; `setting`, as written, is in the message.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=path):
-        pass
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{setting} cannot be written to ({error.strerror}): choose another directory"
+        ) from error

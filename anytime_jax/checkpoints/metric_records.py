@@ -41,7 +41,7 @@ class RecordWriter:
         """Opens the next segment, which supersedes rows after `from_step` in earlier ones."""
         directory = Path(run_dir) / DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
-        number = max((int(path.stem) for path in _segments(run_dir)), default=-1) + 1
+        number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
         fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
         self._write({**fields, **header})
@@ -71,7 +71,7 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
     to its end. A last line truncated by a kill loses nothing: the run saved no checkpoint after it.
     """
     rows: dict[int, Row] = {}
-    for segment in _segments(run_dir):
+    for segment in segments(run_dir):
         for line in _parse(segment, warn):
             if isinstance(line, int):  # the header; without one, a segment supersedes nothing
                 rows = {step: row for step, row in rows.items() if step <= line}
@@ -88,7 +88,8 @@ def is_evaluated(run_dir: str | Path, step: int) -> bool:
     return any(name.startswith("eval/") for row in rows for name in row.values)
 
 
-def _segments(run_dir: str | Path) -> list[Path]:
+def segments(run_dir: str | Path) -> list[Path]:
+    """Returns the segments of a run in order."""
     files = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
     return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
 

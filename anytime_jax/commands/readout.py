@@ -55,10 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if count < 2:
         raise InputError(f"--tokens={arguments.tokens}: give at least two windows")
     output = arguments.output or saved.run_dir
-    try:
-        make_writable_directory(output)
-    except OSError as error:
-        raise InputError(f"--output={output} cannot be written ({error.strerror})") from error
+    make_writable_directory(output, f"--output={output}")
     half = count // 2
     console = open_console()
     console.print(

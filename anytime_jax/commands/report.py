@@ -61,12 +61,7 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
     warnings: list[str] = []
     results = Results(study, arguments.average, warnings.append)
     out = arguments.output or root / "report"
-    try:
-        make_writable_directory(out)
-    except OSError as error:
-        raise InputError(
-            f"--output={out} cannot be written ({error.strerror}): choose another directory"
-        ) from error
+    make_writable_directory(out, f"--output={out}")
     items, skipped = report_items.make_items(results)
     summary = [study.title, _summary(results), *warnings]
     title = f"{study.name}: pretraining without a horizon"

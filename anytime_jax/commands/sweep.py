@@ -85,29 +85,25 @@ def _table(study: Study, tasks: Sequence[StudyTask], tokens_per_s: float | None)
     """The runs with state and cost, and the totals; with the speed of the first run, hours too."""
     title = f"{study.name}: {study.title}"
     table = Table(title=title, box=box.SIMPLE, title_justify="left", show_footer=True)
-    tokens, total_flops, disk = (
-        sum(getattr(task, name) for task in tasks) for name in ("tokens", "flops", "disk_bytes")
-    )
-    table.add_column("run", f"{len(tasks)} runs", no_wrap=True)
-    table.add_column("state", f"{sum(x.is_finished for x in tasks)} finished", no_wrap=True)
-    columns = {"stops at": "", "tokens": format_count(tokens), "FLOPs": f"{total_flops:.2e}"}
-    columns["disk"] = format_bytes(disk)
+    total_flops = sum(task.flops for task in tasks)
+    footers = {
+        "run": f"{len(tasks)} runs",
+        "state": f"{sum(task.is_finished for task in tasks)} finished",
+        "stops at": "",
+        "tokens": format_count(sum(task.tokens for task in tasks)),
+        "FLOPs": f"{total_flops:.2e}",
+        "disk": format_bytes(sum(task.disk_bytes for task in tasks)),
+    }
     flops_per_hour = 0.0
     if tokens_per_s is not None:
         flops_per_hour = 3600 * tokens_per_s * tasks[0].flops / tasks[0].tokens
-        columns["hours"] = f"{total_flops / flops_per_hour:.4g}"
-    for name, footer in columns.items():
-        table.add_column(name, footer, justify="right", no_wrap=True)
+        footers["hours"] = f"{total_flops / flops_per_hour:.4g}"
+    for name, footer in footers.items():
+        justify = "left" if name in ("run", "state") else "right"
+        table.add_column(name, footer, justify=justify, no_wrap=True)
     for task in tasks:
-        cells = [
-            task.run.name,
-            task.state,
-            f"{task.config.clock.multiple(task.stop_step):g}x",
-            format_count(task.tokens),
-            f"{task.flops:.2e}",
-            format_bytes(task.disk_bytes),
-        ]
-        if flops_per_hour:
-            cells.append(f"{task.flops / flops_per_hour:.3g}")
-        table.add_row(*cells)
+        stop = f"{task.config.clock.multiple(task.stop_step):g}x"
+        cost = format_count(task.tokens), f"{task.flops:.2e}", format_bytes(task.disk_bytes)
+        hours = [f"{task.flops / flops_per_hour:.3g}"] if flops_per_hour else []
+        table.add_row(task.run.name, task.state, stop, *cost, *hours)
     return table

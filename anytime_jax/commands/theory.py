@@ -159,13 +159,7 @@ def _rates(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
 
 def _require_writable(setting: str, directory: Path) -> None:
     require_directory(setting, str(directory))
-    try:
-        make_writable_directory(directory)
-    except OSError as error:
-        raise InputError(
-            f"{setting} = {str(directory)!r} cannot be written to ({error.strerror}): choose "
-            "another directory"
-        ) from error
+    make_writable_directory(directory, f"{setting} = {str(directory)!r}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

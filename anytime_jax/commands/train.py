@@ -24,7 +24,7 @@ from types import TracebackType
 import jax
 from rich.console import Console
 
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
@@ -113,13 +113,14 @@ def _report(
 ) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, Path(config.run_dir)
-    rows = loss_table.evaluations(read_records(run_dir, display.say))
-    doublings = [(row, losses) for row, losses in rows if clock.is_doubling(row.step)]
-    if doublings or rows:
-        display.console.print(loss_table.loss_table(clock, doublings or rows[-1:]))
+    rows = read_records(run_dir, display.say)
+    evaluated = loss_table.evaluations(rows)
+    doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
+    if evaluated:
+        display.console.print(loss_table.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
-    files = {"curves": _draw_curves(config), "records": run_dir / "records"}
+    files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
     if config.log.tensorboard:
         files["TensorBoard"] = run_dir / "tensorboard"
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
@@ -211,7 +212,7 @@ def _fleet_line(config: schema.Config, outcome: trainer.Outcome | Exception, dur
     if isinstance(outcome, Exception):
         return f"error: {outcome}"
     if outcome.reason != "interrupted":
-        _draw_curves(config)
+        _draw_curves(config, read_records(config.run_dir))
     return f"at {config.clock.describe(outcome.step)}: {outcome.reason}, after {duration}"
 
 
@@ -223,10 +224,10 @@ def _fleet_status(outcomes: Sequence[trainer.Outcome | Exception]) -> int:
     return 130 if "interrupted" in reasons else 0
 
 
-def _draw_curves(config: schema.Config) -> Path | None:
+def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     from anytime_jax.study import run_figure  # half a second: not before the first update
 
-    return run_figure.draw(config.run_dir, config.name)
+    return run_figure.draw(config.run_dir, config.name, rows)
 
 
 def _hide_cancelled_writes(

@@ -1,7 +1,6 @@
 """Local execution of a study: processes on this machine, trunks before their branches."""
 
 import contextlib
-import dataclasses
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
@@ -21,8 +21,7 @@ from anytime_jax.study.tasks import StudyTask, log_file
 _POLL_SECONDS = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """CPU cores and `CUDA_VISIBLE_DEVICES` of one process; None leaves the variable as it is."""
 
     cores: tuple[int, ...]
@@ -38,15 +37,14 @@ def split_machine(processes: int) -> list[Slot]:
     cores = sorted(os.sched_getaffinity(0))
     if not 1 <= processes <= len(cores):
         raise InputError(f"--jobs={processes}: give 1 to {len(cores)}, the cores of this machine")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every_gpu = ",".join(str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", every_gpu)
     gpus = visible.split(",") if visible else []
-    if visible is None:
-        gpus = [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
     if gpus and processes > len(gpus):
         raise InputError(f"--jobs={processes}: give 1 to {len(gpus)}, the GPUs of this machine")
-    shared = bool(gpus) and processes > 1
+    is_shared = gpus and processes > 1
     return [
-        Slot(tuple(cores[i::processes]), ",".join(gpus[i::processes]) if shared else None)
+        Slot(tuple(cores[i::processes]), ",".join(gpus[i::processes]) if is_shared else None)
         for i in range(processes)
     ]
 
@@ -59,14 +57,12 @@ def make_command(study_file: str, name: str, *others: str) -> list[str]:
     return [*train, f"--config={study_file}:{name}"]
 
 
-@dataclasses.dataclass
-class _Process:
-    """A process that trains a run or a fleet, with each run's log and its size before."""
+class _Process(NamedTuple):
+    """A process that trains a run or a fleet; `log_sizes` are those of the runs' logs before."""
 
     tasks: list[StudyTask]
     popen: subprocess.Popen[bytes]
-    logs: dict[str, Path]
-    log_sizes: dict[str, int]
+    log_sizes: dict[Path, int]
     slot: Slot
     started: float
 
@@ -103,7 +99,7 @@ class LocalExecutor:
         if not self._pending:
             self._print(f"all {self._total} runs of {self._study.name} are finished")
             return 0
-        study_files.write_plan(self._study, self._study.root)
+        study_files.write_plan(self._study)
         started = time.monotonic()
         with self._forward_signals():
             try:
@@ -117,22 +113,20 @@ class LocalExecutor:
                 self._send(signal.SIGTERM)
                 for process in self._processes:
                     process.popen.wait()
-        self._summarize(format_duration(time.monotonic() - started))
+        elapsed = format_duration(time.monotonic() - started)
+        summary = f"{self._finished} of {self._total} runs are finished, after {elapsed}"
+        if self._signals:
+            summary = f"interrupted after {elapsed}; the same command resumes"
+        self._print(summary)
+        for name, reason in self._failures.items():
+            self._print(f"  {name}: {reason}")
+        if self._pending and not self._signals:
+            self._print(f"  skipped {len(self._pending)} runs: same configuration error twice")
         return 1 if self._failures else 130 if self._signals else 0
 
     @property
     def _may_start(self) -> bool:
         return not self._signals and not self._gave_up
-
-    def _summarize(self, elapsed: str) -> None:
-        if self._signals:
-            self._print(f"interrupted after {elapsed}; the same command resumes")
-        else:
-            self._print(f"{self._finished} of {self._total} runs are finished, after {elapsed}")
-        for name, reason in self._failures.items():
-            self._print(f"  {name}: {reason}")
-        if self._pending and not self._signals:
-            self._print(f"  skipped {len(self._pending)} runs: same configuration error twice")
 
     def _start_next(self) -> bool:
         """Starts a process for the first run that is ready; False without one or a free slot."""
@@ -146,9 +140,9 @@ class LocalExecutor:
         env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
         if slot.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = slot.gpus
-        logs = {name: log_file(self._study, name) for name in names}
-        sizes = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
-        with logs[names[0]].open("ab") as file:
+        logs = [log_file(self._study, name) for name in names]
+        sizes = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+        with logs[0].open("ab") as file:
             popen = subprocess.Popen(
                 make_command(self._study_file, *names),
                 stdin=subprocess.DEVNULL,
@@ -157,7 +151,7 @@ class LocalExecutor:
                 env=env,
                 start_new_session=True,  # Ctrl-C reaches it once, through `_forward_signals`
             )
-        self._processes.append(_Process(tasks, popen, logs, sizes, slot, time.monotonic()))
+        self._processes.append(_Process(tasks, popen, sizes, slot, time.monotonic()))
         with contextlib.suppress(OSError):  # it may have ended already
             os.sched_setaffinity(popen.pid, slot.cores)  # JAX starts its threads later
         if self._signals:  # arrived while the process was started
@@ -173,23 +167,25 @@ class LocalExecutor:
         return True
 
     def _next_fleet(self) -> list[StudyTask]:
-        """The first run that is ready, with others that fit into one fleet with it."""
-        ready = [task for task in self._pending if self._is_ready(task)]
+        """The first run that is ready, with others that fit into one fleet with it.
+
+        A run is ready if its trunk is finished and no other process has it or prepares its data.
+        """
+        training = [task for process in self._processes for task in process.tasks]
+        unfinished = {task.run.name for task in [*self._pending, *training]}
+        data = {task.config.data.path for task in training}
+        preparing = {path for path in data if not (Path(path) / METADATA_NAME).exists()}
+        ready = [
+            task
+            for task in self._pending
+            if task.run.trunk not in unfinished
+            and task.config.data.path not in preparing
+            and not run_directory.is_locked(task.run.run_dir)
+        ]
         key = ready[0].fleet_key if ready and self._fleet_size > 1 else None
         if key is None:
             return ready[:1]
         return [task for task in ready if task.fleet_key == key][: self._fleet_size]
-
-    def _is_ready(self, task: StudyTask) -> bool:
-        """Whether the trunk is finished and no other process has the run or prepares its data."""
-        training = [task for process in self._processes for task in process.tasks]
-        unfinished = {other.run.name for other in [*self._pending, *training]}
-        data = task.config.data.path
-        preparing = not (Path(data) / METADATA_NAME).exists() and any(
-            other.config.data.path == data for other in training
-        )
-        locked = run_directory.is_locked(task.run.run_dir)
-        return task.run.trunk not in unfinished and not preparing and not locked
 
     def _collect(self) -> None:
         """Records runs that another executor finished, and the outcome of ended processes."""
@@ -210,9 +206,13 @@ class LocalExecutor:
         elif run_directory.is_locked(task.run.run_dir):
             self._pending.append(task)  # another process was first
         elif status or not self._signals:
+            log = log_file(self._study, task.run.name)
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
-            message = _last_line(process, task)
-            failure = f"{message} ({cause}; log: {process.logs[task.run.name]})"
+            # A fleet logs what concerns all of its runs to its first run.
+            logs = (log, log_file(self._study, process.tasks[0].run.name))
+            last_lines = [_last_line(x, process.log_sizes[x]) for x in logs]
+            message = next(filter(None, last_lines), "no output")
+            failure = f"{message} ({cause}; log: {log})"
             self._failures[task.run.name] = failure
             self._print(f"FAILED   {task.run.name}, after {elapsed}: {failure}")
             if status == 2:  # the same configuration error twice: very likely that of every run
@@ -253,12 +253,8 @@ class LocalExecutor:
                 process.popen.send_signal(number)
 
 
-def _last_line(process: _Process, task: StudyTask) -> str:
-    """The last line that the process logged for a run, or for the whole fleet."""
-    for name in (task.run.name, process.tasks[0].run.name):  # a fleet logs to its first run
-        log, size = process.logs[name], process.log_sizes[name]
-        text = log.read_bytes()[size:].decode("utf-8", errors="replace") if log.exists() else ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if lines:
-            return lines[-1][:300]
-    return "no output"
+def _last_line(log: Path, start: int) -> str:
+    """The last line of a log after its first `start` bytes; empty without any."""
+    text = log.read_bytes()[start:].decode("utf-8", errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -3,9 +3,9 @@
 Which curves are drawn is decided in `selection` and `report_items`; their look in `plotting`.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -25,12 +25,8 @@ _LOSS = "validation loss (nats per token)"
 _GAP = "loss minus cosine envelope (nats)"
 
 
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """Losses of one kind of schedule in a comparison, by multiple.
-
-    `label` is the weight label of the read-out.
-    """
+class Series(NamedTuple):
+    """Losses of one kind of schedule read out through a weight label, by multiple."""
 
     kind: str
     label: str
@@ -99,11 +95,11 @@ def _draw_published(
     model: str,
 ) -> None:
     """Draws the paper's numbers by kind and multiple, thin and hollow."""
+    hollow = {"lw": 0.8, "markerfacecolor": "none"}
     for kind, by_multiple in numbers.items():
-        style = plotting.schedule_style(kind) | {"lw": 0.8, "markerfacecolor": "none", "alpha": 0.7}
-        axes.plot(*_xy({m: x for m, x in by_multiple.items() if m in multiples}), **style)
-    style = {"color": "0.3", "lw": 0.8, "marker": "o", "markerfacecolor": "none"}
-    axes.plot([], [], label=f"hollow: the paper, {model}", **style)
+        losses = {m: x for m, x in by_multiple.items() if m in multiples}
+        axes.plot(*_xy(losses), **plotting.schedule_style(kind) | hollow, alpha=0.7)
+    axes.plot([], [], label=f"hollow: the paper, {model}", color="0.3", marker="o", **hollow)
     axes.legend(loc="best", frameon=False, fontsize=8)
 
 
@@ -158,8 +154,8 @@ def draw_setting_transfer(
         axes.set_xlabel("evaluated at")
         axes.set_title(plotting.schedule_name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
-    bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9)
-    bar.set_label("loss minus envelope (nats)")
+    label = "loss minus envelope (nats)"
+    figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9, label=label)
     return figure
 
 

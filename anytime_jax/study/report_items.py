@@ -4,25 +4,18 @@
 of its runs is made from the others, with a note that names them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from matplotlib.figure import Figure
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.study import report_figures
+from anytime_jax.checks import is_number
+from anytime_jax.plotting import schedule_name
+from anytime_jax.study import published, report_figures
 from anytime_jax.study.report_figures import Series
-from anytime_jax.study.report_tables import (
-    Table,
-    comparison_table,
-    headers,
-    loss_cells,
-    mean_cell,
-    name_cell,
-    setting_cells,
-    setting_names,
-)
 from anytime_jax.study.results import COSINE, DECAY, HORIZON_FREE, LossCurve, Results, describe
 from anytime_jax.study.selection import (
     Selection,
@@ -35,6 +28,9 @@ from anytime_jax.study.selection import (
     losses_of,
     select,
 )
+
+Table = Sequence[Sequence[str]]  # rows of cells, the header first
+Key = TypeVar("Key", float, str)  # a multiple or a weight label
 
 SELECT_AT = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
 
@@ -61,10 +57,10 @@ def _comparison(results: Results, selections: Selections) -> ReportItem | None:
     cosines = selections.cosines
     settings, provisional = [], []  # single curves selected before all rivals were evaluated
     for kind, selection in _horizon_free(selections.single).items():
-        settings.append(f"{name_cell(kind)}: {next(iter(selection.values())).description}")
+        settings.append(f"{_name_cell(kind)}: {next(iter(selection.values())).description}")
         common = common_multiples(results.curves(kind), cosines)
         if common != list(cosines):
-            provisional.append(f"{name_cell(kind)} on {', '.join(headers(common))}")
+            provisional.append(f"{_name_cell(kind)} on {', '.join(_headers(common))}")
     note = f"Provisional, as runs are unfinished: selected {'; '.join(provisional)} only."
     return _compare(
         "Horizon-free runs against cosines tuned for every budget",
@@ -116,9 +112,35 @@ def _compare(
         )
     published = results.study.published
     draw = partial(report_figures.draw_comparison, results.clock, series, longest_cosine, published)
-    table = comparison_table(series, list(cosines))
+    table = _comparison_table(series, list(cosines))
     notes = [*_notes(results, selected), *notes]
     return ReportItem(title, f"{caption} {noise}", table, draw, notes)
+
+
+def _comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> Table:
+    """Losses, differences to the envelope, and the paper's differences."""
+
+    def difference_row(name: str, numbers: Mapping[float, float]) -> list[str]:
+        return [name, *_loss_cells(numbers, multiples, "+"), _mean_cell(numbers, multiples)]
+
+    rows = [["", *_headers(multiples), "mean"]]
+    for each in series:
+        cells = _loss_cells(each.losses, multiples)
+        rows.append([f"{each.name(math=False)}: loss, first seed", *cells, ""])
+    for each in series[1:]:
+        name = f"{each.name(math=False)}: minus cosine"
+        row = difference_row(name, {m: gap.mean for m, gap in each.gaps.items()})
+        others = {m: gap.others for m, gap in each.gaps.items() if gap.seeds > 1}
+        for m in others:
+            row[1 + multiples.index(m)] += f" ± {each.gaps[m].stderr:.4f}"
+        rows.append(row)
+        if others:
+            rows.append(difference_row(f"{name}, seeds that did not choose", others))
+    for model in published.losses():
+        for kind, theirs in published.differences(model).items():
+            name = f"the paper, {model}, {_name_cell(kind)}: minus cosine"
+            rows.append(difference_row(name, theirs))
+    return rows
 
 
 def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | None:
@@ -126,12 +148,12 @@ def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | N
     if len(cosines) < 2:
         return None
     tuned = _losses_on_the_way(cosines)
-    rows = [[f"{m:g}x", *loss_cells(tuned[m], list(cosines))] for m in cosines]
+    rows = [[f"{m:g}x", *_loss_cells(tuned[m], list(cosines))] for m in cosines]
     return ReportItem(
         "Cosines do not transfer across budgets",
         "The envelope joins the best cosine of each horizon; in grey, each of those cosines "
         "evaluated on the way to its own horizon.",
-        [["cosine tuned for", *headers(cosines)], *rows],
+        [["cosine tuned for", *_headers(cosines)], *rows],
         partial(report_figures.draw_cosine_transfer, results.clock, losses_of(cosines), tuned),
         _notes(results, {COSINE: cosines}),
     )
@@ -147,7 +169,9 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
             later = {k: x for k, x in every.items() if k >= m}
             settings = selection[m].description
             differences_of.setdefault(kind, {})[f"{m:g}×: {settings}"] = later
-            rows.append([name_cell(kind), f"{m:g}x", settings, *loss_cells(later, multiples, "+")])
+            rows.append(
+                [_name_cell(kind), f"{m:g}x", settings, *_loss_cells(later, multiples, "+")]
+            )
     if not rows:
         return None
     return ReportItem(
@@ -155,7 +179,7 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
         f"Each row selects the settings with the lowest loss of {results.average} at one budget "
         "and shows the difference of the same runs to the cosine envelope at later ones, in nats; "
         "below zero is better than the cosine. First seed.",
-        [["schedule", "selected at", "settings", *headers(multiples)], *rows],
+        [["schedule", "selected at", "settings", *_headers(multiples)], *rows],
         partial(report_figures.draw_setting_transfer, multiples, differences_of),
         _notes(results, {}, [COSINE, *differences_of]),
     )
@@ -175,13 +199,13 @@ def _alpha(results: Results, selections: Selections) -> ReportItem | None:
     }
     if len(curves) < 2:
         return None
-    rows = [[f"{alpha:g}", *loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
+    rows = [[f"{alpha:g}", *_loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
     others = describe({k: v for k, v in selected.settings.items() if k != "alpha"})
     return ReportItem(
         "Sensitivity to the offset alpha",
         f"The inverse square root read out through {selected.label}, every other setting as "
         f"selected at {at:g}x ({others}).",
-        [["alpha", *headers(multiples)], *rows],
+        [["alpha", *_headers(multiples)], *rows],
         partial(report_figures.draw_alphas, results.clock, curves, losses_of(cosines)),
         _notes(results, {kind: {at: selected}}),
     )
@@ -197,7 +221,7 @@ def _averages(results: Results, selections: Selections) -> ReportItem | None:
         return None
     labels = [*(label for label in results.labels if label != LIVE), LIVE]
     rows = [
-        [name_cell(kind), f"{m:g}x", *loss_cells(by_label, labels)]
+        [_name_cell(kind), f"{m:g}x", *_loss_cells(by_label, labels)]
         for kind, by_multiple in losses.items()
         for m, by_label in sorted(by_multiple.items())
     ]
@@ -231,12 +255,12 @@ def _decay_ends(results: Results, selections: Selections) -> ReportItem | None:
     if not changes:
         return None
     multiples = sorted({m for change in changes.values() for m in change})
-    rows = [[name, *loss_cells(change, multiples, "+")] for name, change in changes.items()]
+    rows = [[name, *_loss_cells(change, multiples, "+")] for name, change in changes.items()]
     return ReportItem(
         "Other ends of the decay",
         "Validation loss of the live weights with the second decay minus that with the first, all "
         "else equal; below zero, the second is better. First seed.",
-        [["decay", *headers(multiples)], *rows],
+        [["decay", *_headers(multiples)], *rows],
         partial(report_figures.draw_decay_ends, results.clock, changes),
         _notes(results, {}, [COSINE, "wsd"]),
     )
@@ -246,13 +270,13 @@ def _single_settings(results: Results, selections: Selections) -> ReportItem | N
     selected = _horizon_free(selections.single)
     if not selected:
         return None
-    names = setting_names(results, selected)
+    names = _setting_names(results, selected)
     rows = []
     for kind, selection in selected.items():
         curve, multiples = next(iter(selection.values())), list(selection)
-        mean = mean_cell(differences(curve, selections.cosines), multiples)
-        cells = [*setting_cells(curve, names), mean, _edge_cell(results, curve, multiples)]
-        rows.append([name_cell(kind), curve.label, f"{max(multiples):g}x", *cells])
+        mean = _mean_cell(differences(curve, selections.cosines), multiples)
+        cells = [*_setting_cells(curve, names), mean, _edge_cell(results, curve, multiples)]
+        rows.append([_name_cell(kind), curve.label, f"{max(multiples):g}x", *cells])
     header = ["schedule", "read out", "evaluated through", *names, "mean difference", "on the edge"]
     return ReportItem(
         "Settings of the single trajectories",
@@ -264,13 +288,13 @@ def _single_settings(results: Results, selections: Selections) -> ReportItem | N
 
 
 def _best_settings(results: Results, selections: Selections) -> ReportItem | None:
-    names = setting_names(results, selections.best)
+    names = _setting_names(results, selections.best)
     rows = []
     for kind, selection in selections.best.items():
         for m, curve in selection.items():
-            cells = [*setting_cells(curve, names), f"{curve.losses[m]:.4f}"]
+            cells = [*_setting_cells(curve, names), f"{curve.losses[m]:.4f}"]
             edge = _edge_cell(results, curve, [m])
-            rows.append([name_cell(kind), f"{m:g}x", curve.label, *cells, edge])
+            rows.append([_name_cell(kind), f"{m:g}x", curve.label, *cells, edge])
     if not rows:
         return None
     return ReportItem(
@@ -287,8 +311,8 @@ def _runs(results: Results, selections: Selections) -> ReportItem:
     rows = []
     for run in results.runs:
         losses = {m: x[run.label] for m, x in run.losses.items() if run.label in x}
-        rows.append([run.name, run.state, run.label, *loss_cells(losses, results.multiples)])
-    header = ["run", "state", "read out", *headers(results.multiples)]
+        rows.append([run.name, run.state, run.label, *_loss_cells(losses, results.multiples)])
+    header = ["run", "state", "read out", *_headers(results.multiples)]
     return ReportItem("All runs", "Validation loss in nats per token.", [header, *rows])
 
 
@@ -329,16 +353,46 @@ def _notes(
         for m, curve in selection.items():
             if names := at_grid_edge(results, curve, [m]):
                 text = f"{curve.description}: {', '.join(names)}"
-                edges.setdefault((name_cell(kind), text), []).append(m)
+                edges.setdefault((_name_cell(kind), text), []).append(m)
     if edges:
-        each = [f"{name} at {', '.join(headers(at))} ({x})" for (name, x), at in edges.items()]
+        each = [f"{name} at {', '.join(_headers(at))} ({x})" for (name, x), at in edges.items()]
         notes.append(f"At the edge of the grid, which should be widened: {'; '.join(each)}.")
     return notes
 
 
-def _edge_cell(results: Results, curve: LossCurve, multiples: Sequence[float]) -> str:
-    return ", ".join(at_grid_edge(results, curve, multiples)) or "no"
-
-
 def _horizon_free(selected: Mapping[str, Selection]) -> dict[str, Selection]:
     return {kind: selection for kind, selection in selected.items() if kind in HORIZON_FREE}
+
+
+def _headers(multiples: Iterable[float]) -> list[str]:
+    return [f"{m:g}x" for m in multiples]
+
+
+def _name_cell(kind: str) -> str:
+    return schedule_name(kind, math=False)
+
+
+def _loss_cells(losses: Mapping[Key, float], keys: Iterable[Key], sign: str = "") -> list[str]:
+    """Losses, or differences with `sign="+"`; empty where there is none."""
+    return [f"{losses[key]:{sign}.4f}" if key in losses else "" for key in keys]
+
+
+def _mean_cell(numbers: Mapping[float, float], multiples: Iterable[float]) -> str:
+    """The mean over the multiples; empty unless each of them has a number."""
+    complete = all(m in numbers for m in multiples)
+    return f"{statistics.fmean(numbers[m] for m in multiples):+.4f}" if complete else ""
+
+
+def _setting_names(results: Results, kinds: Collection[str]) -> list[str]:
+    """Short names of the settings of some kinds, without those of a decay."""
+    names = [name for x in results.all_curves if x.kind in kinds for name in x.settings]
+    return [x for x in dict.fromkeys(names) if x not in ("floor", "shape")]
+
+
+def _setting_cells(curve: LossCurve, names: Sequence[str]) -> list[str]:
+    values = [curve.settings.get(name, "-") for name in names]
+    return [f"{value:g}" if is_number(value) else str(value) for value in values]
+
+
+def _edge_cell(results: Results, curve: LossCurve, multiples: Sequence[float]) -> str:
+    return ", ".join(at_grid_edge(results, curve, multiples)) or "no"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
-from anytime_jax.study.report_items import ReportItem
-from anytime_jax.study.report_tables import Table
+from anytime_jax.study.report_items import ReportItem, Table
 
 PAGE = "index.html"
 

@@ -11,25 +11,23 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.study.loss_table import evaluations
 
 FILE = "curves.png"
 
 
-def draw(run_dir: str | Path, name: str) -> Path | None:
-    """Draws a run into `RUN/curves.png`; returns its path, None before the first evaluation.
+def draw(run_dir: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
+    """Draws the records of a run into `RUN/curves.png`; returns its path, None without evaluations.
 
     Left: training and validation loss. Right: gain of each average over the live weights.
     """
-    rows = read_records(run_dir)
     evaluated = evaluations(rows)
     if not evaluated:
         return None
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    title = f"{name}: validation loss, live weights and averages"
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(f"{name}: validation loss, live weights and averages", parse_math=False)
     _draw_losses(left, rows, evaluated)
     _draw_gains(right, evaluated)
     for axes in (left, right):

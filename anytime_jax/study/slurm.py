@@ -69,7 +69,7 @@ def write(study: Study, study_file: str, tasks: Sequence[StudyTask], directory: 
         script = _submit_script(study, study_file, directory, groups)
         part.write_text(script, encoding="utf-8")
         part.chmod(0o755)
-    study_files.write_plan(study, study.root)
+    study_files.write_plan(study)
     return (
         f"{len(unfinished)} of {len(tasks)} runs of {study.name} are unfinished. To submit them, "
         "with any options of sbatch:\n"

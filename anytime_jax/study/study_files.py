@@ -87,9 +87,9 @@ def open_study(path: str | Path) -> Iterator[Study]:
         yield load_file(path)
 
 
-def write_plan(study: Study, root: str | Path) -> None:
+def write_plan(study: Study) -> None:
     """Writes `study.json`, from which a report can be made without the study file."""
-    root = Path(root)
+    root = Path(study.root)
     root.mkdir(parents=True, exist_ok=True)
     with atomic_write(root / PLAN) as part:
         part.write_text(_plan_json(study), encoding="utf-8")
@@ -103,7 +103,7 @@ def pack(study: Study, path: Path) -> Path:
     with atomic_write(path) as part, tarfile.open(part, "w:xz", preset=9) as tar:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
-            segments = sorted((run.run_dir / metric_records.DIRECTORY).glob("[0-9]*.jsonl"))
+            segments = metric_records.segments(run.run_dir)
             about = run_directory.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue

@@ -119,8 +119,8 @@ def write_run(run, run_dir, until=None):
 
 def write_study(root, leave_out=(), study=None):
     """Writes the plan and the records of all runs but some; returns the study with these paths."""
-    study = study or make_study()
-    study_files.write_plan(study, root)
+    study = dataclasses.replace(study or make_study(), root=str(root))
+    study_files.write_plan(study)
     for run in study.runs:
         if run.name not in leave_out:
             write_run(run, root / run.name)

@@ -1,5 +1,6 @@
 """Studies on disk: study files, plans, archives of records."""
 
+import dataclasses
 import json
 import tarfile
 
@@ -13,8 +14,8 @@ from configs.studies import laptop
 
 
 def test_plan_is_restored(tmp_path):
-    study = laptop.get_study()
-    write_plan(study, tmp_path)
+    study = dataclasses.replace(laptop.get_study(), root=str(tmp_path))
+    write_plan(study)
     with open_study(tmp_path) as restored:
         assert [(x.name, x.trunk) for x in restored.runs] == [(x.name, x.trunk) for x in study.runs]
     for ours, theirs in zip(study.runs, restored.runs, strict=True):
