@@ -101,8 +101,6 @@ def prepare_share(
     """
     if length < 1:
         raise InputError(f"length {length} is not a positive number of tokens; 1024 is usual")
-    if workers is not None and workers < 1:
-        raise InputError(f"{workers} workers cannot work; ask for 1 or more")
     # A mounted bucket would not do: it lacks locks between hosts, atomic renames, or both.
     require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
     output = Path(output).absolute()

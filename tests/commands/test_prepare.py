@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from source_documents import read_files
 
 from anytime_jax.commands import prepare
 from anytime_jax.data.dataset import load_dataset
@@ -41,11 +42,11 @@ def test_summary_is_printed(text, tmp_path, command):
     status, out, _ = command(prepare, *words)
     assert (status, out.splitlines()[-1]) == (0, f"already prepared: {output}")
 
-    files = files_of(output)
+    files = read_files(output)
     status, out, _ = command(prepare, "--verify", f"--output={output}")
     assert (status, out.splitlines()[:2]) == (0, summary[:2])
     assert info.fingerprint in out
-    assert files_of(output) == files
+    assert read_files(output) == files
     name = info.files["train"][0].name
     (output / name).write_bytes(bytes(len(files[name])))
     status, out, err = command(prepare, "--verify", f"--output={output}")
@@ -144,10 +145,6 @@ def wait_for(pattern: str, output: Path, process: subprocess.Popen) -> None:
         time.sleep(0.002)
 
 
-def files_of(output: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in output.iterdir()}
-
-
 @pytest.mark.slow
 def test_killed_preparation_resumes(tmp_path):
     """Real processes, killed while tokenising and at its end, by SIGKILL and by Ctrl-C."""
@@ -186,4 +183,4 @@ def test_killed_preparation_resumes(tmp_path):
 
     whole = start(source, tmp_path / "whole", workers=1)
     whole.communicate(timeout=60)
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert read_files(output) == read_files(tmp_path / "whole")

@@ -1,7 +1,6 @@
 """Preparation: the plain concatenation of the documents, whatever workers, kills and changes."""
 
 import gzip
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 import sentencepiece
 import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
+from source_documents import read_files
 
-from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.preparation import prepare, prepare_share
-from anytime_jax.data.preparation_lock import Share
+from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.vocabulary import train_vocabulary
@@ -45,13 +43,10 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def source_of(inputs):
-    return FileSource("json", str(inputs / "train.*"), str(inputs / "validation.jsonl"))
-
-
 def prepare_inputs(inputs, output, **options):
     options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1, **options}
-    return prepare(source_of(inputs), output, **options)
+    source = FileSource("json", str(inputs / "train.*"), str(inputs / "validation.jsonl"))
+    return prepare(source, output, **options)
 
 
 class Stop(Exception):
@@ -82,14 +77,6 @@ def half(inputs, tmp_path):
     """The directory of a dataset with two parts of four."""
     prepare_until_stopped(inputs, tmp_path / "half")
     return tmp_path / "half"
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def concatenate(model: Path, texts: list[str]) -> list[int]:
@@ -138,7 +125,7 @@ def test_windows_are_the_cut_concatenation(inputs, tmp_path):
 
 def test_bytes_do_not_depend_on_workers_or_place(inputs, whole, tmp_path):
     three = prepare_inputs(inputs, tmp_path / "elsewhere" / "three", workers=3)
-    assert contents(three.path) == contents(whole.path)
+    assert read_files(three.path) == read_files(whole.path)
 
 
 def test_fingerprint_is_of_windows_and_vocabulary_alone(inputs, whole, tmp_path, monkeypatch):
@@ -167,17 +154,6 @@ def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
     assert verify_dataset(wide.path) == wide
 
 
-def test_window_across_many_files(inputs, tmp_path):
-    for number in range(40):
-        (tmp_path / f"{number:02d}.txt").write_text("word " * (number % 5))
-    source = FileSource("folder", str(tmp_path), str(inputs / "validation.jsonl"))
-    info = prepare(source, tmp_path / "data", length=100, vocabulary=inputs / "v.model")
-    texts = ["word " * (number % 5) for number in range(40) if number % 5]
-    tokens = concatenate(inputs / "v.model", texts)
-    assert len(info.files["train"]) == len(texts)
-    np.testing.assert_array_equal(read_windows(info, "train"), cut(tokens, 100))
-
-
 def test_tokenizer_of_a_public_model(inputs, tmp_path):
     vocabulary = write_byte_level(tmp_path / "model", TEXTS["train"], size=400)
     whole = prepare_inputs(inputs, tmp_path / "whole", vocabulary=vocabulary)
@@ -190,11 +166,6 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
     np.testing.assert_array_equal(read_windows(whole, "validation"), cut(tokens, LENGTH))
     assert (whole.vocab_size, whole.eos_id) == (oracle.get_vocab_size(), 1)
 
-    options = {"length": LENGTH, "vocabulary": vocabulary, "workers": 1}
-    for index in range(2):
-        prepare_share(source_of(inputs), tmp_path / "s", share=Share(index, 2), **options)
-    prepare_inputs(inputs, tmp_path / "s", vocabulary=vocabulary)
-    assert contents(tmp_path / "s") == contents(whole.path)
     # The dataset's own file of the vocabulary serves for it and for other text.
     shutil.rmtree(vocabulary.parent)
     assert prepare_inputs(inputs, whole.path, vocabulary=whole.vocabulary_path) == whole
@@ -202,16 +173,14 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
     assert again.fingerprint == whole.fingerprint
 
 
-@pytest.mark.parametrize(("extra", "windows"), [(-1, 2), (0, 2), (1, 3), (2, 3)])
+@pytest.mark.parametrize(("extra", "windows"), [(0, 2), (1, 3)])
 def test_window_needs_its_last_target(inputs, tmp_path, extra, windows):
-    length, vocabulary = 20, inputs / "v.model"
-    text = "\x01" * (3 * length + extra - 1)  # a rare character is a token, and EOS one more
+    text = "\x01" * (3 * LENGTH + extra - 1)  # a rare character is a token, and EOS one more
     (tmp_path / "text.txt").write_text(text)
     source = FileSource("folder", str(tmp_path / "text.txt"), str(inputs / "validation.jsonl"))
-    info = prepare(source, tmp_path / "output", length=length, vocabulary=vocabulary)
-    assert info.splits["train"].tokens == 3 * length + extra
-    assert info.splits["train"].windows == windows
-    assert len(cut(concatenate(vocabulary, [text]), length)) == windows
+    info = prepare(source, tmp_path / "output", length=LENGTH, vocabulary=inputs / "v.model")
+    counts = info.splits["train"]
+    assert (counts.tokens, counts.windows) == (3 * LENGTH + extra, windows)
 
 
 def test_resumes_after_a_stop(inputs, half, whole):
@@ -222,7 +191,7 @@ def test_resumes_after_a_stop(inputs, half, whole):
     reports = []
     prepare_inputs(inputs, half, progress=reports.append)
     assert reports[0].done == 2
-    assert contents(half) == contents(whole.path)
+    assert read_files(half) == read_files(whole.path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "missing", "list"])
@@ -235,7 +204,7 @@ def test_damage_to_a_half_prepared_dataset_is_repaired(inputs, half, whole, patt
     damaged = {"empty": b"", "half": file.read_bytes()[: file.stat().st_size // 2], "list": b"[1]"}
     file.unlink() if damage == "missing" else file.write_bytes(damaged[damage])
     prepare_inputs(inputs, half)
-    assert contents(half) == contents(whole.path)
+    assert read_files(half) == read_files(whole.path)
 
 
 def test_flipped_bit_in_a_half_prepared_dataset_is_named(inputs, half, whole):
@@ -247,7 +216,7 @@ def test_flipped_bit_in_a_half_prepared_dataset_is_named(inputs, half, whole):
         prepare_inputs(inputs, half)
     file.unlink()
     prepare_inputs(inputs, half)
-    assert contents(half) == contents(whole.path)
+    assert read_files(half) == read_files(whole.path)
 
 
 def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path):
@@ -256,15 +225,14 @@ def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path):
     prepare_until_stopped(changed, tmp_path / "output")
     # Swapped, they give as many tokens: only the order has changed.
     first, second = changed / "train.0.json.gz", changed / "train.1.json.gz"
-    assert first.stat().st_size != second.stat().st_size
-    first.rename(changed / "aside")
-    second.rename(first)
-    (changed / "aside").rename(second)
+    contents = first.read_bytes(), second.read_bytes()
+    assert len(contents[0]) != len(contents[1])
+    second.write_bytes(contents[0]), first.write_bytes(contents[1])
     prepare_until_stopped(changed, tmp_path / "output")
     (changed / "train.8.json.gz").write_bytes(gzip.compress(b'{"text": "one more"}'))
     prepare_inputs(changed, tmp_path / "output")
     prepare_inputs(changed, tmp_path / "whole")
-    assert contents(tmp_path / "output") == contents(tmp_path / "whole")
+    assert read_files(tmp_path / "output") == read_files(tmp_path / "whole")
 
 
 def test_complete_dataset_is_returned_at_once(inputs, tmp_path):
@@ -285,18 +253,16 @@ def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path)
     trained = (output / "vocabulary.model").stat().st_mtime_ns
     assert prepare_inputs(inputs, output, vocabulary=290).vocab_size == 290
     assert (output / "vocabulary.model").stat().st_mtime_ns == trained
-    assert contents(output) == contents(uninterrupted.path)
+    assert read_files(output) == read_files(uninterrupted.path)
     # Another vocabulary at the same path, in the same process.
     shutil.rmtree(output)
     prepare_inputs(inputs, output)
-    assert contents(output) == contents(whole.path)
+    assert read_files(output) == read_files(whole.path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 0}, "length 0"),
-        ({"workers": 0}, "0 workers"),
         ({"vocabulary": "nowhere.model"}, "nowhere.model"),
         ({"vocabulary": 100_000}, "too high"),
         ({"length": 10**6}, r'"train" has \d+ tokens, fewer than the 1000001'),
@@ -319,18 +285,6 @@ def test_bad_record_is_named_and_other_parts_are_kept(inputs, whole, tmp_path):
     reports = []
     prepare_inputs(broken, tmp_path / "output", progress=reports.append)
     assert reports[0].done > 0
-    actual, expected = contents(tmp_path / "output"), contents(whole.path)
+    actual, expected = read_files(tmp_path / "output"), read_files(whole.path)
     actual.pop("anytime_jax.json"), expected.pop("anytime_jax.json")  # they name their inputs
     assert actual == expected
-
-
-def test_builtin_is_prepared_once(tmp_path):
-    source, options = BuiltinSource(0.4), {"length": 64, "vocabulary": 512}
-    first = prepare(source, tmp_path / "builtin", **options)
-    assert (first.vocab_size, first.length) == (512, 64)
-    assert 0 < first.splits["validation"].tokens < first.splits["train"].tokens
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "builtin").iterdir()}
-    assert prepare(source, tmp_path / "builtin", **options) == first
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "builtin").iterdir()} == written
-    with pytest.raises(InputError, match=r"megabytes 0\.4"):
-        prepare(BuiltinSource(2.0), tmp_path / "builtin", **options)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from run_command import run_command
+from source_documents import read_files
 
 from anytime_jax.commands import prepare
 from anytime_jax.data.preparation import RemainingWork, prepare_share
@@ -88,10 +89,6 @@ def prepare_part(text, output, share, **more):
     return prepare_share(source, output, share, **settings)
 
 
-def files_of(output):
-    return {path.name: path.read_bytes() for path in output.iterdir()}
-
-
 def finished_parts(output):
     return list(output.glob(".preparing/parts/*.json"))
 
@@ -124,7 +121,7 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert run_command(prepare, options(text, output, "--share=0/3")) == 0
     assert "already prepared" in capfd.readouterr().out
     prepare_part(text, tmp_path / "whole", None)
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert read_files(output) == read_files(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -146,7 +143,7 @@ def test_kills_of_shares_cost_nothing(text, tmp_path, start):
     assert killed > 3
     for output in ("output", "whole"):
         prepare_part(text, tmp_path / output, None)
-    assert files_of(tmp_path / "output") == files_of(tmp_path / "whole")
+    assert read_files(tmp_path / "output") == read_files(tmp_path / "whole")
 
 
 def test_shares_of_any_counts_write_every_part_once(text, tmp_path):
@@ -160,18 +157,7 @@ def test_shares_of_any_counts_write_every_part_once(text, tmp_path):
     assert [path.stat().st_mtime_ns for path in once] == written
     prepare_part(text, output, None)
     prepare_part(text, whole, None)
-    assert files_of(output) == files_of(whole)
-
-
-def test_other_settings_are_refused(text, tmp_path):
-    output = tmp_path / "output"
-    prepare_part(text, output, Share(0, 2))
-    before = set(output.rglob("*"))
-    with pytest.raises(InputError, match=r"length 32 \(asked: 16\)"):
-        prepare_part(text, output, Share(1, 2), length=16)
-    with pytest.raises(InputError, match="vocabulary"):
-        prepare_part(text, output, Share(1, 2), vocabulary=PIECES + 1)
-    assert before <= set(output.rglob("*"))
+    assert read_files(output) == read_files(whole)
 
 
 def test_parts_of_other_input_are_done_again(text, tmp_path):
@@ -188,7 +174,7 @@ def test_parts_of_other_input_are_done_again(text, tmp_path):
     (text / "9.jsonl").unlink()
     for directory in (output, whole):
         prepare_part(text, directory, None)
-    assert files_of(output) == files_of(whole)
+    assert read_files(output) == read_files(whole)
 
 
 def test_bad_text_leaves_the_work_of_others(text, tmp_path):

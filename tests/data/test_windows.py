@@ -1,6 +1,5 @@
 """Windows: `batch(n)` is a pure function of (dataset, seed, n); passes are permutations."""
 
-import dataclasses
 import gc
 import hashlib
 import json
@@ -9,80 +8,47 @@ import time
 
 import numpy as np
 import pytest
+from token_datasets import write_dataset
 
-from anytime_jax.data.dataset import SplitInfo
-from anytime_jax.data.preparation import prepare
-from anytime_jax.data.sources import FileSource
-from anytime_jax.data.token_files import write_token_file
 from anytime_jax.data.windows import DataExhausted, Windows, prefetch_batches
 from anytime_jax.errors import InputError, RunError
 
-LENGTH = 16
+LENGTH, COUNT = 16, 566
+# Windows of the tokens 0, 1, 2, ...
+STORED = np.arange(LENGTH + 1) + LENGTH * np.arange(COUNT)[:, None]
 
 
 @pytest.fixture(scope="module")
 def info(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("windows")
-    lines = [json.dumps({"text": f"{i}: " + "words and numbers " * (i % 7)}) for i in range(400)]
-    (folder / "text.jsonl").write_text("\n".join(lines))
-    source = FileSource("json", str(folder / "text.jsonl"), validation_fraction=0.2)
-    return prepare(source, folder / "dataset", length=LENGTH, vocabulary=280)
-
-
-@pytest.fixture(scope="module")
-def stored(info):
-    """All training windows in stored order, read by NumPy alone."""
-    (file,) = info.files["train"]
-    tokens = np.memmap(info.path / file.name, "<u2", "r", shape=(file.tokens,))
-    return np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
+    return write_dataset(tmp_path_factory.mktemp("data"), range(COUNT * LENGTH + 1), LENGTH, 3)
 
 
 def open_windows(info, split="train", *, seed=0, repeat=False, shuffle=True):
     return Windows(info, split, length=LENGTH, seed=seed, repeat=repeat, shuffle=shuffle)
 
 
-def sorted_rows(rows):
-    return sorted(map(tuple, rows.tolist()))
-
-
-def test_each_pass_is_another_permutation(info, stored):
-    windows, count = open_windows(info, repeat=True), len(stored)
-    assert count == info.splits["train"].windows > 50
-    passes = [windows.batch(number * count, count) for number in range(3)]
+def test_each_pass_is_another_permutation(info):
+    windows = open_windows(info, repeat=True)
+    passes = [windows.batch(number * COUNT, COUNT) for number in range(3)]
     for rows in passes:
         assert rows.dtype == np.int32
-        assert sorted_rows(rows) == sorted_rows(stored)
-    assert not np.array_equal(passes[0], stored)
+        np.testing.assert_array_equal(rows[np.argsort(rows[:, 0])], STORED)
+    assert not np.array_equal(passes[0], STORED)
     assert not np.array_equal(passes[0], passes[1])
     assert not np.array_equal(passes[1], passes[2])
 
 
 def test_order_of_a_seed_never_changes(info):
     """Runs resume on the samples that follow, whatever the version."""
-    count = 566
-    tokens = np.arange(count * LENGTH + 1) % 60_000
-    file = write_token_file(
-        info.path / "x.tokens",
-        memoryview(tokens.astype("<u2").tobytes()),
-        np.dtype("<u2"),
-        info.path,
-    )
-    numbered = dataclasses.replace(
-        info,
-        vocab_size=60_000,
-        splits={"train": SplitInfo(1, tokens.size, count)},
-        files={"train": (file,)},
-    )
-    rows = open_windows(numbered, seed=3, repeat=True).batch(0, 2 * count)
+    rows = open_windows(info, seed=3, repeat=True).batch(0, 2 * COUNT)
     order = (rows[:, 0] // LENGTH).tolist()
-    np.testing.assert_array_equal(rows, np.arange(LENGTH + 1) + LENGTH * np.array(order)[:, None])
     assert order[:8] == [453, 537, 214, 344, 372, 329, 287, 183]
     assert hashlib.sha256(json.dumps(order).encode()).hexdigest()[:16] == "bf8bd907ad3e527e"
 
 
 def test_row_i_is_sample_n_plus_i_for_any_batch_size_and_seed(info):
     windows = open_windows(info, seed=3, repeat=True)
-    n = info.splits["train"].windows - 20  # across the end of a pass
+    n = COUNT - 20  # across the end of a pass
     whole = windows.batch(n, 48)
     assert whole.shape == (48, LENGTH + 1)
     for size in (1, 3, 16):
@@ -104,21 +70,19 @@ def test_processes_read_their_rows_of_the_same_batch(info):
     assert windows.batch(7, 24, slice(0, 0)).shape == (0, LENGTH + 1)
 
 
-def test_without_shuffling_windows_come_as_stored(info, stored):
-    windows = open_windows(info, shuffle=False)
-    np.testing.assert_array_equal(windows.batch(0, len(stored)), stored)
-    np.testing.assert_array_equal(windows.batch(5, 6), stored[5:11])
-    validation = open_windows(info, "validation", shuffle=False)
-    assert validation.samples_available == info.splits["validation"].windows
+def test_without_shuffling_windows_come_as_stored(info):
+    windows = open_windows(info, "validation", shuffle=False)
+    np.testing.assert_array_equal(windows.batch(0, COUNT), STORED)
+    np.testing.assert_array_equal(windows.batch(5, 6), STORED[5:11])
 
 
 def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
-    windows, count = open_windows(info), info.splits["train"].windows
-    assert windows.samples_available == count
-    windows.batch(count - 4, 4)
+    windows = open_windows(info)
+    assert windows.samples_available == COUNT
+    windows.batch(COUNT - 4, 4)
     with pytest.raises(DataExhausted, match="repeat") as error:
         # The batch as a whole must exist, or processes would disagree.
-        windows.batch(count - 4, 5, slice(0, 1))
+        windows.batch(COUNT - 4, 5, slice(0, 1))
     assert isinstance(error.value, RunError)
     assert open_windows(info, repeat=True).samples_available is None
 
@@ -131,11 +95,10 @@ def test_prefetch_yields_the_batches_in_order(info):
 
 
 def test_prefetch_raises_after_the_last_whole_batch(info):
-    windows, count = open_windows(info), info.splits["train"].windows
-    batches = prefetch_batches(windows, 0, 10)
-    for _ in range(count // 10):
+    batches = prefetch_batches(open_windows(info), 0, 10)
+    for _ in range(COUNT // 10):
         next(batches)
-    with pytest.raises(DataExhausted, match=f"samples {count - count % 10} to"):
+    with pytest.raises(DataExhausted, match=f"samples {COUNT - COUNT % 10} to"):
         next(batches)
 
 

@@ -1,4 +1,4 @@
-"""Documents of a source of text."""
+"""Documents of a source of text, and the files of a dataset."""
 
 import pickle
 
@@ -12,3 +12,9 @@ def read_documents(source):
         for text in part.documents():
             documents[assign_split(text, part.validation_fraction)].append(text)
     return documents
+
+
+def read_files(folder):
+    """Reads all files of a folder, as bytes by their path in it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
