@@ -10,13 +10,7 @@ from anytime_jax.config.model import Dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
-
-    Every index of `spec` must be in at least two of its three terms. The gradient is two einsums of
-    the same kind. JAX's own rule would multiply the float32 cotangent with a 16-bit operand, which
-    is slow, or round weight gradients to 16 bits.
-    """
+def _mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
     return _forward(spec, x, y, dtype)[0]
 
 
@@ -38,7 +32,17 @@ def _backward(
     return dx, dy
 
 
-mixed_einsum.defvjp(_forward, _backward)
+_mixed_einsum.defvjp(_forward, _backward)
+
+
+def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
+    """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
+
+    Every index of `spec` must be in at least two of its three terms. The gradient is two einsums of
+    the same kind. JAX's own rule would multiply the float32 cotangent with a 16-bit operand, which
+    is slow, or round weight gradients to 16 bits.
+    """
+    return _mixed_einsum(spec, x, y, dtype)
 
 
 def _round(x: jax.Array, dtype: Dtype) -> jax.Array:
