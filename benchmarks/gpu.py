@@ -165,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     add("--torch-python", help="interpreter with torch (default on a GPU: this one)")
     options = parser.parse_args(argv)
-    return exit_status(lambda: _measure(argv, options), debug=False)
+    return exit_status(lambda: _measure(argv, options))
 
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
@@ -142,10 +143,10 @@ def make_parser(
     )
     if steps:
         help_text = f"calls timed together (default {steps})"
-        parser.add_argument("--steps", type=_positive, default=steps, help=help_text)
+        parser.add_argument("--steps", type=positive_int, default=steps, help=help_text)
     if rounds:
         help_text = f"timings of each kind, in turn, after a warm-up (default {rounds})"
-        parser.add_argument("--rounds", type=_positive, default=rounds, help=help_text)
+        parser.add_argument("--rounds", type=positive_int, default=rounds, help=help_text)
     if data:
         parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
     if model:
@@ -157,9 +158,3 @@ def make_parser(
         help="write the record to this file, not to benchmarks/results.jsonl",
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1")
-    return int(text)

@@ -65,7 +65,7 @@ def run(
         print(f"record: {options.output or RESULTS}")
         return 0
 
-    return exit_status(work, debug=False)
+    return exit_status(work)
 
 
 def make(
