@@ -115,15 +115,9 @@ class TrainingRun:
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
+        place = self.step, self._stop_step
         preflight.print_summary(
-            config,
-            self._mesh,
-            self._dataset,
-            self._display,
-            self.program,
-            self.step,
-            self._stop_step,
-            trunk,
+            config, self._mesh, self._dataset, self._display, self.program, *place
         )
         state, meta = self._restore_or_init(trunk, pretrained, fall_back)
         self._open_records(meta)
@@ -189,8 +183,8 @@ class TrainingRun:
         """Sets the step at which each average started; prints new and dropped ones."""
         since = restored.meta.get("averages_since", {})
         self._averages_since = {label: since.get(label, 0) for label in self.config.averaging_rules}
-        self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
         for label in restored.added_averages:
+            self._averages_since[label] = self.step
             self._display.say(
                 f"average {label} is new: it starts from the weights at step {self.step:,}"
             )
