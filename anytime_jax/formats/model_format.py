@@ -1,7 +1,7 @@
 """Model formats of other libraries, as tables of tensors and settings.
 
 Our arrays are stacked over layers, stored (in, out), and may be fused; theirs are one per layer,
-stored (out, in) as in PyTorch. `TensorMapping`s convert both ways.
+stored (out, in) as in PyTorch.
 """
 
 import dataclasses
@@ -21,10 +21,7 @@ _REAL = ("rope_theta", "norm_epsilon")  # our settings that are not whole number
 
 
 def require_own_keys(settings: Settings, heads: str, kv_heads: str) -> None:
-    """Raises an InputError if attention heads share keys and values.
-
-    `heads` and `kv_heads` are the library's names of the two numbers.
-    """
+    """Raises an InputError if heads, settings by these names, share keys and values."""
     if settings.get(kv_heads) not in (None, settings.get(heads)):
         raise InputError(
             f"{kv_heads} = {format_value(settings[kv_heads])} is not supported: every head must "
@@ -47,20 +44,6 @@ class TensorMapping:
     array: str
     part: int | None = None
     transposed: bool = True
-
-    def extract(self, array: np.ndarray) -> np.ndarray:
-        """Returns their tensor from our array (of one layer)."""
-        if array.ndim == 3:  # in, part, out
-            array = array.reshape(len(array), -1) if self.part is None else array[:, self.part]
-        return array.T if self.transposed else array
-
-    def insert(self, array: np.ndarray, tensor: np.ndarray) -> None:
-        """Writes their tensor into our contiguous array (of one layer)."""
-        tensor = tensor.T if self.transposed else tensor
-        if array.ndim == 3 and self.part is not None:
-            array[:, self.part] = tensor
-        else:
-            array[...] = tensor.reshape(array.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,48 +95,46 @@ class ModelFormat:
         return {**self.fixed, **shared}
 
     def import_settings(self, settings: Settings) -> Settings:
-        """Converts their settings to fields of `ModelConfig`.
-
-        Raises a ValueError with the name of a setting that our decoder does not support.
-        """
+        """Converts their settings to fields of `ModelConfig`; a ValueError names a bad one."""
         settings, ours = self.normalize(settings), Settings()
         for name, value in self.fixed.items():
-            if settings.get(name, value) != value:
+            if (theirs := settings.get(name, value)) != value:
                 raise InputError(
-                    f"{name} = {format_value(settings[name])} is not supported: it must be "
-                    f"{value!r}"
+                    f"{name} = {format_value(theirs)} is not supported: it must be {value!r}"
                 )
         for name, theirs in self.names.items():
-            value = settings.get(theirs)
-            if value is None:
+            if (value := settings.get(theirs)) is None:
                 raise InputError(f"{theirs} is missing")
             if name in _REAL:
                 require_positive(theirs, value)
+                ours[name] = float(value)
             else:
                 require_count(theirs, value, least=1)
-            ours[name] = float(value) if name in _REAL else value
+                ours[name] = value
         return ours
 
 
 def params_to_tensors(table: Sequence[TensorMapping], params: Params) -> dict[str, np.ndarray]:
     """Converts a tree of NumPy arrays to their tensors by name."""
-    arrays = flatten_by_name(params)
-    layers = len(arrays["blocks/qkv"])
-    return {
-        name: np.ascontiguousarray(mapping.extract(select(arrays[mapping.array])))
-        for name, mapping, select in _expand(table, layers)
-    }
+    views = _tensor_views(table, flatten_by_name(params))
+    return {name: np.ascontiguousarray(view) for name, view in views}
+
+
+def tensors_to_params(
+    table: Sequence[TensorMapping], get: Callable[[str], np.ndarray], config: ModelConfig
+) -> Params:
+    """Converts their tensors, which `get` returns by name, to our float32 tree."""
+    arrays = _empty_arrays(config)
+    for name, view in _tensor_views(table, arrays):
+        view[...] = get(name)
+    return unflatten_by_name(arrays)
 
 
 def check_tensors(
     table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
 ) -> None:
     """Raises an InputError if a tensor is missing, unexpected or of another shape."""
-    arrays = _empty_arrays(config)
-    expected = {
-        name: mapping.extract(select(arrays[mapping.array])).shape
-        for name, mapping, select in _expand(table, config.layers)
-    }
+    expected = {name: view.shape for name, view in _tensor_views(table, _empty_arrays(config))}
     for problem, names in (
         ("missing", sorted(expected.keys() - shapes.keys())),
         ("unexpected", sorted(shapes.keys() - expected.keys())),
@@ -168,28 +149,19 @@ def check_tensors(
             )
 
 
-def tensors_to_params(
-    table: Sequence[TensorMapping], get: Callable[[str], np.ndarray], config: ModelConfig
-) -> Params:
-    """Converts their tensors, which `get` returns by name, to our float32 tree."""
-    arrays = _empty_arrays(config)
-    for name, mapping, select in _expand(table, config.layers):
-        mapping.insert(select(arrays[mapping.array]), get(name))
-    return unflatten_by_name(arrays)
-
-
 def _empty_arrays(config: ModelConfig) -> dict[str, np.ndarray]:
     shapes = flatten_by_name(param_shapes(config))
     return {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
 
 
-def _expand(
-    table: Sequence[TensorMapping], layers: int
-) -> Iterator[tuple[str, TensorMapping, Callable[[np.ndarray], np.ndarray]]]:
-    """Yields the name and mapping of every tensor, and a function that selects its layer."""
+def _tensor_views(
+    table: Sequence[TensorMapping], arrays: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields every tensor of theirs by name, as a view of our contiguous arrays."""
     for mapping in table:
-        if not mapping.array.startswith("blocks/"):
-            yield mapping.name, mapping, lambda array: array
-            continue
-        for layer in range(layers):
-            yield mapping.name.format(layer), mapping, lambda array, layer=layer: array[layer]
+        array = arrays[mapping.array]
+        for layer, view in enumerate(array if mapping.array.startswith("blocks/") else [array]):
+            if view.ndim == 3:  # in, part, out
+                whole = mapping.part is None
+                view = view.reshape(len(view), -1) if whole else view[:, mapping.part]
+            yield mapping.name.format(layer), view.T if mapping.transposed else view

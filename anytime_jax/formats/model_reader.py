@@ -7,11 +7,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
@@ -50,18 +48,16 @@ def describe(directory: Path) -> ModelDescription:
 
     Raises an InputError if it is missing or has a setting that our decoder does not support.
     """
-    name, settings = _read_settings(directory)
+    path, settings = _read_settings(directory)
     model_type = settings.get("model_type", OLMO.model_type)
     model_format = next((x for x in FORMATS.values() if x.model_type == model_type), None)
     if model_format is None:
         known = ", ".join(repr(each.model_type) for each in FORMATS.values())
-        raise InputError(
-            f"{directory / name}: model_type = {format_value(model_type)} is none of {known}"
-        )
+        raise InputError(f"{path}: model_type = {format_value(model_type)} is none of {known}")
     try:
         shape = model_format.import_settings(settings)
     except ValueError as error:
-        raise InputError(f"{directory / name}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
     if "vocab_size" not in shape:
         shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
     return ModelDescription(directory, model_format, {"architecture": model_format.name, **shape})
@@ -87,11 +83,8 @@ def read_params(model: ModelDescription, config: ModelConfig) -> Params:
     """Returns the weights of a model, checked by `check_params`, float32 in host memory."""
     check_params(model, config)
     with _open_tensors(model) as tensors:
-
-        def get(name: str) -> np.ndarray:
-            return np.asarray(tensors[name][:], np.float32)
-
-        return tensors_to_params(model.model_format.tensors, get, config)
+        table = model.model_format.tensors
+        return tensors_to_params(table, lambda name: tensors[name][:], config)
 
 
 def weights_digest(directory: Path) -> str:
@@ -100,16 +93,16 @@ def weights_digest(directory: Path) -> str:
     for file in weight_files(directory):
         with file.open("rb") as opened:
             digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    )
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def weight_files(directory: Path) -> list[Path]:
     """Returns the weight files of a model, sorted; raises an InputError if one is missing."""
     names, index = [WEIGHTS], directory / _INDEX
     if index.is_file() and not (directory / WEIGHTS).is_file():
-        weight_map = _read_json(index).get("weight_map")
+        weight_map = _read(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(
             isinstance(name, str) for name in weight_map.values()
         ):
@@ -121,33 +114,31 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def _read_settings(directory: Path) -> tuple[str, Settings]:
+def _read_settings(directory: Path) -> tuple[Path, Settings]:
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give that of a model")
-    if (directory / "config.json").is_file():
-        return "config.json", _read_json(directory / "config.json")
-    if (directory / "config.yaml").is_file():
-        return "config.yaml", _read_yaml(directory / "config.yaml")
+    for name, parse in (("config.json", json.loads), ("config.yaml", _parse_yaml)):
+        if (path := directory / name).is_file():
+            return path, _read(path, parse)
     raise InputError(f"{directory} contains no model (no config.json and no config.yaml)")
 
 
-def _read_json(path: Path) -> Settings:
+def _read(path: Path, parse: Callable[[str], Any] = json.loads) -> Settings:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}): copy it again") from error
+        return dict(parse(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error!r}): copy it again") from error
 
 
-def _read_yaml(path: Path) -> Settings:
+def _parse_yaml(text: str) -> Any:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("aliases are not supported: they can expand without end")
-        return dict(yaml.safe_load(text)["model"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read ({error!r}): copy it again") from error
+        return yaml.safe_load(text)["model"]
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _vocab_size(directory: Path, rows: int) -> int:
@@ -156,7 +147,7 @@ def _vocab_size(directory: Path, rows: int) -> int:
     file = next((directory / name for name in names if (directory / name).is_file()), None)
     if file is None:
         return rows
-    content = _read_json(file)
+    content = _read(file)
     try:
         size = content["vocab_size"] if file.name == PROVENANCE else 1 + _highest_id(content)
         require_count("vocab_size", size, least=1)

@@ -89,7 +89,7 @@ def write_model(
     """Writes weights, configuration and parity record into an empty directory.
 
     The model must pass `ModelFormat.check`; `params` are NumPy float32 arrays, and `dtype` is the
-    type in the file, "float32" or "bfloat16". Raises a RunError if a file cannot be written.
+    type in the file. Raises a RunError if a file cannot be written.
     """
     rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
     tensors = params_to_tensors(model_format.tensors, rounded)

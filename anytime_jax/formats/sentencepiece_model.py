@@ -16,47 +16,29 @@ name: "anytime_jax/sentencepiece_model.proto"
 package: "anytime_jax"
 message_type {
   name: "Piece"
-  field { name: "piece" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "score" number: 2 type: TYPE_FLOAT label: LABEL_OPTIONAL }
-  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
+  field { name: "piece" number: 1 type: TYPE_STRING }
+  field { name: "score" number: 2 type: TYPE_FLOAT }
+  field { name: "type" number: 3 type: TYPE_INT32 default_value: "1" }
 }
 message_type {
   name: "TrainerSpec"
-  field { name: "model_type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
-  field { name: "treat_whitespace_as_suffix" number: 24 type: TYPE_BOOL label: LABEL_OPTIONAL }
-  field { name: "byte_fallback" number: 35 type: TYPE_BOOL label: LABEL_OPTIONAL }
-  field {
-    name: "pad_piece" number: 48 type: TYPE_STRING label: LABEL_OPTIONAL default_value: "<pad>"
-  }
+  field { name: "model_type" number: 3 type: TYPE_INT32 default_value: "1" }
+  field { name: "treat_whitespace_as_suffix" number: 24 type: TYPE_BOOL }
+  field { name: "byte_fallback" number: 35 type: TYPE_BOOL }
+  field { name: "pad_piece" number: 48 type: TYPE_STRING default_value: "<pad>" }
 }
 message_type {
   name: "NormalizerSpec"
-  field { name: "precompiled_charsmap" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
-  field {
-    name: "add_dummy_prefix" number: 3 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "true"
-  }
-  field {
-    name: "remove_extra_whitespaces" number: 4 type: TYPE_BOOL label: LABEL_OPTIONAL
-    default_value: "true"
-  }
-  field {
-    name: "escape_whitespaces" number: 5 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "true"
-  }
+  field { name: "precompiled_charsmap" number: 2 type: TYPE_BYTES }
+  field { name: "add_dummy_prefix" number: 3 type: TYPE_BOOL default_value: "true" }
+  field { name: "remove_extra_whitespaces" number: 4 type: TYPE_BOOL default_value: "true" }
+  field { name: "escape_whitespaces" number: 5 type: TYPE_BOOL default_value: "true" }
 }
 message_type {
   name: "Model"
-  field {
-    name: "pieces" number: 1 type: TYPE_MESSAGE label: LABEL_REPEATED
-    type_name: ".anytime_jax.Piece"
-  }
-  field {
-    name: "trainer_spec" number: 2 type: TYPE_MESSAGE label: LABEL_OPTIONAL
-    type_name: ".anytime_jax.TrainerSpec"
-  }
-  field {
-    name: "normalizer_spec" number: 3 type: TYPE_MESSAGE label: LABEL_OPTIONAL
-    type_name: ".anytime_jax.NormalizerSpec"
-  }
+  field { name: "pieces" number: 1 type_name: ".anytime_jax.Piece" label: LABEL_REPEATED }
+  field { name: "trainer_spec" number: 2 type_name: ".anytime_jax.TrainerSpec" }
+  field { name: "normalizer_spec" number: 3 type_name: ".anytime_jax.NormalizerSpec" }
 }
 """
 

@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.data.hf_tokenizer import (
     CONFIG_FILE,
     SPECIAL_TOKENS_FILE,
@@ -55,9 +54,7 @@ def write_tokenizer(
     """Writes a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
     The tokenizer adds no special tokens and recognises none in text: "</s>" in a text is text.
-
-    The vocabulary is a SentencePiece model, a tokenizer.json or that of a dataset; `length` in
-    tokens becomes `model_max_length`.
+    `length` in tokens becomes `model_max_length`.
 
     Raises:
       InputError: if the vocabulary is missing or unsupported, or `tokenizers` is not installed.
@@ -71,8 +68,7 @@ def write_tokenizer(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        with atomic_write(directory / name) as temporary:
-            temporary.write_bytes(text.encode("utf-8"))
+        (directory / name).write_bytes(text.encode("utf-8"))
 
 
 def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
@@ -88,7 +84,8 @@ def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
 def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:
     library = import_tokenizers()
     model = parse_model(vocabulary.model)
-    _check_supported(model, path)
+    if problem := _find_unsupported(model):
+        raise InputError(f"vocabulary {path} {problem}")
     special = [p.piece for p in model.pieces if p.type in (PieceType.CONTROL, PieceType.UNKNOWN)]
     tokenizer = library.Tokenizer(_algorithm(model))
     tokenizer.normalizer, tokenizer.decoder = _normalizer(model), _decoder(model)
@@ -118,28 +115,27 @@ def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]
     }
 
 
-def _check_supported(model: Any, path: str | os.PathLike[str]) -> None:
+def _find_unsupported(model: Any) -> str | None:
+    """Returns what tokenizer.json cannot express of a SentencePiece model, or None."""
     kind = ModelType(model.trainer_spec.model_type)
     if kind not in _SUPPORTED:
-        raise InputError(
-            f"vocabulary {path} is a {kind.name} model of SentencePiece, which tokenizer.json "
-            "cannot express: choose a UNIGRAM or BPE model"
+        return (
+            f"is a {kind.name} model of SentencePiece, which tokenizer.json cannot express: choose "
+            "a UNIGRAM or BPE model"
         )
-    types = {piece.type for piece in model.pieces} - _SUPPORTED[kind]
-    if types:
-        raise InputError(
-            f"vocabulary {path} is a {kind.name} model with pieces of type "
-            f"{', '.join(sorted(PieceType(x).name for x in types))}, which tokenizer.json cannot "
+    if types := {piece.type for piece in model.pieces} - _SUPPORTED[kind]:
+        names = ", ".join(sorted(PieceType(x).name for x in types))
+        return (
+            f"is a {kind.name} model with pieces of type {names}, which tokenizer.json cannot "
             "express: train one without"
         )
-    if (
-        model.trainer_spec.treat_whitespace_as_suffix
-        or not model.normalizer_spec.escape_whitespaces
-    ):
-        raise InputError(
-            f"vocabulary {path} has treat_whitespace_as_suffix or lacks escape_whitespaces, which "
-            "tokenizer.json cannot express: train one with SentencePiece's defaults of these"
+    spec = model.normalizer_spec
+    if model.trainer_spec.treat_whitespace_as_suffix or not spec.escape_whitespaces:
+        return (
+            "has treat_whitespace_as_suffix or lacks escape_whitespaces, which tokenizer.json "
+            "cannot express: train one with SentencePiece's defaults of these"
         )
+    return None
 
 
 def _algorithm(model: Any) -> Any:

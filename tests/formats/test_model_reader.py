@@ -36,10 +36,9 @@ def test_export_round_trips(name, tmp_path):
     (tmp_path / PROVENANCE).write_text(json.dumps({"vocab_size": 90}))
     model = model_reader.describe(tmp_path)
     assert same_bits(read(tmp_path, name), oracle(name)[1])
-    shape = {x: getattr(CONFIGS[name], x) for x in model.shape}
-    assert model.shape == shape
+    assert model.shape.items() <= dataclasses.asdict(CONFIGS[name]).items()
     whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
-    assert whole - shape.keys() == {"dtype", "attention", "layer_loop", "remat"}
+    assert whole - model.shape.keys() == {"dtype", "attention", "layer_loop", "remat"}
     assert {type(x) for x in model.shape.values()} == {str, int, float}
 
 
@@ -54,9 +53,8 @@ def test_16_bit_weights_are_read(dtype, tmp_path):
 def test_tensor_names_with_prefix_are_read(tmp_path):
     """`OLMoForCausalLM.save_pretrained` puts the package's model under `model.`."""
     arrays = {f"model.{name}": tensor for name, tensor in tensors("olmo").items()}
-    assert same_bits(
-        read(write_reference(tmp_path / "model", "olmo", arrays), "olmo"), oracle("olmo")[1]
-    )
+    folder = write_reference(tmp_path, "olmo", arrays)
+    assert same_bits(read(folder, "olmo"), oracle("olmo")[1])
 
 
 def split(folder, name, parts=3):
@@ -115,40 +113,28 @@ def test_damaged_index_is_rejected(content, message, tmp_path):
         read(folder, "olmo")
 
 
-def changed_tensors(name, **changes):
-    arrays = {**tensors(name), **changes}
-    return {x: y for x, y in arrays.items() if y is not None}
+HEAD = "lm_head.weight"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lm_head.weight": None}, "missing tensor lm_head.weight: copy"),
+        ({HEAD: None}, f"missing tensor {HEAD}: copy"),
+        ({HEAD: None, "model.norm.weight": None}, f"missing tensor {HEAD} and 1 more"),
+        ({"q_proj.bias": np.zeros(32, np.float32)}, "unexpected tensor q_proj.bias"),
         (
-            {"lm_head.weight": None, "model.layers.2.mlp.up_proj.weight": None},
-            "missing tensor lm_head.weight and 1 more",
+            {HEAD: np.zeros((32, 96), np.float32)},
+            rf"{HEAD} has the shape \(32, 96\); its configuration requires \(96, 32\)",
         ),
-        (
-            {"model.layers.0.self_attn.q_proj.bias": np.zeros(32, np.float32)},
-            "unexpected tensor model.layers.0.self_attn.q_proj.bias",
-        ),
-        ({"model.layers.3.self_attn.q_proj.weight": np.zeros(2)}, "F64"),
-        (
-            {"lm_head.weight": np.zeros((32, 96), np.float32)},
-            r"lm_head.weight has the shape \(32, 96\); its configuration requires \(96, 32\)",
-        ),
-        (
-            {"model.norm.weight": np.zeros((), np.float32)},
-            r"model.norm.weight has the shape \(\);",
-        ),
-        (
-            {"lm_head.weight": np.zeros((96, 32), np.int8)},
-            "lm_head.weight has the type I8, not one",
-        ),
+        ({"model.norm.weight": np.zeros((), np.float32)}, r"has the shape \(\);"),
+        ({HEAD: np.zeros((96, 32))}, f"{HEAD} has the type F64, not one"),
+        ({HEAD: np.zeros((96, 32), np.int8)}, f"{HEAD} has the type I8, not one"),
     ],
 )
 def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
-    folder = write_reference(tmp_path, "olmo2", changed_tensors("olmo2", **changes))
+    arrays = {**tensors("olmo2"), **changes}
+    arrays = {x: y for x, y in arrays.items() if y is not None}
+    folder = write_reference(tmp_path, "olmo2", arrays)
     with pytest.raises(InputError, match=message) as error:
         model_reader.check_params(model_reader.describe(folder), CONFIGS["olmo2"])
     assert str(folder) in str(error.value)
@@ -176,26 +162,18 @@ def test_truncated_weights_are_rejected(length, tmp_path):
             "rope_type = 'linear'",
         ),
         ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
-        ("olmo2", {"tie_word_embeddings": True}, "tie_word_embeddings = True .*must be False"),
-        ("olmo2", {"attention_bias": True}, "attention_bias = True"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu' .*must be 'silu'"),
         ("olmo2", {"rope_theta": ...}, "rope_theta is missing"),
         ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide' is not allowed"),
         ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True is not allowed"),
-        ("olmo2", {"num_hidden_layers": "3"}, "num_hidden_layers = '3' is not allowed"),
         ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0 is not allowed"),
-        ("olmo2", {"hidden_size": -1}, "hidden_size = -1 is not allowed"),
         ("olmo2", {"hidden_size": None}, "hidden_size is missing"),
         ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3' is none of 'hf_olmo', 'olmo2'"),
         ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\] is none of"),
         ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu' .*must be 'gelu'"),
         ("olmo", {"weight_tying": True}, "weight_tying = True .*must be False"),
-        ("olmo", {"include_bias": True}, "include_bias = True"),
-        ("olmo", {"bias_for_layer_norm": True}, "bias_for_layer_norm = True"),
-        ("olmo", {"layer_norm_type": "rms"}, "layer_norm_type = 'rms'"),
         ("olmo", {"norm_after": True}, "norm_after = True"),
         ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1 .*n_heads = 4"),
-        ("olmo", {"multi_query_attention": True}, "multi_query_attention = True"),
         ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 .*must be None"),
         ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size is missing"),
         ("olmo", {"n_layers": ...}, "n_layers is missing"),
@@ -286,10 +264,7 @@ def test_missing_model_is_rejected(tmp_path):
         ({}, 96),
         ({"tokenizer.json": {"model": {"vocab": {"a": 0, "b": 70}}}}, 71),
         ({"tokenizer.json": {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}}, 2),
-        (
-            {"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 80}]}},
-            81,
-        ),
+        ({"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 80}]}}, 81),
         ({"tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": None}}, 1),
         ({"tokenizer.json": {}, PROVENANCE: {"vocab_size": 90}}, 90),
     ],

@@ -47,9 +47,13 @@ def sentencepiece_model(folder, **options):
     return path
 
 
+def read_json(path):
+    return json.loads(path.read_text("utf-8"))
+
+
 def read(folder):
     """The tokenizer in a folder, with the effect of `split_special_tokens` in transformers."""
-    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    config = read_json(folder / "tokenizer_config.json")
     read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     read.encode_special_tokens = config["split_special_tokens"]
     return read
@@ -108,17 +112,15 @@ def test_trained_vocabulary_has_the_same_ids(trained, tmp_path):
         assert written.decode(written.encode(text).ids) == text
 
 
-def test_trained_vocabulary_on_c4(trained, documents, tmp_path):
-    assert_same(*both(trained, tmp_path), documents)
-
-
-def test_t5_on_c4(t5, documents):
+def test_vocabularies_on_c4(trained, t5, documents, tmp_path):
     assert len(documents) > 200
+    assert_same(*both(trained, tmp_path), documents)
     assert_same(*t5, documents)
 
 
 def test_t5_on_rare_text(t5):
-    assert_same(*t5, [*SPACES, *MARKS, *RARE])
+    sentinels = ["a <extra_id_0> b", "<extra_id_99>", "x<extra_id_1>y"]
+    assert_same(*t5, [*SPACES, *MARKS, *RARE, *sentinels])
 
 
 def test_t5_on_code(t5):
@@ -134,10 +136,6 @@ def test_t5_drops_marks_after_mapped_characters(t5):
     assert_same(processor, written, ["e\u0301", "か\u3099", "a\u0327\u0301"])
     assert processor.encode("½\u0301", out_type=str) == ["▁1", "⁄", "2", "\u0301"]
     assert written.encode("½\u0301").tokens == ["▁1", "⁄", "2"]
-
-
-def test_t5_sentinels(t5):
-    assert_same(*t5, ["a <extra_id_0> b", "<extra_id_99>", "x<extra_id_1>y"])
 
 
 def test_t5_recognises_control_pieces_in_text(t5):
@@ -180,11 +178,10 @@ def test_files_for_transformers(trained, tmp_path):
     write_tokenizer(trained, tmp_path, 128)
     assert len(list(tmp_path.iterdir())) == 3
     special = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    assert json.loads((tmp_path / "special_tokens_map.json").read_text("utf-8")) == special
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
-    assert config.items() >= special.items()
-    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
-    assert config["model_max_length"] == 128
+    assert read_json(tmp_path / "special_tokens_map.json") == special
+    config = read_json(tmp_path / "tokenizer_config.json")
+    fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128}
+    assert config.items() >= {**special, **fixed}.items()
     assert not any("auto" in name for name in config)
     written = read(tmp_path)
     vocabulary = load_vocabulary(trained)
@@ -199,8 +196,7 @@ def test_files_for_transformers(trained, tmp_path):
 
 def test_eos_pads_where_there_is_no_padding_piece(tmp_path):
     write_tokenizer(sentencepiece_model(tmp_path, pad_id=-1), tmp_path, 128)
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
-    assert config["pad_token"] == "</s>"
+    assert read_json(tmp_path / "tokenizer_config.json")["pad_token"] == "</s>"
 
 
 @pytest.mark.parametrize(
@@ -261,8 +257,8 @@ def test_hugging_face_tokenizer_is_copied(tmp_path):
     for vocabulary in (path, bundle):
         write_tokenizer(vocabulary, tmp_path / "output", 77)
         assert (tmp_path / "output" / "tokenizer.json").read_bytes() == path.read_bytes()
-        before = json.loads(path.with_name("tokenizer_config.json").read_text("utf-8"))
-        after = json.loads((tmp_path / "output" / "tokenizer_config.json").read_text("utf-8"))
+        before = read_json(path.with_name("tokenizer_config.json"))
+        after = read_json(tmp_path / "output" / "tokenizer_config.json")
         assert after == {**before, "model_max_length": 77}
-        special = json.loads((tmp_path / "output" / "special_tokens_map.json").read_text("utf-8"))
+        special = read_json(tmp_path / "output" / "special_tokens_map.json")
         assert special == {"eos_token": "<|endoftext|>"}
