@@ -61,7 +61,7 @@ def _attend_in_blocks(
 ) -> jax.Array:
     """Causal attention in which each block of queries sees the keys up to its end.
 
-    The softmax is normalised after the product with the values, which has fewer elements.
+    The softmax is normalized after the product with the values, which has fewer elements.
     """
     length = q_BxLxHxK.shape[1]
     # Batch dimensions first, transposed once for all matrix products.

@@ -1,4 +1,4 @@
-"""Model FLOPs and the peak rates of known devices, for model FLOPs utilisation (MFU)."""
+"""Model FLOPs and the peak rates of known devices, for model FLOPs utilization (MFU)."""
 
 import re
 from typing import Any

@@ -13,7 +13,7 @@ def test_evaluate_times_one_tree_and_all(dataset, read_record):
     assert [row["trees"] for row in read_record()["rows"]] == [1, 6]
 
 
-def test_evaluate_compares_neighbours_in_time():
+def test_evaluate_compares_neighbors_in_time():
     seconds = {1: [1.0, 2.0, 4.0], 6: [6.0, 14.0, 20.0]}  # ratios 6, 7, 5
     row = evaluate.make_row(6, seconds, tokens=100)
     assert (row["times_one_tree"], row["times_by_fastest"], row["met"]) == (6.0, 6.0, "yes")

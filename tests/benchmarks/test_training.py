@@ -1,4 +1,4 @@
-"""Benchmark of a short real run: how its records are compared and summarised."""
+"""Benchmark of a short real run: how its records are compared and summarized."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_largest_difference_ignores_timings():
         training.largest_difference(first, first[:2])
 
 
-def test_make_rows_summarises_a_run():
+def test_make_rows_summarizes_a_run():
     rows = training.make_rows(records_of([5.0, *[4.0] * 8, 1.0, 2.0, 3.0]), 1e-3, saved=6)
     table = {row["what"]: (row["value"], row["met"]) for row in rows}
     assert table["train/loss of the last 3"] == (2.0, "yes")

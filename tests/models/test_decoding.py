@@ -47,7 +47,7 @@ def test_decoded_logits_match_oracle_and_apply(architecture, layer_loop):
 def test_bfloat16_cache_loses_nothing(architecture):
     """The products round their operands to the type of the cache anyway.
 
-    Sums in another order may round an operand to the neighbouring 8-bit number, which is far less
+    Sums in another order may round an operand to the neighboring 8-bit number, which is far less
     than the 1e-2 between bfloat16 and float32.
     """
     config = dataclasses.replace(CONFIGS[architecture], dtype="bfloat16")
