@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
-from anytime_jax.study.report_items import ReportItem, Table
+from anytime_jax.study.report_items import ReportItem
 
 PAGE = "index.html"
 
@@ -28,6 +28,23 @@ td { border-bottom: 1px solid #e4e4e4; font-variant-numeric: tabular-nums; }
         font-size: 14px; }
 .files, .about { color: #555; font: 13px Helvetica, Arial, sans-serif; }
 nav { font: 14px Helvetica, Arial, sans-serif; columns: 2; }
+"""
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{summary}<nav>
+{links}</nav>
+{sections}{skipped}</body>
+</html>
 """
 
 
@@ -57,8 +74,17 @@ def write(
         for name in re.findall(r'href="(\w+\.(?:png|pdf|csv))"', page.read_text("utf-8")):
             (directory / name).unlink(missing_ok=True)
     files = {name: _write_item(directory, name, item, pdf) for name, item in items.items()}
+    names = f"<p>{escape(', '.join(skipped))}</p>\n"
+    text = _PAGE.format(
+        title=escape(title),
+        style=_STYLE,
+        summary="".join(f'<p class="about">{escape(line)}</p>\n' for line in summary),
+        links="".join(f'<a href="#{k}">{escape(x.title)}</a><br>\n' for k, x in items.items()),
+        sections="".join(_section(name, item, files[name]) for name, item in items.items()),
+        skipped=f"<h2>Skipped: runs not evaluated yet</h2>\n{names}" if skipped else "",
+    )
     with atomic_write(page) as part:
-        part.write_text(_page(title, summary, items, files, skipped), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
     return [page, *(file for each in files.values() for file in each)]
 
 
@@ -72,44 +98,16 @@ def _write_item(directory: Path, name: str, item: ReportItem, pdf: bool) -> list
     return [*(plotting.save(figure, directory / f"{name}.{kind}") for kind in kinds), table]
 
 
-def _page(
-    title: str,
-    summary: Sequence[str],
-    items: Mapping[str, ReportItem],
-    files: Mapping[str, Sequence[Path]],
-    skipped: Sequence[str],
-) -> str:
-    links = "".join(f'<a href="#{k}">{escape(item.title)}</a><br>\n' for k, item in items.items())
-    parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n",
-        *[f'<p class="about">{escape(line)}</p>\n' for line in summary],
-        f"<nav>\n{links}</nav>\n",
-        *[_section(name, item, files[name]) for name, item in items.items()],
-    ]
-    if skipped:
-        names = f"<p>{escape(', '.join(skipped))}</p>\n"
-        parts.append(f"<h2>Skipped: runs not evaluated yet</h2>\n{names}")
-    return "".join([*parts, "</body>\n</html>\n"])
-
-
 def _section(name: str, item: ReportItem, files: Sequence[Path]) -> str:
     title = escape(item.title)
     image = f'<img src="{name}.png" alt="{title}">\n' if item.draw else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in item.notes)
+    header, *rows = [[escape(cell) for cell in row] for row in item.table]
+    cells = "".join(f"<th>{cell}</th>" for cell in header)
+    body = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>\n" for row in rows)
     links = " ".join(f'<a href="{x.name}">{x.suffix[1:].upper()}</a>' for x in files)
     return (
-        f'<h2 id="{name}">{title}</h2>\n{image}<p>{escape(item.caption)}</p>\n'
-        f'{notes}{_table(item.table)}<p class="files">{links}</p>\n'
+        f'<h2 id="{name}">{title}</h2>\n{image}<p>{escape(item.caption)}</p>\n{notes}'
+        f'<div class="table"><table>\n<tr>{cells}</tr>\n{body}</table></div>\n'
+        f'<p class="files">{links}</p>\n'
     )
-
-
-def _table(table: Table) -> str:
-    header, *rows = table
-    cells = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
-    )
-    return f'<div class="table"><table>\n<tr>{cells}</tr>\n{body}</table></div>\n'

@@ -96,17 +96,20 @@ def describe(settings: Mapping[str, Any]) -> str:
 
 
 class Results:
-    """Results of all runs of a study, and the loss curves they form."""
+    """Results of all runs of a study, and the loss curves they form.
+
+    Attributes:
+      average: weight label of the read-out of horizon-free runs.
+      runs: in the order of the study.
+      all_curves: of all seeds and decays.
+      labels: all weight labels: the live weights, then the averages from wide to narrow.
+      multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
+    """
 
     def __init__(
         self, study: Study, average: str = "f25", warn: Callable[[str], None] = lambda text: None
     ):
-        """Reads the records of every run.
-
-        Args:
-          study: the study.
-          average: read-out of horizon-free runs; other runs are read out by their live weights.
-          warn: called with one line for torn records and records of another version.
+        """Reads the records of every run; `warn` is called with one line for each damaged one.
 
         Raises:
           InputError: if the runs cannot be compared (data, clock or validation tokens differ), two
@@ -127,22 +130,14 @@ class Results:
                 "python -m anytime_jax sweep --study=... --run"
             )
         self.all_curves = _loss_curves(self.runs)
-        if average not in self.labels:
-            labels = ", ".join(self.labels)
-            raise InputError(f"--average={average}: no run was evaluated with it; give {labels}")
-
-    @property
-    def multiples(self) -> list[float]:
-        """Horizons of the cosines; without any, the whole multiples that were evaluated."""
+        labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
+        self.labels = [LIVE, *sorted(labels - {LIVE}, key=label_order)]
         horizons = {x.horizon for x in self.runs if x.kind == COSINE and x.horizon is not None}
         whole = {m for x in self.runs for m in x.losses if abs(m - round(m)) < 1e-3}
-        return sorted(horizons or whole)
-
-    @property
-    def labels(self) -> list[str]:
-        """All weight labels: the live weights, then the averages from wide to narrow."""
-        labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
-        return [LIVE, *sorted(labels - {LIVE}, key=label_order)]
+        self.multiples = sorted(horizons or whole)
+        if average not in self.labels:
+            known = ", ".join(self.labels)
+            raise InputError(f"--average={average}: no run was evaluated with it; give {known}")
 
     def curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, with the decay of the kind's first run."""

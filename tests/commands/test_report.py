@@ -1,6 +1,5 @@
 """The report command: a study's page and files, its archive, one run, bad input."""
 
-import csv
 import dataclasses
 import html.parser
 import json
@@ -55,21 +54,6 @@ def test_page_is_well_formed_and_its_links_exist(reported):
     assert "http" not in text  # loads nothing from elsewhere
 
 
-def test_figures_and_tables_are_files(reported):
-    out = reported / "out"
-    figures = {file.stem: file for file in out.glob("*.png")}
-    assert sorted(figures) == [
-        "alpha", "averages", "best_at_each_budget", "comparison", "cosine_transfer", "decay_ends",
-        "transfer",
-    ]  # fmt: skip
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures.values())
-    for file in out.glob("*.csv"):
-        with file.open(newline="") as content:
-            header, *rows = csv.reader(content)
-        assert rows
-        assert {len(row) for row in rows} == {len(header)}
-
-
 @pytest.mark.slow
 def test_packed_report_reproduces_itself(reported, tmp_path):
     arguments = [f"--study={reported / 'out'}", f"--output={tmp_path}", "--pack", "--pdf"]
@@ -99,8 +83,7 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
     def error(*arguments):
         assert run_command(report, arguments) == 2
         printed = capsys.readouterr().err
-        assert printed.startswith("error: ")
-        assert printed.count("\n") == 1
+        assert re.fullmatch("error: .*\n", printed)
         return printed
 
     study = f"--study={reported / 'study'}"

@@ -39,19 +39,6 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
     assert run("wsd-seed=1*") == 0  # its trunk is finished
 
 
-def test_run_needs_a_study_file(study, fake_training, capsys):
-    file, root = study()
-    fake_training()
-    assert run_command(sweep, [f"--study={file}", "--run"]) == 0
-    before = (root / "study.json").read_bytes()
-    assert run_command(sweep, [f"--study={root}", "--run"]) == 2
-    assert f"--study={root}" in capsys.readouterr().err
-    assert (root / "study.json").read_bytes() == before
-    file.write_text(file.read_text().split("def get_config")[0])
-    assert run_command(sweep, [f"--study={file}", "--run"]) == 2
-    assert "get_config" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

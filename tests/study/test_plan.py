@@ -9,7 +9,7 @@ import pytest
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
-from anytime_jax.study.plan import Study, StudyRun, branches, chain, grid, paired, runs, values
+from anytime_jax.study.plan import Study, StudyRun, branches, grid, paired, runs, values
 from anytime_jax.study.tasks import make_tasks
 from configs import quickstart
 from configs.studies import laptop, paper_150m, paper_300m, paper_large_batch
@@ -36,40 +36,27 @@ def test_paired_combines_by_position_and_rejects_unequal_lengths():
         paired(PEAKS, B2S)
 
 
-def test_chain_is_one_after_another():
-    assert chain(PEAKS, B2S, []) == [*PEAKS, *B2S]
-
-
 def test_setting_is_changed_by_one_space_only():
     with pytest.raises(ValueError, match=r"schedule\.peak"):
         grid(PEAKS, PEAKS)
 
 
-def make_runs(space):
-    return {x.name: x for x in runs("mine", quickstart.get_config(), space, "root")}
-
-
 def test_runs_are_named_after_their_change():
-    seeds = paired(values("seed", 1), values("data.seed", 1))
-    named = make_runs(grid(PEAKS, seeds))
-    assert list(named) == ["mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1"]
-    run = named["mine-peak=0.003-seed=1"]
-    config = schema.build(run.settings)
-    assert (config.schedule.peak, config.seed, config.data.seed) == (3e-3, 1, 1)
-    assert (config.name, config.run_dir) == (run.name, f"root/{run.name}")
-    assert list(make_runs([{}])) == ["mine"]
-
-
-def test_runs_leave_the_configuration_unchanged():
     config = quickstart.get_config()
     before = copy.deepcopy(config)
-    runs("mine", config, PEAKS, "root")
+    seeds = paired(values("seed", 1), values("data.seed", 1))
+    first, run = runs("mine", config, grid(PEAKS, seeds), "root")
+    assert (first.name, run.name) == ("mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1")
+    built = schema.build(run.settings)
+    assert (built.schedule.peak, built.seed, built.data.seed) == (3e-3, 1, 1)
+    assert (built.name, built.run_dir) == (run.name, f"root/{run.name}")
+    assert [x.name for x in runs("mine", config, [{}], "root")] == ["mine"]
     assert config == before
 
 
 def test_runs_reject_unknown_setting():
     with pytest.raises(InputError, match=r"schedule\.peek"):
-        make_runs(values("schedule.peek", 1.0))
+        runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
 
 
 def test_branches_inherit_everything_from_their_trunk():

@@ -1,7 +1,5 @@
 """The paper's published losses."""
 
-import csv
-
 import pytest
 
 from anytime_jax.study import published
@@ -15,5 +13,3 @@ def test_losses_are_those_of_the_paper():
     assert losses["300M"]["wsd"][16.0] == pytest.approx(2.6296, abs=5e-5)
     differences = published.differences("150M")
     assert differences["inverse_sqrt"][32.0] == pytest.approx(0.0041, abs=5e-5)
-    with published.FILE.open() as file:
-        assert len(list(csv.DictReader(file))) == 11

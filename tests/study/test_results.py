@@ -24,11 +24,6 @@ def test_branch_on_other_data_is_a_curve_of_its_own(tmp_path):
     assert len(results.curves("wsd")) == 3
 
 
-def test_unknown_average_is_rejected(results):
-    with pytest.raises(InputError, match="--average=f7"):
-        Results(results.study, "f7")
-
-
 def test_study_without_evaluations_is_rejected(tmp_path):
     study = write_study(tmp_path, leave_out=[run.name for run in make_study().runs])
     with pytest.raises(InputError, match="evaluated yet"):

@@ -10,7 +10,6 @@ from synthetic_study import MULTIPLES, PEAKS, expected_loss, write_study
 from anytime_jax.study.results import Results
 from anytime_jax.study.selection import (
     at_grid_edge,
-    best_at,
     closest,
     common_multiples,
     differences,
@@ -66,13 +65,6 @@ def test_closest_leaves_out_runs_with_an_early_stop(tmp_path):
     curves, cosines = results.curves("constant"), select(results).cosines
     assert common_multiples(curves, cosines) == MULTIPLES
     assert closest(curves, cosines).settings["peak"] != 0.01
-
-
-def test_best_at_has_the_lowest_loss(results):
-    for m in MULTIPLES:
-        each = {p: expected_loss(f"constant-peak={p:g}", m, "f25") for p in PEAKS}
-        assert best_at(results.curves("constant"), m).settings["peak"] == min(each, key=each.get)
-    assert best_at(results.curves("constant"), 16.0) is None
 
 
 def test_gap_has_the_standard_error_over_seeds(results, cosines):

@@ -45,6 +45,7 @@ def test_archive_is_reproducible_and_holds_no_path_of_this_machine(tmp_path):
     ("content", "message"),
     [
         (None, "does not exist"),
+        ("directory", "is a directory"),
         ("x = 1", r"get_study\(\)"),
         ("def get_study():\n    return 1 / 0", "line 2: ZeroDivisionError"),
         ("import nothing_of_that_name", "line 1: ModuleNotFoundError"),
@@ -63,7 +64,9 @@ def test_archive_is_reproducible_and_holds_no_path_of_this_machine(tmp_path):
 )
 def test_invalid_study_file_is_rejected_in_one_line(content, message, tmp_path):
     file = tmp_path / "study.py"
-    if content is not None:
+    if content == "directory":
+        file.mkdir()
+    elif content is not None:
         file.write_text(content)
     with pytest.raises(InputError, match=message) as caught:
         load_file(file)
