@@ -160,7 +160,7 @@ def branches(
       trunks: runs with a constant learning rate.
       multiples: horizons in Chinchilla multiples.
       floor: rate at the horizon as a fraction of the peak.
-      shape: shape of the decay: "linear", "1-sqrt" or "cosine".
+      shape: "linear", "1-sqrt" or "cosine".
     """
     decays = []
     for trunk, multiple in itertools.product(trunks, multiples):

@@ -4,14 +4,14 @@ Which curves are drawn is decided in `selection` and `report_items`; their look 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
@@ -79,9 +79,7 @@ def draw_comparison(
             capsize=3,
             **plotting.schedule_style(each.kind),
         )
-    _budget_axis(left, multiples, clock, _LOSS)
-    _budget_axis(right, multiples, clock, _GAP)
-    plotting.legend_below(figure, left, columns=5)
+    _finish(figure, clock, multiples, {left: _LOSS, right: _GAP}, legend_columns=5)
     if model:
         _draw_published(left, published.losses()[model], multiples, model)
         _draw_published(right, published.differences(model), multiples, model)
@@ -121,8 +119,7 @@ def draw_cosine_transfer(
         axes.plot(*_xy(losses), ".", label=f"cosine tuned for {horizon:g}×", **style)
     style = plotting.schedule_style(COSINE)
     axes.plot(*_xy(envelope), label="cosine envelope", zorder=5, **style)
-    _budget_axis(axes, sorted(envelope), clock, _LOSS)
-    plotting.legend_below(figure, axes, columns=2)
+    _finish(figure, clock, envelope, {axes: _LOSS}, legend_columns=2)
     return figure
 
 
@@ -176,10 +173,8 @@ def draw_alphas(
         left.plot(*_xy(losses), **style)
         right.plot(*_xy({m: x - envelope[m] for m, x in losses.items()}), **style)
     right.axhline(0, color=plotting.VERMILION, lw=1.5)
-    multiples = sorted({m for losses in curves.values() for m in losses})
-    _budget_axis(left, multiples, clock, _LOSS)
-    _budget_axis(right, multiples, clock, _GAP)
-    plotting.legend_below(figure, left)
+    multiples = {m for losses in curves.values() for m in losses}
+    _finish(figure, clock, multiples, {left: _LOSS, right: _GAP}, legend_columns=4)
     return figure
 
 
@@ -216,9 +211,8 @@ def draw_decay_ends(clock: Clock, changes: Mapping[str, Mapping[float, float]]) 
     for name, losses in changes.items():
         axes.plot(*_xy(losses), label=name, **plotting.schedule_style(name.split(",")[0]))
     axes.axhline(0, color="black", lw=0.8)
-    multiples = sorted({m for losses in changes.values() for m in losses})
-    _budget_axis(axes, multiples, clock, "change of the loss (nats)")
-    plotting.legend_below(figure, axes, columns=2)
+    multiples = {m for losses in changes.values() for m in losses}
+    _finish(figure, clock, multiples, {axes: "change of the loss (nats)"}, legend_columns=2)
     return figure
 
 
@@ -231,13 +225,21 @@ def _xy(losses: Mapping[float, float]) -> tuple[list[float], list[float]]:
     return sorted(losses), [losses[m] for m in sorted(losses)]
 
 
-def _budget_axis(axes: Axes, multiples: Sequence[float], clock: Clock, y_label: str) -> None:
-    """Scales the x axis in Chinchilla multiples (1×, 2×, 4×, ...) and names both axes."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(multiples))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
-    axes.xaxis.set_minor_locator(NullLocator())
+def _finish(
+    figure: Figure,
+    clock: Clock,
+    multiples: Iterable[float],
+    y_labels: Mapping[Axes, str],
+    legend_columns: int,
+) -> None:
+    """Scales the x axes in Chinchilla multiples, names the axes, and adds the first's legend."""
     tokens = format_count(clock.tokens(clock.chinchilla_steps))
-    axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
-    axes.set_ylabel(y_label)
-    axes.grid(alpha=0.3)
+    for axes, y_label in y_labels.items():
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(multiples))
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
+        axes.set_ylabel(y_label)
+        axes.grid(alpha=0.3)
+    plotting.legend_below(figure, next(iter(y_labels)), columns=legend_columns)

@@ -96,12 +96,8 @@ def closest(curves: Sequence[LossCurve], cosines: Selection) -> LossCurve | None
     common = common_multiples(curves, cosines)
     if not common:
         return None
-
-    def mean_difference(curve: LossCurve) -> float:
-        gaps = differences(curve, cosines)
-        return statistics.fmean(gaps[m] for m in common)
-
-    return min(_long_curves(curves, cosines), key=mean_difference)
+    gaps = {curve: differences(curve, cosines) for curve in _long_curves(curves, cosines)}
+    return min(gaps, key=lambda curve: statistics.fmean(gaps[curve][m] for m in common))
 
 
 def common_multiples(curves: Sequence[LossCurve], cosines: Selection) -> list[float]:

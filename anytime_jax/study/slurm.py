@@ -63,11 +63,10 @@ def write(study: Study, study_file: str, tasks: Sequence[StudyTask], directory: 
     directory = Path(directory).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / _RUNS) as part:
-        lines = [f"--config={study_file}:{name}\n" for name in names]
+        lines = (f"--config={study_file}:{name}\n" for name in names)
         part.write_text("".join(lines), encoding="utf-8")
     with atomic_write(directory / _SUBMIT) as part:
-        script = _submit_script(study, study_file, directory, groups)
-        part.write_text(script, encoding="utf-8")
+        part.write_text(_submit_script(study, study_file, directory, groups), encoding="utf-8")
         part.chmod(0o755)
     study_files.write_plan(study)
     return (
@@ -100,30 +99,24 @@ def _check(unfinished: Sequence[StudyTask]) -> None:
 
 
 def _group_by_trunk(unfinished: Sequence[StudyTask]) -> dict[str, list[StudyTask]]:
-    """Tasks by the unfinished trunk they wait for, "" for none.
-
-    As a study has every trunk before its branches, so have these groups.
-    """
+    """Tasks by the unfinished trunk they wait for, "" for none; a trunk's own group comes first."""
     names = {task.run.name for task in unfinished}
     groups: dict[str, list[StudyTask]] = {}
     for task in unfinished:
-        trunk = task.run.trunk if task.run.trunk in names else None
-        groups.setdefault(trunk or "", []).append(task)
+        trunk = task.run.trunk or ""
+        groups.setdefault(trunk if trunk in names else "", []).append(task)
     return groups
 
 
 def _submit_script(
-    study: Study,
-    study_file: str,
-    directory: Path,
-    groups: Mapping[str, Sequence[StudyTask]],
+    study: Study, study_file: str, directory: Path, groups: Mapping[str, Sequence[StudyTask]]
 ) -> str:
-    command = ["python", "-m", "anytime_jax", "sweep"]
+    options = [f"--study={study_file}", f"--slurm={directory}"]
     head = _HEAD.format(
         name=shlex.quote(study.name),
         count=sum(map(len, groups.values())),
         submit=shlex.quote(str(directory / _SUBMIT)),
-        command=shlex.join([*command, f"--study={study_file}", f"--slurm={directory}"]),
+        command=shlex.join(["python", "-m", "anytime_jax", "sweep", *options]),
         cwd=shlex.quote(str(Path.cwd())),
         logs=shlex.quote(str(directory)),
         script=SCRIPT,

@@ -123,7 +123,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _plan_json(study: Study) -> str:
-    about = {name: getattr(study, name) for name in ("name", "title", "published")}
+    about = {"name": study.name, "title": study.title, "published": study.published}
     head = json.dumps({"format_version": FORMAT_VERSION, **about})
     runs = [
         {"name": run.name, "trunk": run.trunk, "config": {**run.settings, "run_dir": run.name}}

@@ -92,11 +92,11 @@ def make_tasks(study: Study) -> list[StudyTask]:
     for run in study.runs:
         try:
             config = schema.build(run.settings)
-            stop_step = config.stop_rule.after(0, config.clock)
+            stop_step = config.stop_rule.step
             if stop_step is None or config.stop_rule.doubles:
                 raise InputError(
-                    f"config.stop = {run.settings['stop']!r}: a run of a study stops once; give a "
-                    "point or 'horizon'"
+                    f"config.stop = {config.stop!r}: a run of a study stops once; give a point or "
+                    "'horizon'"
                 )
             task = StudyTask(run, config, config.branch_step or 0, stop_step)
             _check_directory(task, fingerprints)

@@ -7,6 +7,7 @@ import math
 from ml_collections import ConfigDict
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
+from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study, branches, chain, grid, paired, runs, values
@@ -88,32 +89,23 @@ def expected_loss(name, multiple, label, seed=0):
 
 def write_run(run, run_dir, until=None):
     """Writes the records of a run, with an evaluation at every doubling up to its stop."""
-    settings = run.settings
-    first = 0
-    if settings["branch"]["from_run"]:
-        stop = settings["branch"]["multiple"]
-        first = CLOCK.branch_step(CLOCK.steps(f"{stop}x"))
-    elif settings["stop"] == "horizon":
-        stop = float(settings["schedule"]["horizon"].rstrip("x"))
-    else:
-        stop = float(settings["stop"].rstrip("x"))
+    config = schema.build(run.settings)
+    first, stop = config.branch_step or 0, CLOCK.multiple(config.stop_rule.step)
     run_dir.mkdir(parents=True, exist_ok=True)
-    identity = {"schedule.peak": settings["schedule"]["peak"], "seed": settings["seed"]}
+    identity = {"schedule.peak": config.schedule.peak, "seed": config.seed}
     identity["data.fingerprint"] = "abc"
-    about = {"name": run.name, "identity": identity, "config": settings}
+    about = {"name": run.name, "identity": identity, "config": run.settings}
     if first:
-        trunk = run_dir.absolute().parent / settings["branch"]["from_run"].rpartition("/")[2]
+        trunk = run_dir.absolute().parent / config.branch.from_run.rpartition("/")[2]
         about["branch"] = {"from_run": str(trunk), "step": first}
     (run_dir / "run.json").write_text(json.dumps(about))
     writer = RecordWriter(run_dir, first, {"version": "0.1.0"})
-    multiple = 1.0
-    while multiple <= min(stop, until or stop):
+    for multiple in MULTIPLES:
         step = CLOCK.steps(f"{multiple}x")
-        if step > first:
-            row = {f"eval/{k}/loss": loss(run, multiple, k, settings["seed"]) for k in FACTORS}
+        if step > first and multiple <= min(stop, until or stop):
+            row = {f"eval/{k}/loss": loss(run, multiple, k, config.seed) for k in FACTORS}
             row |= {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}
             writer.write(step, CLOCK.tokens(step), row)
-        multiple *= 2
     writer.close()
 
 
