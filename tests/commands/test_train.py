@@ -88,6 +88,7 @@ REJECTED = {
     "vocabulary": ({"model__vocab_size": 200}, "vocabulary of 300"),
     "mesh": ({"mesh__data": 3}, "config.mesh"),
     "batch": ({"batch_size": 12}, "config.batch_size"),
+    "evaluated batch": ({"eval__batch_size": 6}, "config.eval.batch_size"),
     "heads": ({"mesh__tensor": 8}, "config.model.heads"),
     "stop": ({"stop": "100x"}, "config.stop"),
     "wandb": ({"log__wandb_project": "mine"}, "anytime_jax[wandb]"),

@@ -1,6 +1,6 @@
 """Fuzzing of the settings: any change of them trains, or is refused in one clear line.
 
-Hypothesis changes one to three settings of a run, in its file or on its command line, and starts
+Hypothesis changes settings of a run, in its file or on its command line, and starts
 the training command with them (`settings_attacks.py`).
 """
 
@@ -230,27 +230,20 @@ def overrides(draw):
     return f"--config.{written}={draw(st.sampled_from(fitting) | st.sampled_from(WORDS))}"
 
 
-FORMS = (
-    *("edit", "edit", "edits", "edits", "combined", "combined", "combined", "schedule"),
-    *("overrides", "overrides", "both"),
-)
-
-
 @st.composite
 def changes(draw):
-    """One to three changed settings of a run."""
-    form = draw(st.sampled_from(FORMS))
-    words = form in ("overrides", "both") and draw(st.lists(overrides(), min_size=1, max_size=2))
-    fewest, most = {"edits": (2, 3), "overrides": (0, 0)}.get(form, (1, 1))
+    """Changed settings of a run, in its file and on its command line."""
     combined = st.sampled_from(COMBINED).map(lambda d: [(k, repr(v)) for k, v in d.items()])
-    one = {"combined": combined, "schedule": schedules()}.get(form, EDITS.map(lambda x: [x]))
+    single = EDITS.map(lambda edit: [edit])
+    drawn = draw(st.lists(single | combined | schedules(), max_size=2))
     edits: list[tuple[str, str | None]] = []
-    for name, source in itertools.chain(*draw(st.lists(one, min_size=fewest, max_size=most))):
+    for name, source in itertools.chain(*drawn):
         # An edit inside a group that another edit replaces is an error of the file's own.
         if not any(f"{name}.".startswith(f"{x}.") or x.startswith(f"{name}.") for x, _ in edits):
             edits.append((name, source))
+    words = draw(st.lists(overrides(), max_size=2))
     base = draw(st.sampled_from(sorted(BASES)))
-    return Change(base, tuple(edits), tuple(words or ()), draw(st.booleans()))
+    return Change(base, tuple(edits), tuple(words), draw(st.booleans()))
 
 
 # Tests
