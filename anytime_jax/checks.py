@@ -54,12 +54,6 @@ def require_count(name: str, value: Any, least: int = 0) -> None:
     require(ok, name, value, f"a whole number from {least} to below 2^31")
 
 
-def require_word(name: str, value: str) -> None:
-    """Requires up to 200 printable characters that are not all blank."""
-    ok = value.strip() and value.isprintable() and len(value) <= 200
-    require(ok, name, value, "up to 200 printable characters")
-
-
 def require_directory(name: str, value: str) -> None:
     """Requires text that can be the path of a directory; it need not exist."""
     ok = value.strip() and value.isprintable() and not value.startswith("~")

@@ -20,7 +20,7 @@ EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     run_options.add_run(parser)
-    run_options.add_several_weights(parser)
+    run_options.add_weights(parser, several=True)
     run_options.add_data(parser)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anytime_jax.checks import is_number
 from anytime_jax.commands.command_line import positive_int
-from anytime_jax.data.dataset import METADATA_NAME, load_dataset
+from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
@@ -15,7 +15,6 @@ from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.scoring import Scorer
 from anytime_jax.weights.weight_names import MixtureLimits
 
-_WEIGHTS = f"last, a label such as f25, or {weight_names.FORMS}"
 _LIMITS = MixtureLimits()
 
 
@@ -40,15 +39,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_weights(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that selects one weight tree."""
-    parser.add_argument("--weights", default="f25", metavar="NAME", help=_WEIGHTS)
-
-
-def add_several_weights(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that selects several weight trees."""
-    text = f"{_WEIGHTS} (default: all in the checkpoint)"
-    parser.add_argument("--weights", nargs="+", metavar="NAME", help=text)
+def add_weights(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Adds the option that selects one weight tree, or several."""
+    text = f"last, a label such as f25, or {weight_names.FORMS}"
+    if several:
+        text += " (default: all in the checkpoint)"
+        parser.add_argument("--weights", nargs="+", metavar="NAME", help=text)
+    else:
+        parser.add_argument("--weights", default="f25", metavar="NAME", help=text)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -114,13 +112,8 @@ def find_vocabulary(run: SavedRun, file: Path | None) -> tuple[Path, Vocabulary]
     Raises an InputError if it is missing or is not the run's.
     """
     if file is None:
-        data = Path(run.config.data.path)
-        if not (data / METADATA_NAME).is_file():
-            raise InputError(
-                f"there is no dataset at {data}, where {run.run_dir} had its data and vocabulary: "
-                "give the vocabulary with --vocabulary"
-            )
-        file = load_dataset(data).vocabulary_path
+        advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
+        file = load_dataset(run.config.data.path, advice).vocabulary_path
     vocabulary = load_vocabulary(file)
     if vocabulary.sha256 != run.vocabulary:
         raise InputError(

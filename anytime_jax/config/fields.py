@@ -28,7 +28,6 @@ from anytime_jax.checks import (
     require_directory,
     require_fraction,
     require_positive,
-    require_word,
 )
 from anytime_jax.errors import InputError
 
@@ -52,7 +51,6 @@ class Allowed(NamedTuple):
 ANY = Allowed("")
 FRACTION = Allowed("a fraction from 0 to 1", require_fraction)
 POSITIVE = Allowed("above 0", require_positive)
-WORD = Allowed("printable characters", require_word)
 DIRECTORY = Allowed("a directory", require_directory)
 POINT = Allowed("a point")  # parsed by the clock
 
@@ -65,6 +63,12 @@ def count(least: int = 0) -> Allowed:
 def allow(text: str, condition: Callable[[Any], Any]) -> Allowed:
     """Allows the values that satisfy a condition."""
     return Allowed(text, lambda name, value: require(condition(value), name, value, text))
+
+
+WORD = allow(
+    "up to 200 printable characters",
+    lambda text: text.strip() and text.isprintable() and len(text) <= 200,
+)
 
 
 def or_empty(allowed: Allowed) -> Allowed:

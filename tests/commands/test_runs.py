@@ -62,26 +62,18 @@ def largest(folder):
 
 
 DAMAGE = {
-    "a flipped bit in an array": (lambda c: flip(largest(c / "params")), "params"),
-    "a flipped bit in the moments": (lambda c: flip(largest(c / "opt")), "opt"),
     "a flipped bit in an average": (lambda c: flip(largest(c / "averages")), "averages"),
     "a flipped bit in meta": (lambda c: flip(c / "meta" / "metadata"), "meta"),
     "a truncated file": (lambda c: largest(c / "params").write_bytes(b"\x28\xb5\x2f"), "params"),
-    "a missing file": (lambda c: (c / "averages" / "manifest.ocdbt").unlink(), "averages"),
     "a missing item": (lambda c: shutil.rmtree(c / "opt"), "opt"),
-    "no meta": (lambda c: shutil.rmtree(c / "meta"), "meta"),
     "another step's": (lambda c: (shutil.rmtree(c), shutil.copytree(c.parent / "9", c)), "step 9"),
     "an empty directory": (lambda c: (shutil.rmtree(c), c.mkdir()), "empty"),
     "no file of completion": (lambda c: (c / "_CHECKPOINT_METADATA").unlink(), "incomplete"),
 }
-# Similar to the others.
-SLOW = {"a flipped bit in an array", "a flipped bit in the moments", "a missing file", "no meta"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in DAMAGE]
-)
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named_and_fails(run, command, kind):
     damage, part = DAMAGE[kind]
     damage(run / "checkpoints" / "10")
