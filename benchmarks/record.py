@@ -13,8 +13,9 @@ import os
 import platform
 import re
 import shlex
+import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,13 @@ class Result:
 
 
 def run(
+    name: str,
     parser: argparse.ArgumentParser,
     argv: Sequence[str],
     measure: Callable[[argparse.Namespace], Result],
 ) -> int:
     """Runs a benchmark, prints its table, writes its record and returns the exit status."""
     options = parser.parse_args(argv)
-    name = parser.prog.rpartition(".")[2]
 
     def work() -> int:
         result = measure(options)
@@ -65,7 +66,7 @@ def run(
         print(f"record: {options.output or RESULTS}")
         return 0
 
-    return exit_status(work)
+    return exit_status(work, debug=False)
 
 
 def make(
@@ -82,7 +83,7 @@ def make(
         "command": drop_directories(shlex.join(["python", "-m", f"benchmarks.{name}", *argv])),
         "machine": machine or describe_machine(),
         "versions": {"python": platform.python_version(), **_versions()},
-        "rows": [{column: _round(value) for column, value in row.items()} for row in rows],
+        "rows": list(rows),
         "details": dict(details),
     }
 
@@ -114,9 +115,14 @@ def format_cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _round(value: Any) -> Any:
-    """Rounds a float to six digits; timings on a shared machine are no better."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def median(values: Iterable[float]) -> float:
+    """Returns the median, to four digits."""
+    return round_digits(statistics.median(values))
+
+
+def round_digits(value: float) -> float:
+    """Rounds to four digits; timings on a shared machine are no better."""
+    return float(f"{value:.4g}")
 
 
 def drop_directories(text: str) -> str:

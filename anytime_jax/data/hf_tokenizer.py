@@ -28,8 +28,7 @@ def import_tokenizers() -> ModuleType:
         import tokenizers  # an extra: SentencePiece models do without
     except ImportError as error:
         raise InputError(
-            "a tokenizer.json needs the library tokenizers, which is not installed: pip install "
-            "'anytime_jax[export]'"
+            "a tokenizer.json needs the library tokenizers: pip install 'anytime_jax[export]'"
         ) from error
     return tokenizers
 

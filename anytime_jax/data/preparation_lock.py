@@ -80,7 +80,12 @@ def lock_preparation(
         except InputError:
             # Unless something is finished, or others are at work.
             if not any(directories.results.iterdir()) and _try_lock(lock, fcntl.LOCK_EX):
-                _remove_work(output, is_new)
+                shutil.rmtree(work, ignore_errors=True)
+                for file in [output / VOCABULARY_NAME, *output.glob("*.tokens")]:
+                    file.unlink(missing_ok=True)
+                if is_new:
+                    with contextlib.suppress(OSError):  # not empty
+                        output.rmdir()
             raise
     # After the locks are closed: over NFS, a directory with open files cannot be removed.
     if (output / METADATA_NAME).is_file():
@@ -90,10 +95,7 @@ def lock_preparation(
 def check_settings(
     output: Path, state: str, previous: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Raises InputError if `output` was prepared with other settings.
-
-    `state` is "is half" or "holds a dataset", for the message.
-    """
+    """Raises InputError if `output`, which "is half" or "holds a dataset", has other settings."""
     differences = [
         f"{key} {previous.get(key)!r} (asked: {settings.get(key)!r})"
         for key in sorted({*previous, *settings})
@@ -108,26 +110,15 @@ def check_settings(
 
 def _make_work_directory(output: Path) -> Path:
     work = output / WORK_NAME
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; give a directory as output")
     if output.is_dir() and any(output.iterdir()) and not work.is_dir():
         raise InputError(f"{output} holds other files; give a new or empty directory as output")
     try:
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except OSError as error:  # a file is in the way, or a directory is read-only
         raise InputError(
             f"{output} cannot be created ({error.strerror}); give another output"
         ) from error
     return work
-
-
-def _remove_work(output: Path, is_new: bool) -> None:
-    shutil.rmtree(output / WORK_NAME, ignore_errors=True)
-    for file in [output / VOCABULARY_NAME, *output.glob("*.tokens")]:
-        file.unlink(missing_ok=True)
-    if is_new:
-        with contextlib.suppress(OSError):  # not empty
-            output.rmdir()
 
 
 def _lock(file: TextIO, mode: int, name: object) -> None:

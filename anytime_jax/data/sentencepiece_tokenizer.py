@@ -113,18 +113,13 @@ def _count_unfinished(text: str) -> int:
 
 
 def train_model(texts: Iterable[str], size: int) -> bytes:
-    """Trains a byte-pair model of `size` pieces on the first few megabytes of `texts`.
-
-    Raises:
-      InputError: the texts cannot give a vocabulary of that size.
-    """
+    """Trains a byte-pair model on the first few megabytes of `texts`: see `train_vocabulary`."""
     if size <= _FIXED_PIECES:
         raise InputError(
             f"vocabulary of {size} pieces: bytes and control pieces take {_FIXED_PIECES} before "
             "any is learned; ask for more"
         )
-    model = io.BytesIO()
-    sample = list(_slices(texts))
+    model, sample = io.BytesIO(), list(_slices(texts))
     if not sample:
         raise InputError("no text to train a vocabulary on; give a source that has documents")
     try:

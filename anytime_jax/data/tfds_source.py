@@ -11,15 +11,16 @@ import dataclasses
 import json
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 from etils import epath
 
 from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.data.sources import Part, check_fraction
-from anytime_jax.data.tfrecord import read_tfrecord
 from anytime_jax.errors import InputError
 
 _FORMATS = ("array_record", "tfrecord")
@@ -69,7 +70,7 @@ class TfdsPart:
 
     def _records(self) -> Iterator[bytes]:
         if ".tfrecord" in Path(self.file).name:
-            yield from read_tfrecord(self.file, self.skip)
+            yield from _read_tfrecord(self.file, self.skip)
             return
         from array_record.python.array_record_module import ArrayRecordReader
 
@@ -100,8 +101,7 @@ class TfdsPart:
             return values[0].decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{self.file} record {number} is not UTF-8 text ({error}); correct it or leave out "
-                "that dataset"
+                f"{self.file} record {number} is not UTF-8 text ({error}); correct it"
             ) from error
 
     def _wrong_count(self, count: int | str) -> InputError:
@@ -174,10 +174,8 @@ def _read_splits(directory: str) -> Any:
             raise InputError(
                 f"{path}: the dataset is stored as {stored_as!r}; prepare it as one of {_FORMATS}"
             )
-        splits = [
-            _split_info(directory, info["name"], stored_as, split)
-            for split in info.get("splits", ())
-        ]
+        stored = info.get("splits", ())
+        splits = [_split_info(directory, info["name"], stored_as, split) for split in stored]
         return tfds.core.SplitDict([split for split in splits if split.num_examples])
     except InputError:
         raise
@@ -219,6 +217,38 @@ def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]
     return tfds.core.SplitInfo(
         name=split["name"], shard_lengths=lengths, num_bytes=0, filename_template=files
     )
+
+
+def _read_tfrecord(path: str, skip: int) -> Iterator[bytes]:
+    """Yields the records of a file after the first `skip`, whose data are not read.
+
+    A record is its length (uint64), the masked CRC-32C of the length (uint32), the data, and the
+    masked CRC-32C of the data, which Grain's reader does not compare.
+    """
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        while head := file.read(12):
+            if len(head) < 12:
+                raise ValueError("the file is truncated")
+            length, checksum = struct.unpack("<QI", head)
+            if checksum != _masked_crc32c(head[:8]):
+                raise ValueError("the checksum of its length does not match")
+            if file.tell() + length + 4 > size:
+                raise ValueError("the file is truncated")
+            if skip > 0:
+                skip -= 1
+                file.seek(length + 4, os.SEEK_CUR)
+                continue
+            data = file.read(length)
+            if _masked_crc32c(data) != struct.unpack("<I", file.read(4))[0]:
+                raise ValueError("its checksum does not match")
+            yield data
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Computes the CRC-32C of data, rotated by 15 bits and shifted, as TFRecord files store it."""
+    checksum = google_crc32c.value(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _one_line(error: Exception) -> str:

@@ -24,15 +24,10 @@ from anytime_jax.errors import RunError
 _OPEN_FILES = 128
 
 
-def stored_dtype(dtype: str | np.dtype) -> np.dtype:
-    """Returns the little-endian type of a token file."""
-    return np.dtype(dtype).newbyteorder("<")
-
-
 def write_token_file(
     path: Path, tokens: memoryview, dtype: np.dtype, scratch: Path
 ) -> TokenFileInfo:
-    """Writes the bytes of tokens of a type atomically; the temporary file is in `scratch`."""
+    """Writes the bytes of tokens of a type; the temporary file is in `scratch`."""
     blocks = range(0, len(tokens), BLOCK_BYTES)
     checksums = [google_crc32c.value(bytes(tokens[i : i + BLOCK_BYTES])) for i in blocks]
     trailer = np.array(checksums, "<u4").tobytes()
@@ -46,7 +41,7 @@ class _OpenFile:
     """A token file and the checksums of its blocks; closed when it is no longer referenced."""
 
     def __init__(self, path: Path, file: TokenFileInfo, dtype: np.dtype):
-        self._size = file.tokens * dtype.itemsize
+        self._dtype, self._size = dtype, file.tokens * dtype.itemsize
         self._descriptor = os.open(path, os.O_RDONLY)
         trailer = os.pread(self._descriptor, token_file_size(file.tokens, dtype), self._size)
         if google_crc32c.value(trailer) != file.checksum:
@@ -57,15 +52,18 @@ class _OpenFile:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
-    def read_blocks(self, first: int, last: int) -> bytes:
-        """Reads blocks `first` to `last`, the last excluded, and compares their checksums."""
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Reads tokens, and compares the checksums of the blocks that hold them."""
+        size = self._dtype.itemsize
+        first, last = start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES)
         offset, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self._size)
         content = os.pread(self._descriptor, end - offset, offset)
         for place, expected in enumerate(self._checksums[first:last]):
             block = content[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
             if google_crc32c.value(block) != expected:
                 raise ValueError("a checksum does not match")
-        return content
+        before = offset // size
+        return np.frombuffer(content, self._dtype)[start - before : stop - before]
 
 
 class TokenReader:
@@ -76,7 +74,7 @@ class TokenReader:
 
     def __init__(self, info: DatasetInfo, split: str):
         self._info = info
-        self._dtype = stored_dtype(info.token_dtype)
+        self._dtype = np.dtype(info.token_dtype)
         self._files = info.files[split]
         self._starts = [0, *itertools.accumulate(file.tokens for file in self._files)]
         self._open = functools.lru_cache(_OPEN_FILES)(self._open_file)
@@ -97,17 +95,11 @@ class TokenReader:
 
     def _read_file(self, number: int, start: int, stop: int) -> np.ndarray:
         try:
-            size = self._dtype.itemsize
-            first, last = start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES)
-            blocks = np.frombuffer(self._open(number).read_blocks(first, last), self._dtype)
-            before = first * BLOCK_BYTES // size
-            tokens = blocks[start - before : stop - before]
+            tokens = self._open(number).read(start, stop)
             # As unsigned, negative ids are too large as well.
-            largest = int(tokens.view(f"u{size}").max())
-            if largest >= self._info.vocab_size:
-                raise ValueError(
-                    f"token {largest} where the vocabulary has {self._info.vocab_size} pieces"
-                )
+            largest, size = int(tokens.view(f"u{tokens.itemsize}").max()), self._info.vocab_size
+            if largest >= size:
+                raise ValueError(f"token {largest} where the vocabulary has {size} pieces")
             return tokens
         except (OSError, ValueError) as error:
             path = self._info.path / self._files[number].name

@@ -49,8 +49,8 @@ class Vocabulary:
 
     @property
     def token_dtype(self) -> np.dtype:
-        """The narrowest of uint16 and int32 that holds every id."""
-        return np.dtype(np.uint16 if self.size <= 2**16 else np.int32)
+        """The narrowest of uint16 and int32 that holds every id, little-endian."""
+        return np.dtype("<u2" if self.size <= 2**16 else "<i4")
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes texts; returns an int32 array of ids for each, without EOS."""
@@ -97,9 +97,7 @@ def train_vocabulary(
     Ids follow T5: padding 0, EOS 1, unknown 2, no BOS; then 256 bytes, so that any text can be
     written, then the learned pieces. `decode(encode(text)) == text`, with its spaces, tabs and line
     ends (save U+2581, SentencePiece's own mark for a space, which reads back as a space). The same
-    texts give the same file.
-
-    The model is written to `path` atomically, with the temporary file in `scratch` or beside it.
+    texts give the same file, at `path`; the temporary file is in `scratch` or beside it.
 
     Raises:
       InputError: the texts cannot give a vocabulary of `size` pieces.

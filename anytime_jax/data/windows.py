@@ -55,7 +55,7 @@ class Windows:
         repeat: bool = False,
         shuffle: bool = True,
     ):
-        if not (split in info.splits and info.files.get(split)):
+        if split not in info.splits:
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
             raise InputError(
