@@ -25,23 +25,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.checkpoint_directory import (
-    DAMAGED_SUFFIX,
-    DIRECTORY,
-    checkpoint_path,
-    list_entries,
-    saved_steps,
-)
-from anytime_jax.checkpoints.checkpoint_reader import (
-    ARRAY_ITEMS,
-    Meta,
-    check_checksums,
-    check_complete,
-    is_intact,
-    read_arrays,
-    read_meta,
-    shorten_error,
-)
+from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
 from anytime_jax.checkpoints.checksums import checksums_and_nonfinite, json_digest
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
 from anytime_jax.checkpoints.train_state import TrainState
@@ -62,7 +46,7 @@ class RestoredCheckpoint:
     """
 
     state: TrainState
-    meta: Meta
+    meta: checkpoint_reader.Meta
     added_averages: tuple[str, ...]
     dropped_averages: tuple[str, ...]
 
@@ -76,15 +60,12 @@ class CheckpointManager:
         policy: RetentionPolicy,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """Creates the checkpoint directory, or removes half-written saves from an existing one.
-
-        `report` is called with one line for every entry that is not a checkpoint.
-        """
+        """Removes half-written saves; `report` gets a line for each entry that is no checkpoint."""
         self._run_dir = Path(run_dir).absolute()
-        self._directory = self._run_dir / DIRECTORY
+        self._directory = self._run_dir / checkpoint_directory.DIRECTORY
         self._report = report
         if processes.is_primary():
-            for entry in list_entries(run_dir):
+            for entry in checkpoint_directory.list_entries(run_dir):
                 if entry.kind == "half-written":
                     shutil.rmtree(entry.path)
                     report(f"removed {entry.path.name}: an interrupted save")
@@ -94,7 +75,7 @@ class CheckpointManager:
         policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(policy.keeps_forever)]
         self._manager = ocp.CheckpointManager(
             self._directory,
-            item_names=(*ARRAY_ITEMS, "meta"),
+            item_names=(*checkpoint_reader.ARRAY_ITEMS, "meta"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
                 enable_async_checkpointing=True,
@@ -102,13 +83,10 @@ class CheckpointManager:
         )
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
-        """Saves a state with JSON metadata; returns once the state is copied to host memory.
+        """Saves a state with JSON metadata; returns once the arrays may be donated.
 
-        The arrays may be donated as soon as this returns.
-
-        Raises:
-          RunError: if the state has a NaN or an infinity, if the disk is full, or if the previous
-            save failed in the background; the message names the last good checkpoint.
+        Raises a RunError if the state has a NaN or an infinity, the disk is full, or the previous
+        save failed in the background.
         """
         step, items = int(state.step), _items(state)
         inspected = {item: checksums_and_nonfinite(tree) for item, tree in items.items()}
@@ -146,7 +124,9 @@ class CheckpointManager:
     def restore(self, step: int, abstract: TrainState) -> RestoredCheckpoint:
         """Waits for saves in progress, then restores the checkpoint of a step."""
         self.wait()
-        return restore_checkpoint(checkpoint_path(self._run_dir, step), abstract)
+        return restore_checkpoint(
+            checkpoint_directory.checkpoint_path(self._run_dir, step), abstract
+        )
 
     def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
         """Restores the latest checkpoint; returns None if there is none.
@@ -154,18 +134,20 @@ class CheckpointManager:
         If the latest is damaged, `fall_back` sets it aside, without deleting anything, and restores
         the newest good one; otherwise this raises a RunError that names the newest good one.
         """
-        entries = list_entries(self._run_dir)
+        entries = checkpoint_directory.list_entries(self._run_dir)
         steps = [int(x.path.name) for x in entries if x.kind in ("complete", "incomplete")]
         while (step := processes.broadcast(steps.pop() if steps else -1)) >= 0:
-            path = checkpoint_path(self._run_dir, step)
+            path = checkpoint_directory.checkpoint_path(self._run_dir, step)
             steps = [earlier for earlier in steps if earlier < step]
             try:
                 with processes.fail_together("see a checkpoint", RunError):
                     if processes.wait_until_visible(path.exists):
-                        check_complete(path)
+                        checkpoint_reader.check_complete(path)
                 return self.restore(step, abstract)
             except RunError as error:
-                if processes.broadcast(processes.is_primary() and is_intact(path)):
+                if processes.broadcast(
+                    processes.is_primary() and checkpoint_reader.is_intact(path)
+                ):
                     raise  # the cause is not on disk
                 if not fall_back:
                     advice = _fall_back_advice(self._run_dir, steps)
@@ -174,7 +156,8 @@ class CheckpointManager:
         return None
 
     def _set_aside(self, path: Path, error: RunError) -> None:
-        names = (f"{path.name}{DAMAGED_SUFFIX}{f'.{n}' if n else ''}" for n in itertools.count())
+        damaged = path.name + checkpoint_directory.DAMAGED_SUFFIX
+        names = (damaged + (f".{n}" if n else "") for n in itertools.count())
         target = next(x for name in names if not (x := path.with_name(name)).exists())
         if processes.is_primary():
             path.rename(target)
@@ -188,10 +171,14 @@ class CheckpointManager:
         try:
             yield
         except Exception as error:
-            reason = str(error) if isinstance(error, RunError) else shorten_error(error)
+            reason = (
+                str(error)
+                if isinstance(error, RunError)
+                else checkpoint_reader.shorten_error(error)
+            )
             if any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {free_bytes(self._directory):,} bytes are free"
-            last = saved_steps(self._run_dir)[-1:]
+            last = checkpoint_directory.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
                 f"one is {f'that of step {last[0]:,}' if last else 'none'}"
@@ -207,12 +194,12 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     items = _items(abstract)
     averages = items["averages"]
     with processes.fail_together("read its part of a checkpoint", RunError):
-        meta = read_meta(path)
+        meta = checkpoint_reader.read_meta(path)
         stored = list(meta["averages"])
         items["averages"] = {label: averages[label] for label in averages if label in stored}
         restored = {item: _restore_item(path, item, tree) for item, tree in items.items()}
     for item, tree in restored.items():
-        check_checksums(path, meta, item, tree)
+        checkpoint_reader.check_checksums(path, meta, item, tree)
     params, trees = restored["params"], restored["averages"]
     added = tuple(label for label in averages if label not in stored)
     dropped = tuple(label for label in stored if label not in averages)
@@ -235,7 +222,7 @@ class _Keep(checkpoint_managers.PreservationPolicy):
 
 def _fall_back_advice(run_dir: Path, steps: Sequence[int]) -> str:
     for step in reversed(steps):
-        if is_intact(checkpoint_path(run_dir, step)):
+        if checkpoint_reader.is_intact(checkpoint_directory.checkpoint_path(run_dir, step)):
             return (
                 f"The newest good one is that of step {step:,}: --fall-back sets the damaged ones "
                 "aside and resumes from there"
@@ -254,7 +241,7 @@ def _items(state: TrainState) -> dict[str, Any]:
 def _restore_item(path: Path, item: str, abstract: Any) -> Any:
     if not abstract:
         return abstract
-    arrays = read_arrays(path, item, flatten_by_name(abstract))
+    arrays = checkpoint_reader.read_arrays(path, item, flatten_by_name(abstract))
     return jax.tree.unflatten(jax.tree.structure(abstract), arrays.values())
 
 

@@ -33,23 +33,20 @@ def run(arguments: argparse.Namespace) -> int:
     mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
     scorer, count = run_options.open_scorer(saved, arguments)
     console = open_console()
-    console.print(
-        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens), on "
-        f"{format_count(count * scorer.length)} tokens of {arguments.split}",
-        markup=False,
-    )
+    tokens = format_count(count * scorer.length)
+    console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
     # Prints each row at once, as one may take minutes.
     titles = ("loss", "perplexity", f"minus {names[0]}", "kernel error")
     width = max(map(len, ("weights", *names)))
     cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
-    console.print(cells("weights", *titles), markup=False)
+    console.print(cells("weights", *titles))
     first = None
     for name, mixture in mixtures.items():
-        losses = scorer.losses(scorer.put(saved_run.load_weights(saved, mixture)), 0, count)
+        losses = scorer.losses(saved_run.load_weights(saved, mixture), count)
         first = losses if first is None else first
         mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
         kernel = f"{mixture.kernel_error:.2%}" if mixture.kernel_error else ""
         row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
-        console.print(row.rstrip(), markup=False)
+        console.print(row.rstrip())
     return 0

@@ -21,7 +21,7 @@ from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
-from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.formatting import format_bytes
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
@@ -66,38 +66,32 @@ def run(arguments: argparse.Namespace) -> int:
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_weights(saved, arguments.weights, limits)
     console = open_console()
-    tokens = format_count(saved.tokens)
-    line = f"{arguments.weights} of {saved.run_dir} at step {saved.step:,} ({tokens} tokens)"
-    console.print(line, markup=False)
+    console.print(f"{arguments.weights} of {saved.title}")
     if len(mixture.parts) > 1:
-        console.print(f"mixed: {weight_names.describe(mixture)}", markup=False)
+        console.print(f"mixed: {weight_names.describe(mixture)}")
     if mixture.kernel_error:
         console.print(f"kernel error {mixture.kernel_error:.2%}")
-    provenance = _provenance(saved, arguments, mixture, vocabulary)
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
         model_writer.write_model(
             part, model_format, config, params, vocabulary.eos_id, arguments.dtype
         )
         write_tokenizer(file, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
-        text = json.dumps(provenance, indent=1)
+        text = json.dumps(_provenance(saved, arguments, mixture, vocabulary), indent=1)
         (part / model_reader.PROVENANCE).write_text(text, encoding="utf-8")
         size = format_bytes((part / model_reader.WEIGHTS).stat().st_size)
         if arguments.verify:
             for line in verify(part, model_format.name, arguments.verify_python):
-                console.print(line, markup=False)
-    line = f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})"
-    console.print(line, markup=False)
+                console.print(line)
+    console.print(f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})")
     return 0
 
 
 def verify(model: Path, format_name: str, python: str) -> list[str]:
-    """Compares the logits and tokens of an exported model with those of its target library.
-
-    `python` is an interpreter with that library. Returns one line for each comparison.
+    """Compares logits and tokens of an exported model with those of its library; returns a report.
 
     Raises:
-      InputError: if the interpreter does not run or lacks the library.
+      InputError: if the interpreter `python` does not run or lacks the library.
       RunError: if the model does not load or differs.
     """
     library = model_reader.FORMATS[format_name].library
@@ -143,14 +137,14 @@ def _run_python(python: str, *arguments: str) -> subprocess.CompletedProcess[str
 def _provenance(
     saved: SavedRun, arguments: argparse.Namespace, mixture: Mixture, vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    parts = zip(mixture.parts, mixture.coefficients, strict=True)
+    parts = [part.name for part in mixture.parts]
     return {
         "written_by": f"anytime_jax {__version__}",
         "run": saved.config.name,
         "step": saved.step,
         "tokens": saved.tokens,
         "weights": arguments.weights,
-        "mix": {part.name: coefficient for part, coefficient in parts},
+        "mix": dict(zip(parts, mixture.coefficients, strict=True)),
         "kernel_error": mixture.kernel_error,
         "vocab_size": vocabulary.size,
         "vocabulary": saved.vocabulary,

@@ -58,12 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     make_writable_directory(output, f"--output={output}")
     half = count // 2
     console = open_console()
-    console.print(
-        f"{saved.run_dir} at step {saved.step:,} ({format_count(saved.tokens)} tokens): selected "
-        f"on {format_count(half * scorer.length)} tokens of {arguments.split}, measured on as many "
-        "others",
-        markup=False,
-    )
+    tokens = f"{format_count(half * scorer.length)} tokens of {arguments.split}"
+    console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
     search = ReadoutSearch(saved, scorer, half, limits)
     stored = [search.score(label) for label in saved.weights]
     windows = search.score_windows(grid)
@@ -74,11 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     best += mixtures
     console.print(_table(stored, best))
     selected = min(mixtures, key=lambda readout: readout.selection_loss)
-    console.print(f"{_label(selected)}: --weights='{selected.name}'", markup=False)
+    console.print(f"{_label(selected)}: --weights='{selected.name}'")
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
         path = plotting.save(figure, output / f"readout_{saved.step}.{kind}")
-        console.print(f"wrote {path}", markup=False)
+        console.print(f"wrote {path}")
     return 0
 
 
@@ -115,8 +111,7 @@ def draw(
 ) -> Figure:
     """Draws the loss against f on both halves of the validation windows.
 
-    `windows` are averages over a grid of f, `stored` the weights in the checkpoint, and `best` the
-    best window, if any, followed by mixtures.
+    `windows` are over a grid of f; `best` is the best window, if any, followed by mixtures.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()

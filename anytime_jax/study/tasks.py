@@ -126,7 +126,7 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
         from_run = Path(task.config.branch.from_run)
         identity["branch.checkpoint"] = saved.get("branch.checkpoint")
         if task.start_step in checkpoint_directory.saved_steps(from_run):
-            path = from_run / checkpoint_directory.DIRECTORY / str(task.start_step)
+            path = checkpoint_directory.checkpoint_path(from_run, task.start_step)
             identity["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
     run_directory.check_identity(task.run.run_dir, identity)
 

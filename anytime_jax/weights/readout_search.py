@@ -118,7 +118,7 @@ class ReadoutSearch:
 
         def loss_and_gradient(z: np.ndarray) -> tuple[float, np.ndarray]:
             x = jnp.asarray(origin + directions @ z, jnp.float32)
-            batches = self._scorer.batches(0, self._half)
+            batches = self._scorer.batches(self._half)
             sums = [loss_sum(x, stacked, tokens, used) for tokens, used in batches]
             loss = sum(float(value) for value, _ in sums) / self._half
             gradient = sum(np.asarray(grad, np.float64) for _, grad in sums) / self._half
@@ -143,7 +143,7 @@ class ReadoutSearch:
         return origin + directions @ result.x
 
     def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
-        losses = self._scorer.losses(self._scorer.put(params), 0, 2 * self._half)
+        losses = self._scorer.losses(params, 2 * self._half)
         selection, heldout = np.split(losses, 2)
         return ScoredReadout(name, mixture, float(selection.mean()), heldout)
 

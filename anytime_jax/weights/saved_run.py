@@ -15,6 +15,7 @@ from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formatting import format_count
 from anytime_jax.models.decoder import Params
 from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 
@@ -38,6 +39,11 @@ class SavedRun:
     vocabulary: str
     fingerprint: str
     history: tuple[StoredWeights, ...]
+
+    @property
+    def title(self) -> str:
+        """Directory, step and tokens, such as `runs/small at step 800 (3.28M tokens)`."""
+        return f"{self.run_dir} at step {self.step:,} ({format_count(self.tokens)} tokens)"
 
     @property
     def weights(self) -> dict[str, StoredWeights]:

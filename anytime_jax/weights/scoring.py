@@ -19,13 +19,12 @@ from anytime_jax.training import step
 
 
 class Scorer:
-    """Losses on a split of a data set, in stored order, on all devices."""
+    """Losses on a split of a data set, "train" or "validation", in stored order, on all devices."""
 
     def __init__(self, config: ModelConfig, dataset: DatasetInfo, split: str, batch_size: int):
-        """Opens a split, "train" or "validation".
+        """Opens a split; `batch_size` in windows is rounded up to a multiple of the devices.
 
-        `batch_size` is in windows and is rounded up to a multiple of the number of devices. Raises
-        an InputError if there is no such split, or if its windows are longer than in training.
+        Raises an InputError if its windows are longer than in training.
         """
         if dataset.length > config.length:
             raise InputError(
@@ -51,19 +50,17 @@ class Scorer:
         """Copies weights to the devices."""
         return jax.device_put(params, sharding.replicated(self.mesh))
 
-    def batches(self, first: int, count: int) -> Iterator[tuple[jax.Array, int]]:
-        """Yields batches of windows from `first`, each with its number of unpadded rows."""
-        for start in range(first, first + count, self._batch_size):
+    def batches(self, count: int) -> Iterator[tuple[jax.Array, int]]:
+        """Yields batches of the first `count` windows, each with its number of unpadded rows."""
+        for start in range(0, count, self._batch_size):
             tokens_BxT = self._windows.batch(start, self._batch_size)
-            used = min(self._batch_size, first + count - start)
+            used = min(self._batch_size, count - start)
             yield sharding.put_batch(self.mesh, tokens_BxT, self._batch_size), used
 
-    def losses(self, params: Params, first: int, count: int) -> np.ndarray:
-        """Returns the mean token loss in nats of each of `count` windows from `first`, float64.
-
-        `params` must be on the devices (`put`).
-        """
-        losses = [(self._compiled(params, x), used) for x, used in self.batches(first, count)]
+    def losses(self, params: Params, count: int) -> np.ndarray:
+        """Returns the mean token loss in nats of each of the first `count` windows, float64."""
+        params = self.put(params)
+        losses = [(self._compiled(params, x), used) for x, used in self.batches(count)]
         return np.concatenate([np.asarray(part[:used], np.float64) for part, used in losses])
 
 

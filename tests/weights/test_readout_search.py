@@ -39,7 +39,7 @@ def test_minimize_finds_the_best_affine_combination():
     scorer = types.SimpleNamespace(
         mean_losses=lambda params, tokens: jnp.full(4, ((params["w"] - target) ** 2).sum()),
         put=jax.device_put,
-        batches=lambda first, count: [(np.zeros((4, 2)), 4)],
+        batches=lambda count: [(np.zeros((4, 2)), 4)],
     )
     search = ReadoutSearch(None, scorer, 4, None)
     trees = [{"w": np.float32(point)} for point in points]
