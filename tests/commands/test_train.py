@@ -34,6 +34,7 @@ BAD = {
     "bad value": (["--config=good.py", "--config.optimizer.b2=1.5"], "config.optimizer.b2"),
     "syntax error": (["--config=syntax.py"], "syntax.py"),
     "error inside the file": (["--config=raises.py"], "ZeroDivisionError"),
+    "exit inside the file": (["--config=exits.py"], "SystemExit"),
     "missing import": (["--config=imports.py"], "no_such_module"),
     "no get_config": (["--config=empty.py"], "get_config"),
     "missing setting": (["--config=missing.py"], "config.seed"),
@@ -55,6 +56,7 @@ def results(starts, tmp_path_factory):
     write_config(folder / "good.py", folder / "run", folder / "data")
     (folder / "syntax.py").write_text("def get_config(:\n    return 1\n")
     (folder / "raises.py").write_text("def get_config():\n    return 1 / 0\n")
+    (folder / "exits.py").write_text("raise SystemExit(0)\n")
     (folder / "imports.py").write_text("import no_such_module\n")
     (folder / "empty.py").write_text("config = 1\n")
     (folder / "missing.py").write_text(

@@ -33,12 +33,13 @@ WRONG_TYPES = words("""
     config_dict.placeholder(int) config_dict.required_placeholder(int) float('8') Unprintable()
 """)
 NUMBERS = words("""
-    0 -1 1 2 3 5 7 8 12 -1.5 0.5 1.5 -0.0 math.nan math.inf -math.inf 5e-324 1e-46 1e-30 1e39
-    1e308 2**31-1 2**31 2**32 2**63 -2**63 10**30 10**400 10**5000
+    0 -1 1 2 3 5 7 8 12 16 17 1000000 -1.5 0.5 1.5 -0.0 math.nan math.inf -math.inf 5e-324 1e-46
+    1e-30 1e39 1e308 2**31-1 2**31 2**32 2**63 -2**63 10**30 10**400 10**5000
 """)
 NAMES = [repr(name) for name in (
     *("", " ", ".", "..", "\u2603", "\u202e", "a.b", "a\nb", "\x1b[31mred", "\0", "a\0b", "\udcff"),
     *("x" * 300, "x" * 5000, "/", "file", "full", "full ", "file/run", "gone/run", "/proc/run"),
+    *("full/run", "a/b/c", "~", "mine"),
     *("none", "Olmo", "float16", "olmo2", "xla", "cudnn", "scan", "spikes", "constant", "cosine"),
     *("wsd", "$x^", "[red]", "{name}", "%s"),
 )]  # fmt: skip
@@ -68,9 +69,7 @@ SCHEDULES = {
 }
 # Settings whose allowed values depend on each other.
 COMBINED = [
-    *({"model.heads": h} for h in (3, 5, 8, 16, 17)),
     *({"model.width": w, "model.heads": h} for w, h in ((10, 5), (12, 4), (18, 3), (2, 1), (1, 1))),
-    *({"microbatches": m} for m in (2, 3, 8, 16)),
     *({"batch_size": b, "microbatches": m}
       for b, m in ((12, 1), (12, 3), (24, 3), (25, 3), (64, 8), (4, 1))),
     *({"mesh.data": d, "mesh.fsdp": f, "mesh.tensor": t}
@@ -81,8 +80,6 @@ COMBINED = [
     *({"mesh.tensor": 4, "model.embedding_rows": w} for w in (302, 304)),
     *({"model.vocab_size": v, "model.embedding_rows": r} for v, r in ((305, 304), (200, 304))),
     *({"eval.tokens": t, "model.length": n} for t, n in ((7, 8), (8, 8), (80, 16), (127, 128))),
-    *({"eval.tokens": t} for t in (7, 8, 10**6, 2**31 - 1)),
-    *({"eval.batch_size": b} for b in (1, 6, 12, 2**31 - 8)),
     *({"stop": s, "data.repeat": r} for s in ("never", "100x", "2e9 steps") for r in (True, False)),
     *({"chinchilla_tokens": c, "stop": "3 steps"} for c in (1, 10**9, 10**18, 10**400)),
     *({"data.path": p, "data.builtin_megabytes": m}
@@ -98,8 +95,6 @@ COMBINED = [
       for a in ("cudnn", "xla", "plain") for d in ("bfloat16", "float32")),
     *({"checkpoint.keep_every": e, "checkpoint.every": e}
       for e in ("0 steps", "1 step", "2e9 steps")),
-    *({"run_dir": r} for r in ("file", "full", "file/run", "full/run", "a/b/c", "x" * 300, "~")),
-    *({"log.wandb_project": w} for w in ("mine", " ", "a\nb")),
 ]  # fmt: skip
 # Values of overrides on the command line.
 WORDS = [
@@ -289,22 +284,7 @@ def test_many_changed_settings_train_or_are_refused_in_one_line(starter):
     assert len(results) >= 300
 
 
-@pytest.mark.parametrize(
-    ("setting", "source", "status", "message"),
-    [
-        ("seed", "-1", 2, "config.seed = -1"),
-        ("seed", "1 / 0", 2, "ZeroDivisionError"),
-        ("seed", "sys.exit(0)", 2, "SystemExit"),
-        ("name", "'breaks'", 1, "it broke"),
-        ("name", "'bug'", 1, "unexpected KeyError: 'bug'"),
-    ],
-)
-@pytest.mark.parametrize("debug", [False, True])
-def test_only_debug_shows_a_traceback(starter, setting, source, status, message, debug):
-    result = starter.start(Change("tiny", ((setting, source),), ("--debug",) * debug))
-    assert result.status == status, result
-    assert ("Traceback" in result.err) == debug
-    *_, line = result.err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert debug or result.err == line + "\n"
+def test_debug_shows_a_traceback(starter):
+    result = starter.start(Change("tiny", (("seed", "-1"),), ("--debug",)))
+    assert (result.status, result.err.split()[0]) == (2, "Traceback")
+    assert result.err.splitlines()[-1].startswith("error: config.seed = -1")

@@ -27,7 +27,6 @@ from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed.sharding import local_rows
-from anytime_jax.errors import RunError
 from anytime_jax.training import startup, trainer
 from configs import quickstart  # noqa: F401
 
@@ -169,10 +168,6 @@ def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
     class Probe(trainer.TrainingRun):
         def _restore_or_init(self, *unused):
             stop_clock()
-            if self.config.name == "breaks":
-                raise RunError("it broke")
-            if self.config.name == "bug":
-                raise KeyError("bug")
             _trace(self.config, self._mesh, self._dataset, self.program)
             report["trains"] = True
             sys.exit(0)
