@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from anytime_jax.commands import command_line
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 EXPORT = {"safetensors", "tokenizers"}  # of the extra `export`
 HEAVY = EXPORT | {
@@ -63,6 +65,12 @@ BASE = ("anytime_jax.checks", "anytime_jax.errors", "anytime_jax.config.clock")
 def test_lowest_layers_load_nothing_heavy(modules):
     packages, _ = loaded_by(*modules)
     assert not packages & (HEAVY | {"jax", "optax"})
+
+
+def test_command_loads_no_other_command():
+    commands = {f"anytime_jax.commands.{name}" for name in command_line.COMMANDS}
+    _, ours = loaded_by("anytime_jax.commands.command_line", "anytime_jax.commands.runs")
+    assert ours & commands == {"anytime_jax.commands.runs"}
 
 
 def test_train_loads_nothing_that_its_first_update_does_not_need():
