@@ -31,8 +31,7 @@ class Slot(NamedTuple):
 def split_machine(processes: int) -> list[Slot]:
     """Deals the cores out evenly and, to several processes, the GPUs.
 
-    Raises:
-      InputError: if there are more processes than cores or GPUs.
+    Raises an InputError if there are more processes than cores or GPUs.
     """
     cores = sorted(os.sched_getaffinity(0))
     if not 1 <= processes <= len(cores):

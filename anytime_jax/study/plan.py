@@ -60,11 +60,7 @@ def _merge(changes: Iterable[Change]) -> Change:
 
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
-    """A run of a study.
-
-    `config` is an `ml_collections.ConfigDict` or plain nested data. `trunk` is the name of the run
-    that this one branches from.
-    """
+    """A run of a study, with an `ml_collections.ConfigDict` or plain nested data, and its trunk."""
 
     name: str
     config: Any
@@ -123,11 +119,7 @@ class Study:
             names.add(run.name)
 
     def run(self, name: str) -> StudyRun:
-        """Returns the run called `name`.
-
-        Raises:
-          InputError: if there is none; the message suggests the nearest name.
-        """
+        """Returns the run called `name`; without one, an InputError suggests the nearest name."""
         by_name = {run.name: run for run in self.runs}
         if name in by_name:
             return by_name[name]

@@ -111,9 +111,8 @@ class Results:
     ):
         """Reads the records of every run; `warn` is called with one line for each damaged one.
 
-        Raises:
-          InputError: if the runs cannot be compared (data, clock or validation tokens differ), two
-            runs have the same settings, or no run was evaluated.
+        Raises an InputError if the runs cannot be compared (data, clock or validation tokens
+        differ), two runs have the same settings, or no run was evaluated.
         """
         self.study, self.average = study, average
         configs = [_build_config(run) for run in study.runs]

@@ -21,8 +21,7 @@ _ROWS = 12  # evaluations in the table
 def show(run_dir: str | Path, console: Console, watch: float | None = None) -> None:
     """Prints the state of a run and draws its curves; with `watch`, every so many seconds.
 
-    Raises:
-      InputError: if `run_dir` is not a run directory.
+    Raises an InputError if `run_dir` is not a run directory.
     """
     if watch is not None and not 0 < watch < 1e6:
         raise InputError(f"--watch={watch:g}: give a number of seconds above 0")

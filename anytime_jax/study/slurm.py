@@ -50,9 +50,8 @@ submit() {{ # array indices, options of sbatch: prints the job id
 def write(study: Study, study_file: str, tasks: Sequence[StudyTask], directory: str | Path) -> str:
     """Writes the job arrays of the unfinished tasks and returns instructions to print.
 
-    Raises:
-      InputError: if the runs cannot be trained independently of each other, or the working
-        directory is not the repository.
+    Raises an InputError if the runs cannot be trained independently of each other, or the working
+    directory is not the repository.
     """
     unfinished = [task for task in tasks if not task.is_finished]
     if not unfinished:

@@ -31,8 +31,7 @@ FORMAT_VERSION = 2
 def load_file(path: str | Path) -> Study:
     """Executes a study file and returns its study.
 
-    Raises:
-      InputError: if the file is missing or raises, or lacks `get_study()` or `get_config(name)`.
+    Raises an InputError if it is missing or raises, or lacks `get_study()` or `get_config(name)`.
     """
     path = Path(path)
     if path.is_dir():
@@ -63,8 +62,7 @@ def load_file(path: str | Path) -> Study:
 def open_study(path: str | Path) -> Iterator[Study]:
     """Yields the study of a Python file, a directory or an archive; an archive is unpacked.
 
-    Raises:
-      InputError: if `path` is none of these, or is damaged.
+    Raises an InputError if `path` is none of these, or is damaged.
     """
     path = Path(path)
     archive = path / ARCHIVE if path.is_dir() else path
@@ -89,9 +87,8 @@ def open_study(path: str | Path) -> Iterator[Study]:
 
 def write_plan(study: Study) -> None:
     """Writes `study.json`, from which a report can be made without the study file."""
-    root = Path(study.root)
-    root.mkdir(parents=True, exist_ok=True)
-    with atomic_write(root / PLAN) as part:
+    Path(study.root).mkdir(parents=True, exist_ok=True)
+    with atomic_write(Path(study.root) / PLAN) as part:
         part.write_text(_plan_json(study), encoding="utf-8")
 
 

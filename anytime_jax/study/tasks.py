@@ -83,9 +83,8 @@ def log_file(study: Study, name: str) -> Path:
 def make_tasks(study: Study) -> list[StudyTask]:
     """Returns a task for each run of a study.
 
-    Raises:
-      InputError: if a configuration is invalid, a branch does not fit its trunk, or a run
-        directory belongs to another run; the message names the run.
+    Raises an InputError that names the run if a configuration is invalid, a branch does not fit
+    its trunk, or a run directory belongs to another run.
     """
     tasks: dict[str, StudyTask] = {}
     fingerprints: dict[str, str] = {}  # of data: the first run trained on them

@@ -1,5 +1,6 @@
 """Local execution: order, failures, interrupts, fleets, shares of the machine."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -7,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from run_command import run_command
 from small_study import (
-    HELPERS,
     REPOSITORY,
     fake_training_fixture,  # noqa: F401
     read_order,
@@ -103,17 +104,10 @@ def test_run_locked_by_another_process_is_started_last(study, fake_training):
     run_dir = root / "constant-seed=0"
     run_dir.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
-    holder = f"""
-import fcntl, time
-with open({str(run_dir / "lock")!r}, "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    print("locked", flush=True)
-    time.sleep(1.5)
-"""
-    process = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "locked\n"
-    assert run(file) == 0
-    process.communicate()
+    with (run_dir / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        assert run(file) == 0
     assert started(root) == ["constant-seed=1", "constant-seed=0"]
 
 
@@ -125,30 +119,21 @@ def test_exception_leaves_no_process_running(study, fake_training, monkeypatch):
     assert not (root / "constant-seed=0" / "checkpoints").exists()
 
 
-def test_interrupt_reaches_every_run(study, tmp_path, fake_training):
+def test_interrupt_reaches_every_run(study, fake_training, capsys):
     file, root = study()
-    fake_training()  # writes the script
-    program = f"""
-import sys
-sys.path[:0] = [{str(HELPERS)!r}, {str(REPOSITORY)!r}]
-from anytime_jax.commands import sweep
-from anytime_jax.study import local_executor
-script = {str(tmp_path / "fake_training.py")!r}
-local_executor.make_command = lambda file, name: [
-    sys.executable, script, {str(root)!r} + "/" + name, "0", "20", "waits", "{{}}"]
-from anytime_jax.commands import command_line
-sys.exit(command_line.run(sweep, "anytime sweep", ["--study={file}", "--run"]))
-"""
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (root / "order.txt").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted after" in printed
+    fake_training(constant_seed_0="waits")
+
+    def interrupt():
+        while not (root / "order.txt").exists():
+            time.sleep(0.1)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert run(file) == 130
+    assert "interrupted after" in capsys.readouterr().out
     assert started(root) == ["constant-seed=0"]
+    assert not (root / "constant-seed=0" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 6), (3, [2, 3, 1]), (8, [2, 4])], ids=str)

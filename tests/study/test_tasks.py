@@ -12,11 +12,15 @@ from anytime_jax.study import study_files
 from anytime_jax.study.tasks import make_tasks
 
 
+def make(file):
+    return make_tasks(study_files.load_file(file))
+
+
 def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
     file, _ = study()
     params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
     checkpoints = 4 + 2  # at 9, 10, 18 and 20 updates, and two rolling ones
-    each = make_tasks(study_files.load_file(file))[0].disk_bytes / checkpoints
+    each = make(file)[0].disk_bytes / checkpoints
     assert 0.98 * params < each < 1.1 * params + 2**18
 
 
@@ -53,43 +57,39 @@ def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
 def test_make_tasks_rejects_invalid_study(more, message, study):
     file, root = study(more)
     with pytest.raises(InputError, match=message) as caught:
-        make_tasks(study_files.load_file(file))
+        make(file)
     assert "\n" not in str(caught.value)
     assert not root.exists()
 
 
-def write_run(file, index, identity=(), fingerprint="abc"):
-    """Writes run.json of a run, with changes of its identity settings."""
-    run = study_files.load_file(file).runs[index]
-    run.run_dir.mkdir(parents=True)
-    config = make_tasks(study_files.load_file(file))[index].config
-    saved = {**config.identity(fingerprint), **dict(identity)}
-    (run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
+def write_run(task, identity=(), fingerprint="abc"):
+    """Writes run.json of a task, with changes of its identity settings."""
+    task.run.run_dir.mkdir(parents=True)
+    saved = {**task.config.identity(fingerprint), **dict(identity)}
+    (task.run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
 
 
-def test_directory_of_another_run_is_rejected(study):
+def test_directory_of_another_run_or_of_other_files_is_rejected(study):
     file, root = study()
-    write_run(file, 0, {"schedule.peak": 0.5})
-    with pytest.raises(InputError, match=r"constant-seed=0: .*schedule\.peak .*0\.5"):
-        make_tasks(study_files.load_file(file))
-    assert sorted(x.name for x in root.iterdir()) == ["constant-seed=0"]
-
-
-def test_directory_of_other_files_is_rejected(study):
-    file, root = study()
-    (root / "wsd-seed=1-horizon=2x").mkdir(parents=True)
-    (root / "wsd-seed=1-horizon=2x" / "mine.txt").touch()
+    first, *_, last = make(file)
+    last.run.run_dir.mkdir(parents=True)
+    (last.run.run_dir / "mine.txt").touch()
     with pytest.raises(InputError, match=r"wsd-seed=1-horizon=2x: config\.run_dir"):
-        make_tasks(study_files.load_file(file))
+        make(file)
+    write_run(first, {"schedule.peak": 0.5})
+    with pytest.raises(InputError, match=r"constant-seed=0: .*schedule\.peak .*0\.5"):
+        make(file)
+    assert {path.name for path in root.iterdir()} == {first.run.name, last.run.name}
 
 
 def test_runs_on_two_data_sets_are_rejected(study):
     file, _ = study()
-    write_run(file, 0, fingerprint="abc")
-    make_tasks(study_files.load_file(file))
-    write_run(file, 1, fingerprint="abd")
+    first, second, *_ = make(file)
+    write_run(first, fingerprint="abc")
+    make(file)
+    write_run(second, fingerprint="abd")
     with pytest.raises(InputError, match="constant-seed=1: its data differ"):
-        make_tasks(study_files.load_file(file))
+        make(file)
 
 
 def test_fleet_key_separates_runs_of_different_programs(study, capsys):
@@ -98,7 +98,7 @@ def test_fleet_key_separates_runs_of_different_programs(study, capsys):
         plan.values("model.layers", 1), plan.values("batch_growth", (("1x", 16),))),
         trunks[0].config.run_dir + "_other")"""
     file, _ = study(more=other)
-    keys = {task.run.name: task.fleet_key for task in make_tasks(study_files.load_file(file))}
+    keys = {task.run.name: task.fleet_key for task in make(file)}
     trunk, *same, layers, growing = keys
     assert [keys[name] for name in same] == [keys[trunk]]
     assert keys[trunk] is not None
