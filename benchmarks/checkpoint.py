@@ -7,6 +7,7 @@ compressed away. On a CPU `jax.device_get` copies nothing, so a copy of the arra
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -24,20 +25,20 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.training import step
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("checkpoint", __doc__, rounds=5)
+    parser = harness.make_parser("checkpoint", __doc__, rounds=5)
     parser.add_argument("--width", type=int, default=512, help="of the model (default 512)")
     parser.add_argument("--layers", type=int, default=8, help="of the model (default 8)")
     parser.add_argument("--scratch", type=Path, help="directory on the disk to save to")
-    return record.run("checkpoint", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
     shape = {"width": options.width, "mlp_width": 4 * options.width, "layers": options.layers}
-    config = measure.load_config("quickstart", model={**shape, "layer_loop": "scan"})
+    config = harness.load_config("quickstart", model={**shape, "layer_loop": "scan"})
     program = step.make_program(config, sharding.make_mesh(config.mesh))
     state = jax.block_until_ready(_add_noise(program.init()))
     seconds: dict[str, list[float]] = {}
@@ -52,10 +53,10 @@ def _measure(options: argparse.Namespace) -> record.Result:
     rows = [
         {
             "what": operation,
-            "seconds": record.median(later),
-            "fastest": record.round_digits(min(later)),
-            "first_time": record.round_digits(first),
-            "MB_per_s": record.round_digits(size / 1e6 / record.median(later)),
+            "seconds": statistics.median(later),
+            "fastest": min(later),
+            "first_time": first,
+            "MB_per_s": size / 1e6 / statistics.median(later),
         }
         for operation, (first, *later) in seconds.items()
     ]
@@ -76,12 +77,10 @@ def _add_noise(state: TrainState) -> TrainState:
 
 
 def _time_save(manager: CheckpointManager, state: TrainState) -> Iterator[tuple[str, float]]:
-    yield "jax.device_get", measure.seconds_per_call(lambda: jax.device_get(state))
-    yield (
-        "copy in host memory",
-        measure.seconds_per_call(lambda: jax.tree.map(np.array, state)),
-    )
-    yield "checksums alone", measure.seconds_per_call(lambda: checksums_and_nonfinite(state))
+    yield "jax.device_get", harness.seconds_per_call(lambda: jax.device_get(state))
+    copy = harness.seconds_per_call(lambda: jax.tree.map(np.array, state))
+    yield "copy in host memory", copy
+    yield "checksums alone", harness.seconds_per_call(lambda: checksums_and_nonfinite(state))
     start = time.perf_counter()
     manager.save(state, {})
     yield "save returns", time.perf_counter() - start

@@ -24,7 +24,7 @@ from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.windows import Windows, prefetch_batches
 from anytime_jax.data.worker_pool import Progress
 from anytime_jax.errors import InputError
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 READING_TARGET = 10e6  # tokens/s
 PREPARATION_TARGET = 1e6  # tokens per CPU second
@@ -34,7 +34,7 @@ _ROUNDS = 3
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("data", __doc__)
+    parser = harness.make_parser("data", __doc__)
     add = parser.add_argument
     add("--documents", type=Path, help="a JSON document with a `text` on each line, repeated")
     add("--vocabulary", type=Path, help="a SentencePiece model or a tokenizer.json")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     add("--batches", type=int, nargs="+", default=[8, 64, 256], help="windows of a batch")
     add("--seconds", type=float, default=2.0, help="of one round of reading (default 2)")
     add("--scratch", type=Path, help="directory for temporary data")
-    return record.run("data", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
@@ -129,10 +129,7 @@ def _read_for(
 
 def make_row(what: str, tokens: float, cpu: float, wall: float, target: float) -> record.Row:
     """Returns a row; the target is per CPU second for preparation, per second for reading."""
-    rates = {
-        "tokens_per_s": record.round_digits(tokens / wall),
-        "tokens_per_cpu_s": record.round_digits(tokens / cpu),
-    }
+    rates = {"tokens_per_s": tokens / wall, "tokens_per_cpu_s": tokens / cpu}
     rate = rates["tokens_per_cpu_s" if target == PREPARATION_TARGET else "tokens_per_s"]
     return {"what": what, **rates, "target": target, "met": "yes" if rate >= target else "no"}
 

@@ -10,7 +10,6 @@ import functools
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from anytime_jax import averaging
 from anytime_jax.data.dataset import load_dataset
@@ -19,24 +18,22 @@ from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluator, weight_trees
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 TARGET = 6.2  # times the seconds of one tree
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("evaluate", __doc__, rounds=9)
+    parser = harness.make_parser("evaluate", __doc__, rounds=9, data=True, model=True)
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="a prepared data set")
-    add("--model", default="quickstart", help=measure.MODEL_HELP)
     add("--windows", type=int, default=256, help="of the validation split (default 256)")
     add("--batch-size", type=int, default=64, help="windows in a batch (default 64)")
-    return record.run("evaluate", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
     info = load_dataset(options.data)
-    config = measure.load_config(options.model, model=measure.dataset_settings(info))
+    config = harness.load_config(options.model, model=harness.dataset_settings(info))
     mesh = sharding.make_mesh(config.mesh)
     program = step.make_program(config, mesh)
     windows = Windows(info, "validation", length=info.length, seed=0, repeat=True, shuffle=False)
@@ -48,10 +45,10 @@ def _measure(options: argparse.Namespace) -> record.Result:
         1 + len(averaging.averages(state.opt_state)): lambda: evaluator.losses(weight_trees(state)),
     }
     timers = {
-        trees: functools.partial(measure.seconds_per_call, evaluate)
+        trees: functools.partial(harness.seconds_per_call, evaluate)
         for trees, evaluate in evaluations.items()
     }
-    seconds = measure.interleave(timers, options.rounds)
+    seconds = harness.interleave(timers, options.rounds)
     rows = [make_row(trees, seconds, info.length * count) for trees in evaluations]
     title = f"One pass over {count:,} windows of {info.length}"
     return record.Result(title, rows, {"seconds": seconds})
@@ -63,11 +60,11 @@ def make_row(trees: int, seconds: Mapping[int, Sequence[float]], tokens: int) ->
     ratio = statistics.median(a / b for a, b in zip(times, single, strict=True))
     return {
         "trees": trees,
-        "seconds": record.median(times),
-        "fastest": record.round_digits(min(times)),
-        "tokens_per_s": record.round_digits(tokens * trees / statistics.median(times)),
-        "times_one_tree": record.round_digits(ratio),
-        "times_by_fastest": record.round_digits(min(times) / min(single)),
+        "seconds": statistics.median(times),
+        "fastest": min(times),
+        "tokens_per_s": tokens * trees / statistics.median(times),
+        "times_one_tree": ratio,
+        "times_by_fastest": min(times) / min(single),
         "target": TARGET if trees > 1 else 1.0,
         "met": "yes" if trees == 1 or ratio <= TARGET else "no",
     }

@@ -25,31 +25,32 @@ from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
 from anytime_jax.training import fleet, step
-from benchmarks import measure, record
+from benchmarks import harness, record
 from benchmarks.train_step import Update, make_update, wrap_update
 
 _SHAPE = ("layers", "heads", "width", "mlp_width", "length")
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("fleet", __doc__, steps=8, rounds=7)
+    parser = harness.make_parser("fleet", __doc__, steps=8, rounds=7, model=True)
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--runs", nargs="+", type=int, default=[1, 4, 16], help="fleet sizes (default 1 4 16)")
-    add("--model", default="quickstart", help=measure.MODEL_HELP)
     for name in _SHAPE:
         add(f"--{name.replace('_', '-')}", type=int, help=f"of the model {default}")
     add("--batch", type=int, help=f"sequences of each run {default}")
     add("--microbatches", type=int, help=default)
-    return record.run("fleet", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
     if min(options.runs) < 1:
         raise InputError(f"--runs={min(options.runs)} is not a number of runs from 1")
-    shape = {name: value for name in _SHAPE if (value := getattr(options, name))}
-    changes = {"batch_size": options.batch, "microbatches": options.microbatches}
-    changes = {name: value for name, value in changes.items() if value}
-    config = measure.load_config(options.model, model=shape, **changes)
+    config = harness.load_config(
+        options.model,
+        model={name: getattr(options, name) for name in _SHAPE},
+        batch_size=options.batch,
+        microbatches=options.microbatches,
+    )
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
     single = make_update(config, mesh)
     fleets, compile_seconds = make_fleets(config, sorted({*options.runs}), mesh)
@@ -57,7 +58,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     timers = {
         runs: functools.partial(_time, update, options.steps) for runs, update in updates.items()
     }
-    seconds = measure.interleave(timers, options.rounds)
+    seconds = harness.interleave(timers, options.rounds)
     rows = [_row(1, "single run", single, seconds[0], seconds[0])]
     for runs, update in fleets.items():
         program = "fleet" if update else "out of memory"
@@ -72,7 +73,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 def _time(update: Update, steps: int) -> float:
     jax.block_until_ready(update.function())  # refills caches that hold another fleet's state
-    return measure.seconds_per_call(update.function, steps)
+    return harness.seconds_per_call(update.function, steps)
 
 
 def make_fleets(
@@ -103,7 +104,7 @@ def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
     configs = [vary(config, 1 + i) for i in range(runs)]
     init = step.make_program(config, mesh).init
     states = fleet.stack([init(each.seed) for each in configs], mesh)
-    tokens_RxBxT = jax.device_put(measure.random_tokens(config, runs), mesh.devices.flat[0])
+    tokens_RxBxT = jax.device_put(harness.random_tokens(config, runs), mesh.devices.flat[0])
     compiled = fleet.vectorize_update(configs, mesh).lower(states, tokens_RxBxT, True).compile()
     return wrap_update(config, compiled, states, tokens_RxBxT)
 
@@ -126,9 +127,9 @@ def _row(
     if update:
         # Ratios within a round, so that drift of the machine's speed cancels.
         ratios = [runs * one / fleet for one, fleet in zip(single, times, strict=True)]
-        row |= measure.milliseconds(times) | update.columns()
-        row["tokens_per_s"] = record.round_digits(runs * update.tokens / statistics.median(times))
-        row["times_single"] = record.median(ratios)
+        row |= harness.milliseconds(times) | update.columns()
+        row["tokens_per_s"] = runs * update.tokens / statistics.median(times)
+        row["times_single"] = statistics.median(ratios)
     return row
 
 

@@ -1,7 +1,7 @@
-"""All benchmarks on a GPU, in one command of less than nine minutes.
+"""All benchmarks on a GPU, in one command of at most nine minutes.
 
     python -m benchmarks.gpu
-    python -m benchmarks.gpu --parts ceiling step-150m --output=now.json
+    python -m benchmarks.gpu --parts roofline step-150m --output=now.json
     python -m benchmarks.gpu --smoke     every part at a tiny size, also on a CPU, as a test
 
 Each part is a command in its own process, with a time limit. A part that fails or exceeds the
@@ -27,9 +27,9 @@ from typing import Any
 from anytime_jax.commands.command_line import exit_status
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
-from benchmarks import measure, record
+from benchmarks import harness, record
 
-_DEVICE_SECONDS = 10  # to find the devices: with all parts less than 540
+_DEVICE_SECONDS = 10  # to find the devices: with all parts at most 540
 # In a separate process, so that this one allocates nothing on a GPU.
 _DESCRIBE = (
     "import json, jax; from benchmarks import record; print(json.dumps(record.describe_machine()))"
@@ -43,7 +43,7 @@ class Part:
     Attributes:
       seconds: time limit.
       module: module for `python -m`.
-      arguments: DATA is replaced by the data set that `corpus` prepares, SCRATCH by a directory,
+      arguments: DATA is replaced by the dataset that `corpus` prepares, SCRATCH by a directory,
         TORCH by an interpreter with torch.
       smoke_arguments: arguments for a tiny size.
       columns: columns of its record to show; empty for a command without a record.
@@ -59,9 +59,9 @@ class Part:
 _STEP = ("tokens_per_s", "of_peak", "averages_cost", "state_MB", "temporary_MB")
 _TINY = "--batch 2 --microbatches 1 --steps 1 --rounds 1"
 PARTS = {
-    "ceiling": Part(
+    "roofline": Part(
         25,
-        "benchmarks.ceiling",
+        "benchmarks.roofline",
         "--model=150m --steps=5 --rounds=5",
         "--steps=1 --rounds=1",
         columns=("GFLOP_per_s", "GB_per_s"),
@@ -159,13 +159,13 @@ class Outcome:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("gpu", __doc__)
+    parser = harness.make_parser("gpu", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     add("--torch-python", help="interpreter with torch (default on a GPU: this one)")
     options = parser.parse_args(argv)
-    return exit_status(lambda: _measure(argv, options), debug=False)
+    return exit_status(lambda: _measure(argv, options))
 
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
@@ -246,7 +246,7 @@ def _run(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[st
     """Runs a command; at the limit kills it with its children and raises TimeoutExpired."""
     with subprocess.Popen(
         command,
-        cwd=measure.REPOSITORY,
+        cwd=harness.REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -281,8 +281,8 @@ def make_rows(name: str, outcome: Outcome) -> list[record.Row]:
     if status := outcome.failure or outcome.skipped:
         return [{"part": name, "what": "-", "measured": status}]
     if not outcome.record:
-        seconds = f"{record.round_digits(outcome.seconds)} s"
-        return [{"part": name, "what": "the whole command", "measured": seconds}]
+        seconds = record.format_cell(outcome.seconds)
+        return [{"part": name, "what": "the whole command", "measured": f"{seconds} s"}]
     rows = []
     for row in outcome.record["rows"]:
         key, first = next(iter(row.items()))

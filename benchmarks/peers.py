@@ -34,7 +34,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.training import step
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 OURS = "anytime_jax"
 CHECKED = 5  # updates before the second comparison of losses
@@ -57,7 +57,7 @@ class Trainer:
     def __init__(self, config: Config) -> None:
         mesh = sharding.make_mesh(config.mesh)
         program = step.make_program(config, mesh)
-        tokens = measure.random_tokens(config, _BATCHES)
+        tokens = harness.random_tokens(config, _BATCHES)
         self._batches = [sharding.put_batch(mesh, batch, config.batch_size) for batch in tokens]
         self._step, self._state, self._updates = program.train_step, program.init(), 0
         params = jax.device_get(self._state.params)
@@ -168,20 +168,20 @@ def compare_losses(
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("peers", __doc__, steps=8, rounds=9)
+    parser = harness.make_parser("peers", __doc__, steps=8, rounds=9, model=True)
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--torch-python", required=True, help="an interpreter with torch")
-    add("--model", default="quickstart", help=measure.MODEL_HELP)
     add("--batch", type=int, help=f"sequences {default}")
     add("--microbatches", type=int, help=default)
     modes = ("compiled", "eager")
     add("--modes", nargs="+", choices=modes, default=modes, help="of PyTorch (default both)")
-    return record.run("peers", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
-    changes = {"batch_size": options.batch, "microbatches": options.microbatches}
-    config = measure.load_config(options.model, **{k: v for k, v in changes.items() if v})
+    config = harness.load_config(
+        options.model, batch_size=options.batch, microbatches=options.microbatches
+    )
     updates = CHECKED + 1 + options.steps * (options.rounds + 1)
     with tempfile.TemporaryDirectory() as folder:
         settings = worker_settings(config, f"{folder}/arrays.npz", updates)
@@ -191,27 +191,27 @@ def _measure(options: argparse.Namespace) -> record.Result:
         ) as workers:
             losses = compare_losses(trainer, workers, config.model.dtype)
             timers = {
-                OURS: functools.partial(measure.seconds_per_call, trainer.update, options.steps)
+                OURS: functools.partial(harness.seconds_per_call, trainer.update, options.steps)
             }
             for name, worker in workers.items():
                 timers[name] = functools.partial(worker.seconds_per_update, options.steps)
-            seconds = measure.interleave(timers, options.rounds)
+            seconds = harness.interleave(timers, options.rounds)
             info = {name: worker.info for name, worker in workers.items()}
             peaks = {name: worker.peak_bytes for name, worker in workers.items()}
     peaks[OURS] = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    medians = measure.medians(seconds)
+    medians = harness.medians(seconds)
     ratios = {name: median / medians[OURS] for name, median in medians.items()}
     tokens = config.batch_size * config.model.length
     rows = [
         {
             "what": name,
-            **measure.milliseconds(seconds[name]),
-            "tokens_per_s": record.round_digits(tokens / medians[name]),
-            "times_ours": record.round_digits(ratios[name]),
+            **harness.milliseconds(seconds[name]),
+            "tokens_per_s": tokens / medians[name],
+            "times_ours": ratios[name],
             "first_loss": f"{losses[name][0]:.6f}",
             f"after_{CHECKED}": f"{losses[name][CHECKED]:.6f}",
             "mode": info.get(name, {}).get("mode"),
-            "peak_MB": (peak := peaks[name]) and record.round_digits(peak / 1e6),
+            "peak_MB": (peak := peaks[name]) and peak / 1e6,
         }
         for name in seconds
     ]

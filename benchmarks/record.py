@@ -13,9 +13,8 @@ import os
 import platform
 import re
 import shlex
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +45,13 @@ class Result:
 
 
 def run(
-    name: str,
     parser: argparse.ArgumentParser,
     argv: Sequence[str],
     measure: Callable[[argparse.Namespace], Result],
 ) -> int:
     """Runs a benchmark, prints its table, writes its record and returns the exit status."""
     options = parser.parse_args(argv)
+    name = parser.prog.rpartition(".")[2]
 
     def work() -> int:
         result = measure(options)
@@ -66,7 +65,7 @@ def run(
         print(f"record: {options.output or RESULTS}")
         return 0
 
-    return exit_status(work, debug=False)
+    return exit_status(work)
 
 
 def make(
@@ -83,7 +82,7 @@ def make(
         "command": drop_directories(shlex.join(["python", "-m", f"benchmarks.{name}", *argv])),
         "machine": machine or describe_machine(),
         "versions": {"python": platform.python_version(), **_versions()},
-        "rows": list(rows),
+        "rows": [{column: _round(value) for column, value in row.items()} for row in rows],
         "details": dict(details),
     }
 
@@ -115,14 +114,9 @@ def format_cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def median(values: Iterable[float]) -> float:
-    """Returns the median, to four digits."""
-    return round_digits(statistics.median(values))
-
-
-def round_digits(value: float) -> float:
-    """Rounds to four digits; timings on a shared machine are no better."""
-    return float(f"{value:.4g}")
+def _round(value: Any) -> Any:
+    """Rounds a float to six digits; timings on a shared machine are no better."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def drop_directories(text: str) -> str:

@@ -2,14 +2,15 @@
 
     python -m benchmarks.startup --data=runs/data/builtin-1024-128
 
-A cold start has an empty XDG_CACHE_HOME; Python's .pyc files exist, and the data are prepared. The
-targets are 15 s cold and 5 s cached. CPU seconds, available on Linux only, are independent of the
-load of the machine.
+A cold start has an empty XDG_CACHE_HOME; Python's .pyc files exist, and the dataset is prepared.
+The targets are 15 s cold and 5 s cached. CPU seconds, available on Linux only, are independent of
+the load of the machine.
 """
 
 import argparse
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,51 +18,34 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anytime_jax.data.dataset import load_dataset
 from anytime_jax.errors import RunError
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 TARGETS = {"cold": 15.0, "cached": 5.0}  # seconds
-_PROGRAM = (sys.executable, "-m", "anytime_jax.main")
 # First words of the line that ends each phase.
 _PHASES = {"imports, data": "run ", "checks": "from ", "compiling, first update": "step 1 "}
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("startup", __doc__, rounds=5)
-    parser.add_argument("--data", type=Path, required=True, help="a prepared data set")
-    return record.run("startup", parser, argv, _measure)
+    parser = harness.make_parser("startup", __doc__, rounds=5, data=True)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
-    flags = _flags(options.data)
+    command = harness.train_command("quickstart", options.data, {"stop": "1 steps"})
     starts: dict[str, list[dict[str, float]]] = {kind: [] for kind in TARGETS}
     with tempfile.TemporaryDirectory() as scratch:
         for i in range(options.rounds):
             cache = Path(scratch) / f"cache-{i}"  # the cold start fills the cache
             for kind in TARGETS:
                 run_dir = Path(scratch) / f"{kind}-{i}"
-                starts[kind].append(_start([*flags, f"--config.run_dir={run_dir}"], cache))
+                starts[kind].append(_start([*command, f"--config.run_dir={run_dir}"], cache))
     rows = [_row(kind, kind_starts) for kind, kind_starts in starts.items()]
     title = "Seconds from the command line to the first update, medians"
     return record.Result(title, rows, {"starts": starts})
 
 
-def _flags(data: Path) -> list[str]:
-    info = load_dataset(data)
-    settings = {
-        "data.path": info.path.absolute(),
-        "data.builtin_megabytes": 0.0,  # already prepared
-        **{f"model.{name}": value for name, value in measure.dataset_settings(info).items()},
-        "stop": "1 steps",
-        "log.every": "1 steps",
-        "eval.tokens": info.length,
-        "eval.batch_size": 1,
-    }
-    return [f"--config.{name}={value}" for name, value in settings.items()]
-
-
-def _start(flags: Sequence[str], cache: Path) -> dict[str, float]:
+def _start(command: Sequence[str], cache: Path) -> dict[str, float]:
     """Runs one update; returns the seconds of each phase and in all, and the CPU seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
@@ -69,8 +53,8 @@ def _start(flags: Sequence[str], cache: Path) -> dict[str, float]:
     seconds, remaining, cpu = {}, dict(_PHASES), 0.0
     output = ""
     with subprocess.Popen(
-        [*_PROGRAM, "--config=configs/quickstart.py", *flags],
-        cwd=measure.REPOSITORY,
+        command,
+        cwd=harness.REPOSITORY,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -97,7 +81,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _row(kind: str, starts: Sequence[Mapping[str, float]]) -> record.Row:
-    medians = {phase: record.median(start[phase] for start in starts) for phase in starts[0]}
+    medians = {phase: statistics.median(start[phase] for start in starts) for phase in starts[0]}
     seconds = [start["seconds"] for start in starts]
     return {
         "start": kind,

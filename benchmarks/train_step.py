@@ -4,7 +4,7 @@
     python -m benchmarks.train_step --model 150m 300m --microbatches 4 8
 
 Times the update of a run (`step.make_program`) on random tokens, with the configuration's averages
-and without, in turn with the products of `benchmarks.ceiling`. Model FLOPs are those of `mfu`
+and without, in turn with the products of `benchmarks.roofline`. Model FLOPs are those of `mfu`
 (`flops.flops_per_token`).
 """
 
@@ -25,7 +25,7 @@ from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
-from benchmarks import ceiling, measure, record
+from benchmarks import harness, record, roofline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Update:
     def columns(self) -> dict[str, float]:
         """Table columns of the memory."""
         return {
-            "state_MB": record.round_digits(self.state_bytes / 1e6),
-            "temporary_MB": record.round_digits(self.temporary_bytes / 1e6),
+            "state_MB": self.state_bytes / 1e6,
+            "temporary_MB": self.temporary_bytes / 1e6,
         }
 
 
 def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the compiled update of a run, with its state and a batch on the devices."""
     program = step.make_program(config, mesh)
-    batch = sharding.put_batch(mesh, measure.random_tokens(config)[0], config.batch_size)
+    batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
     compiled = program.train_step.lower(program.abstract_state, batch).compile()
     return wrap_update(config, compiled, program.init(), batch)
 
@@ -87,13 +87,13 @@ def make_updates(options: argparse.Namespace) -> dict[str, Update]:
         options.attention or [None],
         options.averages,
     ):
-        changes: dict[str, Any] = {"batch_size": batch, "microbatches": microbatches}
-        changes = {setting: value for setting, value in changes.items() if value}
-        if attention:
-            changes["model"] = {"attention": attention}
-        if averages == "off":
-            changes["averages"] = ()
-        config = measure.load_config(model, **changes)
+        config = harness.load_config(
+            model,
+            batch_size=batch,
+            microbatches=microbatches,
+            model={"attention": attention},
+            averages=() if averages == "off" else None,
+        )
         name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
         name += f", {attention} attention" if attention else ""
         name += f", {len(config.averages)} averages"
@@ -112,40 +112,39 @@ def averages_cost(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("train_step", __doc__, steps=8, rounds=7)
+    parser = harness.make_parser("train_step", __doc__, steps=8, rounds=7)
     add, default = parser.add_argument, "(default: the configuration's)"
-    add("--model", nargs="+", default=["quickstart"], help=measure.MODEL_HELP)
+    add("--model", nargs="+", default=["quickstart"], help=harness.MODEL_HELP)
     add("--batch", nargs="+", type=int, help=f"sequences {default}")
     add("--microbatches", nargs="+", type=int, help=default)
-    add("--attention", nargs="+", choices=("plain", "xla", "cudnn"), help=default)
+    add("--attention", nargs="+", choices=("plain", "blocks", "xla", "cudnn"), help=default)
     add("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
-    return record.run("train_step", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
     updates = make_updates(options)
-    tasks = ceiling.make_tasks(next(iter(updates.values())).config)
+    tasks = roofline.make_tasks(next(iter(updates.values())).config)
     products = {name: task for name, task in tasks.items() if task.flops}
     timers = {
-        name: functools.partial(measure.seconds_per_call, timed.function, options.steps)
+        name: functools.partial(harness.seconds_per_call, timed.function, options.steps)
         for name, timed in {**updates, **products}.items()
     }
-    seconds = measure.interleave(timers, options.rounds)
-    medians = measure.medians(seconds)
-    peak = ceiling.peak_rate(products, seconds)
+    seconds = harness.interleave(timers, options.rounds)
+    medians = harness.medians(seconds)
+    peak = roofline.peak_rate(products, seconds)
     costs = averages_cost({name: medians[name] for name in updates})
     rows = []
     for name, update in updates.items():
         tokens_per_s = update.tokens / statistics.median(seconds[name])
         flops_per_s = tokens_per_s * flops_per_token(update.config.model)
-        cost = costs.get(name)
         row = {
             "what": name,
-            **measure.milliseconds(seconds[name]),
-            "tokens_per_s": record.round_digits(tokens_per_s),
-            "GFLOP_per_s": record.round_digits(flops_per_s / 1e9),
-            "of_peak": record.round_digits(flops_per_s / peak),
-            "averages_cost": None if cost is None else record.round_digits(cost),
+            **harness.milliseconds(seconds[name]),
+            "tokens_per_s": tokens_per_s,
+            "GFLOP_per_s": flops_per_s / 1e9,
+            "of_peak": flops_per_s / peak,
+            "averages_cost": costs.get(name),
             **update.columns(),
         }
         rows.append(row)

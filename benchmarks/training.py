@@ -23,22 +23,20 @@ from anytime_jax.checkpoints.metric_records import TIMINGS, Row, read_records
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 _FACTOR = 25.0  # of the one average
 _LAST = 3  # updates whose mean is the last loss
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("training", __doc__)
+    parser = harness.make_parser("training", __doc__, data=True, model=True)
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="a prepared data set")
-    add("--model", default="quickstart", help=measure.MODEL_HELP)
     add("--updates", type=int, default=60, help="an even number (default 60)")
     add("--batch", type=int, default=32, help="windows in an update (default 32)")
     add("--microbatches", type=int, default=1, help="default 1")
     add("--scratch", type=Path, help="directory for temporary run directories")
-    return record.run("training", parser, argv, _measure)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
@@ -53,8 +51,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
             ("stopped half way", parts, half),
             ("resumed", parts, options.updates),
         ):
-            train = functools.partial(_train, options.model, _flags(options, run_dir, stop))
-            seconds[name] = measure.seconds_per_call(train)
+            command = _train_command(options, run_dir, stop)
+            seconds[name] = harness.seconds_per_call(functools.partial(_run, command))
         records, resumed = read_records(whole), read_records(parts)
     rows = make_rows(records, largest_difference(records, resumed), half)
     details = {
@@ -65,36 +63,31 @@ def _measure(options: argparse.Namespace) -> record.Result:
     return record.Result(f"{options.updates} updates", rows, details)
 
 
-def _flags(options: argparse.Namespace, run_dir: Path, stop: int) -> list[str]:
-    """Returns settings that log every update, and save and evaluate half way."""
-    info, half = load_dataset(options.data), f"{options.updates // 2} steps"
+def _train_command(options: argparse.Namespace, run_dir: Path, stop: int) -> list[str]:
+    """Returns the command of a run that logs every update, and saves and evaluates half way."""
+    length, half = load_dataset(options.data).length, f"{options.updates // 2} steps"
     settings = {
         "run_dir": run_dir,
-        "data.path": info.path.absolute(),
-        "data.builtin_megabytes": 0.0,  # already prepared
         "data.repeat": True,
-        **{f"model.{name}": value for name, value in measure.dataset_settings(info).items()},
         "batch_size": options.batch,
         "microbatches": options.microbatches,
         "averages": f"({_FACTOR},)",
         "schedule.warmup": f"{options.updates // 4} steps",
         "stop": f"{stop} steps",
-        "log.every": "1 steps",
         "log.tensorboard": False,
         "eval.every": half,
-        "eval.tokens": 8 * info.length,
+        "eval.tokens": 8 * length,
         "eval.batch_size": 8,
         "checkpoint.every": half,
     }
-    return [f"--config.{name}={value}" for name, value in settings.items()]
+    return harness.train_command(options.model, options.data, settings)
 
 
-def _train(model: str, flags: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "anytime_jax.main", f"--config={measure.config_file(model)}"]
+def _run(command: Sequence[str]) -> None:
     xla_flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
     process = subprocess.run(
-        [*command, *flags],
-        cwd=measure.REPOSITORY,
+        command,
+        cwd=harness.REPOSITORY,
         env={**os.environ, "XLA_FLAGS": xla_flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -132,30 +125,23 @@ def make_rows(records: Sequence[Row], difference: float, saved: int) -> list[rec
     first, last = losses[0], statistics.mean(losses[-_LAST:])
     final = values[max(values)]
     average = f"eval/f{_FACTOR:g}/loss"
-    rows: list[tuple[str, float | None, bool | None]] = [
+    before, during = range(saved // 2, saved), range(saved + 2, saved + 2 + saved // 2)
+    rows: list[tuple[str, float, str | None]] = [
         ("train/loss of the first update", first, None),
-        (f"train/loss of the last {_LAST}", last, last < first),
+        (f"train/loss of the last {_LAST}", last, "yes" if last < first else "no"),
         (f"{average} at the end", final[average], None),
-        ("largest difference, resumed", difference, difference == 0),
-        ("tokens/s before the save", _speed(values, range(saved // 2, saved)), None),
-        (
-            "tokens/s while it is written",
-            _speed(values, range(saved + 2, saved + 2 + saved // 2)),
-            None,
-        ),
-        ("mfu at the end", final.get("mfu"), None),
+        ("largest difference, resumed", difference, "no" if difference else "yes"),
+        ("tokens/s before the save", _speed(values, before), None),
+        ("tokens/s while it is written", _speed(values, during), None),
     ]
-    met = {True: "yes", False: "no", None: None}
-    return [
-        {"what": what, "value": float(f"{value:.6g}"), "met": met[is_met]}
-        for what, value, is_met in rows
-        if value is not None
-    ]
+    if "mfu" in final:
+        rows.append(("mfu at the end", final["mfu"], None))
+    return [{"what": what, "value": value, "met": met} for what, value, met in rows]
 
 
 def _speed(values: Mapping[int, Mapping[str, float]], steps: range) -> float:
     speeds = (values[step].get("tokens_per_s") for step in steps if step in values)
-    return record.median(speed for speed in speeds if speed is not None)
+    return statistics.median(speed for speed in speeds if speed is not None)
 
 
 if __name__ == "__main__":

@@ -32,27 +32,23 @@ def initialize(
 ) -> None:
     """Joins the processes of a run; must be called before anything uses devices.
 
-    Args:
-      coordinator: address `HOST:PORT` on which process 0 listens.
-      processes: number of processes.
-      process: number of this one, from 0.
-      cluster: whether to detect these three from Slurm, Open MPI, a TPU slice or GKE. Without any
-        of the four, the process stays single.
+    `coordinator` is the address `HOST:PORT` on which process 0 listens, `processes` their number,
+    `process` that of this one, from 0. With `cluster`, these three are detected from Slurm, Open
+    MPI, a TPU slice or GKE. Without any of the four, the process stays single.
 
-    Raises:
-      InputError: if the arguments contradict each other or the processes do not connect.
+    Raises an InputError if the arguments contradict each other or the processes do not connect.
     """
     options = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     missing = [name for name, value in options.items() if value is None]
-    if len(missing) == 3 and not cluster:
-        return
     if cluster and len(missing) < 3:
         raise InputError(f"--cluster sets {', '.join(options)} itself: leave them out")
+    if not cluster and len(missing) == 3:
+        return
+    if not cluster and missing:
+        raise InputError(
+            f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
+        )
     if not cluster:
-        if missing:
-            raise InputError(
-                f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
-            )
         _check(str(coordinator), int(processes or 0), int(process or 0))
     try:
         jax.distributed.initialize(
@@ -124,8 +120,8 @@ def fail_together(
 ) -> Iterator[None]:
     """Raises in every process if the body raises in any; all processes must enter it.
 
-    A process whose body failed raises its own error. The others raise an `error_type`, whose
-    message says which processes could not do `action`.
+    A process whose body failed raises its own error, the others an `error_type` that says which
+    processes could not do `action`.
     """
     error: Exception | None = None
     try:

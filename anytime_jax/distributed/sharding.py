@@ -20,7 +20,7 @@ from anytime_jax.config.schema import MeshConfig
 from anytime_jax.errors import InputError
 
 MESH_AXES = ("data", "fsdp", "tensor")
-BATCH = PartitionSpec(("data", "fsdp"))
+_BATCH_AXES = ("data", "fsdp")
 HOST_MEMORY = "pinned_host"  # host memory that devices can read and write
 AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
 
@@ -74,9 +74,8 @@ def tree_shardings(
 
 def has_host_memory(mesh: Mesh) -> bool:
     """Whether arrays on the mesh can be kept in host memory."""
-    return any(
-        memory.kind == HOST_MEMORY for memory in mesh.local_devices[0].addressable_memories()
-    )
+    memories = mesh.local_devices[0].addressable_memories()
+    return any(memory.kind == HOST_MEMORY for memory in memories)
 
 
 def with_host_memory(shardings: Any) -> Any:
@@ -107,12 +106,12 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of a batch: rows split over `data` and `fsdp`."""
-    return NamedSharding(mesh, BATCH)
+    return NamedSharding(mesh, PartitionSpec(_BATCH_AXES))
 
 
 def batch_shards(mesh: Mesh) -> int:
     """Returns the number of parts a batch is split into; it must divide every batch size."""
-    return math.prod(mesh.shape[axis] for axis in BATCH[0])  # pyright: ignore[reportGeneralTypeIssues]
+    return math.prod(mesh.shape[axis] for axis in _BATCH_AXES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +124,7 @@ class ShardingConstraint:
         """Returns the array; each of its axes is "batch", a key of `AXIS_RULES`, or None."""
         if self.mesh is None:
             return x
-        spec = [BATCH[0] if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
+        spec = [_BATCH_AXES if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
     @property

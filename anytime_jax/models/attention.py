@@ -76,8 +76,7 @@ def _attend_in_blocks(
         scores_BxHxLxM = mixed_einsum(
             "bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype
         )
-        scores_BxHxLxM *= 1 / math.sqrt(q_BxHxLxK.shape[-1])
-        scores_BxHxLxM = jnp.where(causal_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+        scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxHxLxK.shape[-1], causal_LxM)
         max_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
         weights_BxHxLxM = jnp.exp(scores_BxHxLxM - max_BxHxLx1)
         out_BxHxLxK = mixed_einsum("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
@@ -104,17 +103,15 @@ def cached_attention(
     """
     length, capacity = q_BxLxHxK.shape[1], cache["keys"].shape[1]
     cache = {
-        "keys": _write(cache["keys"], k_BxLxHxK, start),
-        "values": _write(cache["values"], v_BxLxHxK, start),
+        name: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1)
+        for name, old, new in (
+            ("keys", cache["keys"], k_BxLxHxK),
+            ("values", cache["values"], v_BxLxHxK),
+        )
     }
     k_BxMxHxK, v_BxMxHxK = (cache[name].astype(jnp.float32) for name in ("keys", "values"))
     causal_LxM = jnp.arange(capacity) <= start + jnp.arange(length)[:, None]
     return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, dtype), cache
-
-
-def _write(cache_BxMxHxK: jax.Array, new_BxLxHxK: jax.Array, start: int | jax.Array) -> jax.Array:
-    new_BxLxHxK = new_BxLxHxK.astype(cache_BxMxHxK.dtype)
-    return jax.lax.dynamic_update_slice_in_dim(cache_BxMxHxK, new_BxLxHxK, start, axis=1)
 
 
 def _attend(
@@ -126,6 +123,10 @@ def _attend(
 ) -> jax.Array:
     """Softmax attention to the visible keys."""
     scores_BxHxLxM = mixed_einsum("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
-    scores_BxHxLxM *= 1 / math.sqrt(q_BxLxHxK.shape[-1])
-    scores_BxHxLxM = jnp.where(visible_LxM, scores_BxHxLxM, jnp.finfo(jnp.float32).min)
+    scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxLxHxK.shape[-1], visible_LxM)
     return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, dtype)
+
+
+def _scale_and_mask(scores_BxHxLxM: jax.Array, head_size: int, visible_LxM: jax.Array) -> jax.Array:
+    scaled_BxHxLxM = scores_BxHxLxM * (1 / math.sqrt(head_size))
+    return jnp.where(visible_LxM, scaled_BxHxLxM, jnp.finfo(jnp.float32).min)

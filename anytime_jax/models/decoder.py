@@ -55,7 +55,8 @@ def apply(
     constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
     """Returns the next-token logits, float32 of shape BxLxV, for token ids of any length."""
-    return _logits(config, params, hidden(config, params, tokens_BxL, constrain))
+    hidden_BxLxD = hidden(config, params, tokens_BxL, constrain)
+    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
 
 
 def hidden(
@@ -101,11 +102,7 @@ def decode(
     """
     output = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
     hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], output)
-    return _logits(config, params, hidden_BxLxD), cache
-
-
-def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
-    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
+    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype), cache
 
 
 @functools.lru_cache
@@ -154,14 +151,13 @@ class Decoder(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Returns float32 hidden_BxLxD and the updated cache, if any."""
         cfg = self.config
-        sigma = _embedding_sigma(cfg)
-        shape = (cfg.embedding_rows, cfg.width)
-        embedding_VxD = self.param("embedding", _truncated_normal(sigma), shape)
+        V, D = cfg.embedding_rows, cfg.width
+        embedding_VxD = self.param("embedding", _inward(cfg), (V, D))
         # Not split along the width, so that rows are looked up where the tokens are.
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
-        self.param("head", _truncated_normal(sigma), shape[::-1])
+        self.param("head", _inward(cfg), (D, V))
         return _norm(cfg, "final_norm")(x_BxLxD), cache
 
     def _blocks(self, position: int | jax.Array) -> Any:
@@ -272,18 +268,16 @@ def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
     return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
 
 
-def _embedding_sigma(config: ModelConfig) -> float:
-    """OLMo: 1/sqrt(D), Mitchell's initialisation. OLMo-2: 0.02 everywhere."""
-    return 1 / math.sqrt(config.width) if config.architecture == "olmo" else 0.02
-
-
 def _inward(config: ModelConfig) -> nn.initializers.Initializer:
-    """Initializer of matrices that read the residual stream: the embedding's sigma."""
-    return _truncated_normal(_embedding_sigma(config))
+    """Initializer of the embedding, the head and matrices that read the residual stream.
+
+    OLMo: Mitchell's initialization, here 1/sqrt(D). OLMo-2: 0.02 everywhere.
+    """
+    olmo = config.architecture == "olmo"
+    return _truncated_normal(1 / math.sqrt(config.width) if olmo else 0.02)
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
     """Initializer of matrices that write to the residual stream: OLMo's sigma falls with depth."""
-    if config.architecture == "olmo":
-        return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
-    return _truncated_normal(0.02)
+    olmo = config.architecture == "olmo"
+    return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)) if olmo else 0.02)

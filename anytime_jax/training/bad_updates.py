@@ -23,12 +23,8 @@ _LEAST_DEVIATION = 1e-3
 class GuardState(NamedTuple):
     """State of `skip_bad_updates`: float32 and int32 scalars beside the inner state.
 
-    Attributes:
-      loss_mean: mean of the recent losses.
-      loss_variance: their variance.
-      loss_count: number of finite losses so far.
-      skipped: number of bad updates so far.
-      consecutive_skips: number of bad updates since the last good one.
+    The statistics are those of recent losses, `loss_count` the number of finite ones so far.
+    `skipped` counts bad updates, `consecutive_skips` those since the last good one.
     """
 
     loss_mean: jax.Array
@@ -101,9 +97,7 @@ def spike_threshold(state: GuardState, spike: float) -> jax.Array:
 
 def get_guard_state(opt_state: optax.OptState) -> GuardState:
     """Returns the one `GuardState` inside an optimizer's state."""
-    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, GuardState))
-    (state,) = [node for node in nodes if isinstance(node, GuardState)]
-    return state
+    return optax.tree.get(opt_state, "GuardState")
 
 
 def _observe(

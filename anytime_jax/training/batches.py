@@ -49,7 +49,7 @@ def read_ahead(dataset: DatasetInfo) -> ReadBatches:
 
 def read_once(dataset: DatasetInfo) -> ReadBatches:
     """Returns a `ReadBatches` for all runs of a fleet, with a cache of the latest batches."""
-    windows_of: dict[tuple[int, bool], Windows] = {}
+    shared: dict[tuple[int, bool], Windows] = {}
 
     @functools.lru_cache(maxsize=_CACHED_BATCHES)
     def batch(windows: Windows, start: int, batch_size: int) -> np.ndarray:
@@ -57,10 +57,9 @@ def read_once(dataset: DatasetInfo) -> ReadBatches:
 
     def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
         order = config.data.seed, config.data.repeat
-        if order not in windows_of:
-            windows_of[order] = _windows(dataset, config)
-        for i in itertools.count():
-            yield batch(windows_of[order], start + i * batch_size, batch_size)[rows]
+        windows = shared.setdefault(order, _windows(dataset, config))
+        for sample in itertools.count(start, batch_size):
+            yield batch(windows, sample, batch_size)[rows]
 
     return read
 

@@ -41,13 +41,11 @@ class Trunk:
 
 
 def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
-    """Returns the checkpoint that a branch starts from, checked; None for a run that is no branch.
+    """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
-    A branch with checkpoints of its own resumes even if the trunk is gone.
-
-    Raises:
-      InputError: if there is no such checkpoint, or the branch would change inherited settings.
-      RunError: if the checkpoint is damaged.
+    A branch with checkpoints of its own resumes even if the trunk is gone. Raises an InputError if
+    there is no such checkpoint or the branch would change inherited settings, and a RunError if the
+    checkpoint is damaged.
     """
     step = config.branch_step
     if step is None:
@@ -58,7 +56,7 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             f"config.run_dir = {config.run_dir!r} is the trunk's own directory: a branch is a new "
             "run, give it another"
         )
-    path = from_run / checkpoint_directory.DIRECTORY / str(step)
+    path = checkpoint_directory.checkpoint_path(from_run, step)
     if checkpoint_directory.saved_steps(run_dir):
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
@@ -103,7 +101,10 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
     Raises an InputError that names every other changed setting, or a jump of the learning rate.
     """
-    theirs, ours = _inherited(trunk), _inherited(config)
+    theirs, ours = (
+        x.select(lambda setting: setting.identity and setting.branch != "free")
+        for x in (trunk, config)
+    )
     differing = [
         name
         for name in sorted(theirs.keys() | ours.keys())
@@ -111,12 +112,10 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     ]
     if differing:
         changes = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
-        allowed = [name for name in differing if SETTINGS[name].branch == "named"]
+        allowed = tuple(name for name in differing if SETTINGS[name].branch == "named")
         advice = "set them back"
         if allowed:
-            advice += (
-                f", or name what you mean to change: --config.branch.change='{tuple(allowed)}'"
-            )
+            advice += f", or name what you mean to change: --config.branch.change='{allowed}'"
         raise InputError(
             f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
         )
@@ -129,11 +128,6 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             "that continues from there, or name the jump: "
             "--config.branch.change='(\"schedule.kind\",)'"
         )
-
-
-def _inherited(config: Config) -> dict[str, Any]:
-    """Settings that a branch inherits from its trunk, by dotted name."""
-    return config.select(lambda x: x.identity and x.branch != "free")
 
 
 def _check_saved(config: Config, from_run: Path, step: int) -> None:

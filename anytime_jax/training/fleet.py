@@ -128,10 +128,8 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
     It is `step.Program.train_step` with a leading axis R, on one device; `state` is donated.
     """
     first, constrain = configs[0], sharding.ShardingConstraint(mesh)
-    numbers = Hyperparameters(
-        *(_as_data([getattr(config.optimizer, name) for config in configs])
-          for name in Hyperparameters._fields)
-    )  # fmt: skip
+    columns = ([getattr(x.optimizer, name) for x in configs] for name in Hyperparameters._fields)
+    numbers = Hyperparameters(*map(_as_data, columns))
     axes: Any = Hyperparameters(*(0 if isinstance(x, np.ndarray) else None for x in numbers))
 
     def update_one(
@@ -141,12 +139,8 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
         rate: jax.Array,
         numbers: Hyperparameters,
     ) -> tuple[TrainState, Metrics]:
-        def schedule(count: jax.Array) -> jax.Array:
-            del count
-            return rate
-
         return step.train_step(
-            first, schedule, numbers, constrain, None, state, tokens_BxT, update_averages
+            first, lambda count: rate, numbers, constrain, None, state, tokens_BxT, update_averages
         )
 
     def update(
@@ -172,13 +166,12 @@ def stack(states: Sequence[TrainState], mesh: Mesh) -> TrainState:
     The stacking is on the host. On the device it would be a program with an operand for every array
     of every run, which takes a minute to compile for 256 runs.
     """
-    whole = sharding.replicated(mesh)
 
     def stack_leaves(*leaves: jax.Array) -> jax.Array:
         of_all = np.stack(leaves)
         for leaf in leaves:
             leaf.delete()
-        return jax.device_put(of_all, whole)
+        return jax.device_put(of_all, sharding.replicated(mesh))
 
     return jax.tree.map(stack_leaves, *states)
 

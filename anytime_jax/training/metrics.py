@@ -18,6 +18,7 @@ import numpy as np
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.schema import LogConfig
+from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.training.step import Metrics
 
@@ -53,13 +54,11 @@ class Meter:
         peak_tokens_per_s: float | None,
         interval: Mapping[str, list[float]] | None = None,
     ):
-        """Initializes the meter.
+        """Initializes the meter, which makes a row every `every` updates.
 
-        Args:
-          every: distance between rows, in updates.
-          tokens: number of tokens after a number of updates.
-          peak_tokens_per_s: tokens per second at full use of the devices; None if unknown.
-          interval: `Meter.interval` at the checkpoint, so that a resumed run writes the same means.
+        `tokens` is the number of tokens after a number of updates, `peak_tokens_per_s` that of a
+        second at full use of the devices, None if unknown. `interval` is `Meter.interval` at the
+        checkpoint, so that a resumed run writes the same means.
         """
         self._every = every
         self._tokens = tokens
@@ -95,10 +94,7 @@ class Meter:
         return {name: list(values) for name, values in self._interval.items()}
 
     def _read(self, down_to: int) -> list[Measurement]:
-        measurements = []
-        while len(self._pending) > down_to:
-            measurements.append(self._read_oldest())
-        return measurements
+        return [self._read_oldest() for _ in range(len(self._pending) - down_to)]
 
     def _read_oldest(self) -> Measurement:
         step, on_device, run = self._pending.popleft()
@@ -132,7 +128,10 @@ class Meter:
 
 
 class Writers:
-    """Writers of a run's records, and of TensorBoard and Weights & Biases where configured."""
+    """Writers of a run's records, and of TensorBoard and Weights & Biases where configured.
+
+    In all processes but the primary one, the writers write nothing.
+    """
 
     def __init__(
         self,
@@ -148,7 +147,9 @@ class Writers:
         the first line of the new segment of the records; `name` is the run's name in Weights &
         Biases.
         """
-        self._tensorboard = self._wandb = None
+        self._records = self._tensorboard = self._wandb = None
+        if not processes.is_primary():
+            return
         if log.wandb_project:
             import wandb  # pyright: ignore[reportMissingImports]
 
@@ -164,7 +165,8 @@ class Writers:
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Writes the values of a step, by name."""
-        self._records.write(step, tokens, values)
+        if self._records is not None:
+            self._records.write(step, tokens, values)
         if self._tensorboard is not None:
             for name, value in values.items():
                 self._tensorboard.add_scalar(name, value, step)
@@ -173,28 +175,17 @@ class Writers:
 
     def sync(self) -> None:
         """Returns once the records are on disk."""
-        self._records.sync()
+        if self._records is not None:
+            self._records.sync()
 
     def close(self) -> None:
         """Closes every writer."""
-        self._records.close()
+        if self._records is not None:
+            self._records.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
-
-
-class NoWriters:
-    """Stand-in for `Writers` in all processes but the primary one; writes nothing."""
-
-    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Does nothing."""
-
-    def sync(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def check_mirrors(log: LogConfig) -> None:

@@ -13,7 +13,6 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
-from anytime_jax.training.branching import Trunk
 from anytime_jax.training.memory import Memory, measure
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
@@ -22,7 +21,7 @@ from anytime_jax.training.step import Program, make_program
 def make_checked_program(config: Config, mesh: Mesh, shared: Program | None = None) -> Program:
     """Returns the functions of a run, or those that it shares with a fleet, after `check_capacity`.
 
-    Raises an InputError if the mesh does not divide the parameters, or as `check_capacity` does.
+    Also raises an InputError if the mesh does not divide the parameters.
     """
     program = shared or make_program(config, mesh)
     check_capacity(config, mesh, program)
@@ -121,7 +120,6 @@ def print_summary(
     program: Program,
     step: int,
     stop_step: int | None,
-    trunk: Trunk | None,
 ) -> None:
     """Prints model, data and devices of a run, and the memory and disk that it needs."""
     counts, device = count_params(config.model), mesh.devices.flat[0]
@@ -130,8 +128,8 @@ def print_summary(
     speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
     memory = describe_memory(measure_memory(config, mesh), sharding.device_memory(mesh))
     display.say(f"run      {config.name} in {config.run_dir}")
-    if trunk is not None:
-        point = config.clock.describe(trunk.step)
+    if config.branch_step is not None:
+        point = config.clock.describe(config.branch_step)
         display.say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
     if config.initial_weights and step == 0:
         display.say(f"weights  pretrained, from {config.initial_weights}")
@@ -149,15 +147,16 @@ def print_summary(
 def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
     policy, free = retention_policy(config), free_bytes(Path(config.run_dir))
     each = checkpoint_bytes(_state_bytes(program))
-    text = f"{format_bytes(each)} a checkpoint"
     if stop_step is None:
-        return text
+        return f"{format_bytes(each)} a checkpoint"
     kept = policy.count_kept(step, stop_step)
     # A new one is written before the oldest of the rolling ones is deleted.
     total = (kept + policy.rolling + 1) * each
-    text += f", {kept} to keep + {policy.rolling} rolling + 1 being written: "
-    text += f"{format_bytes(total)} at most; {format_bytes(free)} free"
-    return text + (", which is TOO LITTLE" if total > free else "")
+    return (
+        f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
+        f"written: {format_bytes(total)} at most; {format_bytes(free)} free"
+        + (", which is TOO LITTLE" if total > free else "")
+    )
 
 
 def describe_memory(memory: Memory, available: int | None) -> str:

@@ -1,8 +1,8 @@
 """Start from pretrained weights, in another library's files.
 
-Moments and clocks start at zero, every average starts from these weights, and the data are read
-from the beginning. Only the first start reads the weights. Later starts compare the directory, if
-it still exists, with the recorded digest.
+Moments and clocks start at zero, every average from these weights, and the data at the beginning.
+Only the first start reads the weights. Later ones compare the directory, if it still exists, with
+the recorded digest.
 """
 
 import dataclasses

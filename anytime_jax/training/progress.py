@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,14 +17,13 @@ class Display:
     """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling."""
 
     def __init__(self, clock: Clock, console: Console):
-        """Initializes the display, which is a context that shows the live line."""
         self.console = console
         self._clock = clock
         self._last_line = -float("inf")
         self._live: Progress | None = None
-        if self.console.is_terminal:
+        if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=None))
-            self._live = Progress(*columns, console=self.console, transient=True, expand=True)
+            self._live = Progress(*columns, console=console, transient=True, expand=True)
             self._task = self._live.add_task("compiling the train step ...", total=None)
 
     def __enter__(self) -> "Display":
@@ -33,12 +31,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 

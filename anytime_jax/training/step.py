@@ -16,7 +16,6 @@ from jax.sharding import Mesh
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.model import Dtype
 from anytime_jax.config.optimization import OptimizerConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
@@ -195,33 +194,21 @@ def eval_step(
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 
 
-def batch_token_losses(
+def _batch_loss(
+    loss_from_hidden: Any,
     config: decoder.ModelConfig,
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    """Returns the loss in nats of every token of a batch of windows, float32 of shape BxL."""
-    return token_losses_from_hidden(*_loss_inputs(config, constrain, params, tokens_BxT))
-
-
-def batch_mean_loss(
-    config: decoder.ModelConfig,
-    constrain: sharding.ShardingConstraint,
-    params: decoder.Params,
-    tokens_BxT: jax.Array,
-) -> jax.Array:
-    """Returns the mean of `batch_token_losses`, with a cheaper gradient."""
-    return mean_loss_from_hidden(*_loss_inputs(config, constrain, params, tokens_BxT))
-
-
-def _loss_inputs(
-    config: decoder.ModelConfig,
-    constrain: sharding.ShardingConstraint,
-    params: decoder.Params,
-    tokens_BxT: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array, Dtype, sharding.ShardingConstraint]:
-    """Returns the arguments of the loss functions in `models.loss`."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain)
-    return hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain
+    return loss_from_hidden(
+        hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain
+    )
+
+
+# Loss in nats of every token of a batch of windows, float32 of shape BxL; its mean, with a cheaper
+# gradient. Both are functions of `(config, constrain, params, tokens_BxT)`.
+batch_token_losses = functools.partial(_batch_loss, token_losses_from_hidden)
+batch_mean_loss = functools.partial(_batch_loss, mean_loss_from_hidden)

@@ -17,17 +17,12 @@ from anytime_jax.training.step import TrainState, make_program
 from anytime_jax.training.training_run import Outcome, TrainingRun, end_on_error
 
 
-def never() -> bool:
-    """Returns False: an `interrupted` that lets every run train to its stop."""
-    return False
-
-
 def train(
     config: Config,
     mesh: Mesh,
     dataset: DatasetInfo,
     display: Display,
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = lambda: False,
     fall_back: bool = False,
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
@@ -52,7 +47,7 @@ def train_fleet(
     mesh: Mesh,
     dataset: DatasetInfo,
     displays: Sequence[Display],
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = lambda: False,
     fall_back: bool = False,
 ) -> list[Outcome | Exception]:
     """Trains runs of one shape (`study.tasks.StudyTask.fleet_key`) as one program; see `train`.

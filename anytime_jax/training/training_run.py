@@ -32,12 +32,8 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.models import flops
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
-from anytime_jax.training.metrics import Measurement, Meter, NoWriters, Writers, check_mirrors
-from anytime_jax.training.pretrained import (
-    Pretrained,
-    find_pretrained,
-    init_from_pretrained,
-)
+from anytime_jax.training.metrics import Measurement, Meter, Writers, check_mirrors
+from anytime_jax.training.pretrained import Pretrained, find_pretrained, init_from_pretrained
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics, Program, TrainState
 
@@ -61,7 +57,6 @@ class TrainingRun:
       program: its compiled functions; set by `start`.
       step: updates done.
       saved_step: step of the latest checkpoint; 0 if there is none.
-      stop_step: the update to stop at; None for never.
       missed_evaluation: whether the last start ended before the evaluation due at its last step.
       result: the outcome, or the error that ended this start; None while it trains.
     """
@@ -77,7 +72,7 @@ class TrainingRun:
         """Initializes the run without reading or writing files, which `start` does."""
         self.config = config
         self.step = self.saved_step = 0
-        self.stop_step: int | None = None
+        self._stop_step: int | None = None
         self.missed_evaluation = False
         self.result: Outcome | Exception | None = None
         self._mesh, self._dataset, self._display = mesh, dataset, display
@@ -106,10 +101,9 @@ class TrainingRun:
             identity |= {"branch.checkpoint": trunk.digest} if trunk else {}
             identity |= {"initial_weights": pretrained.digest} if pretrained else {}
             run_directory.check_identity(run_dir, identity)
-        if trunk:
-            self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
-        self.step = self.saved_step or (trunk.step if trunk else 0)
-        with processes.fail_together():
+            if trunk:
+                self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
+            self.step = self.saved_step or (trunk.step if trunk else 0)
             self._find_stop()
         if self._is_complete():
             self.result = Outcome(self.step, self._stop_reason, self._samples(self.step))
@@ -121,15 +115,9 @@ class TrainingRun:
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
+        place = self.step, self._stop_step
         preflight.print_summary(
-            config,
-            self._mesh,
-            self._dataset,
-            self._display,
-            self.program,
-            self.step,
-            self.stop_step,
-            trunk,
+            config, self._mesh, self._dataset, self._display, self.program, *place
         )
         state, meta = self._restore_or_init(trunk, pretrained, fall_back)
         self._open_records(meta)
@@ -142,14 +130,14 @@ class TrainingRun:
         return self._sample_offset + self.config.clock.samples(step)
 
     def _find_stop(self) -> None:
-        self.stop_step, self._stop_reason = preflight.find_stop(
+        self._stop_step, self._stop_reason = preflight.find_stop(
             self.config, self._dataset, self.step, self._samples(self.step)
         )
 
     def _is_complete(self) -> bool:
-        if self.stop_step is None or self.step < self.stop_step:
+        if self._stop_step is None or self.step < self._stop_step:
             return False
-        return self.step > self.stop_step or self._was_evaluated()
+        return self.step > self._stop_step or self._was_evaluated()
 
     def _was_evaluated(self) -> bool:
         """Whether the records that the primary process reads have an evaluation at this step."""
@@ -181,7 +169,7 @@ class TrainingRun:
         if step != self.step:
             self.step = step
             self._find_stop()
-        stop = "no end" if self.stop_step is None else clock.describe(self.stop_step)
+        stop = "no end" if self._stop_step is None else clock.describe(self._stop_step)
         self._display.say(f"from     {clock.describe(step)} to {stop}")
         if restored:
             self._set_start_of_averages(restored)
@@ -195,8 +183,8 @@ class TrainingRun:
         """Sets the step at which each average started; prints new and dropped ones."""
         since = restored.meta.get("averages_since", {})
         self._averages_since = {label: since.get(label, 0) for label in self.config.averaging_rules}
-        self._averages_since |= dict.fromkeys(restored.added_averages, self.step)
         for label in restored.added_averages:
+            self._averages_since[label] = self.step
             self._display.say(
                 f"average {label} is new: it starts from the weights at step {self.step:,}"
             )
@@ -211,11 +199,7 @@ class TrainingRun:
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         }
-        self._writers = (
-            Writers(self._directory, config.name, config.log, self.step, header)
-            if processes.is_primary()
-            else NoWriters()
-        )
+        self._writers = Writers(self._directory, config.name, config.log, self.step, header)
         self._resources.callback(self._close_writers)
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
@@ -236,7 +220,7 @@ class TrainingRun:
 
     def is_at_stop(self) -> bool:
         """Whether the run has reached its stop."""
-        return self.step == self.stop_step
+        return self.step == self._stop_step
 
     def read_batch(self) -> Batch:
         """Returns the batch of the next update."""

@@ -36,8 +36,3 @@ def test_targets_are_per_cpu_second_or_per_second():
     row = data.make_row("x", 3e6, 2.0, 4.0, data.PREPARATION_TARGET)
     assert (row["tokens_per_s"], row["tokens_per_cpu_s"], row["met"]) == (0.75e6, 1.5e6, "yes")
     assert data.make_row("x", 3e7, 2.0, 4.0, data.READING_TARGET)["met"] == "no"
-
-
-def test_documents_need_a_vocabulary(tmp_path, capsys):
-    assert data.main([f"--documents={tmp_path}"]) == 2
-    assert "--vocabulary" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import small_run
 
-from benchmarks import checkpoint, evaluate, measure
+from benchmarks import checkpoint, evaluate, harness
 
 
 def test_evaluate_times_one_tree_and_all(dataset, read_record):
@@ -31,7 +31,7 @@ def test_checkpoint_times_a_save_of_noise(tmp_path, read_record, monkeypatch):
     # A save compiles it anyway.
     monkeypatch.setattr(checkpoint, "checksums_and_nonfinite", lambda state: None)
     config = small_run.config("run", model__layers=1, averages=())
-    monkeypatch.setattr(measure, "load_config", lambda name, model: config)
+    monkeypatch.setattr(harness, "load_config", lambda name, model: config)
     arguments = ["--width=16", "--layers=1", "--rounds=1", f"--scratch={tmp_path}"]
     assert checkpoint.main(arguments) == 0
     rows = {row["what"]: row["seconds"] for row in read_record()["rows"]}

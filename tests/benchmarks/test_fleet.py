@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from benchmarks import fleet, measure, train_step
+from benchmarks import fleet, harness, train_step
 
 
 def test_fleet_throughput_is_relative_to_a_single_run(model, read_record):
@@ -23,7 +23,7 @@ def test_fleet_throughput_is_relative_to_a_single_run(model, read_record):
 
 
 def test_fleet_out_of_memory_is_a_row(model, read_record, monkeypatch):
-    update = train_step.Update(measure.load_config(model), lambda: 0, 1, 1)
+    update = train_step.Update(harness.load_config(model), lambda: 0, 1, 1)
     message = "RESOURCE_EXHAUSTED: Out of memory"
 
     def make_fleet(config, runs, mesh):
@@ -43,12 +43,7 @@ def test_fleet_out_of_memory_is_a_row(model, read_record, monkeypatch):
 
 
 def test_runs_of_a_fleet_differ(model):
-    config = measure.load_config(model)
+    config = harness.load_config(model)
     runs = [fleet.vary(config, number) for number in (1, 2)]
     assert len({run.seed for run in runs}) == len({run.optimizer.b2 for run in runs}) == 2
     assert runs[0].learning_rate(20) == pytest.approx(2 * runs[1].learning_rate(20))
-
-
-def test_fleet_of_no_runs_is_rejected(model, capsys):
-    assert fleet.main(["--model", model, "--runs", "0"]) == 2
-    assert "--runs=0" in capsys.readouterr().err

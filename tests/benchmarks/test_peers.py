@@ -10,7 +10,7 @@ import small_run
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import step
-from benchmarks import measure, peers
+from benchmarks import harness, peers
 
 # In place of an interpreter with torch: answers with given losses, a second for each update.
 FAKE_PYTHON = """#!{python}
@@ -37,7 +37,7 @@ def write_fake_python(folder, losses, statement=""):
 
 @pytest.mark.slow
 def test_peers_reports_ratio_of_medians(model, read_record, tmp_path, monkeypatch):
-    config = measure.load_config(model)
+    config = harness.load_config(model)
     program = step.make_program(config, sharding.make_mesh(config.mesh))
     monkeypatch.setattr(step, "make_program", lambda config, mesh: program)  # compiled once
     trainer = peers.Trainer(config)

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from benchmarks import startup
+from benchmarks import harness, startup
 
 
 def test_phases_of_a_start_add_up(dataset, read_record, monkeypatch):
     lines = ("run x", "other", "from 0", "step 1 a", "step 1 b")
     program = f"import time\nfor line in {lines}: time.sleep(0.05); print(line)"
-    monkeypatch.setattr(startup, "_PROGRAM", (sys.executable, "-c", program))
+    monkeypatch.setattr(harness, "train_command", lambda *_: [sys.executable, "-c", program])
     assert startup.main([f"--data={dataset.path}", "--rounds=1"]) == 0
     cold, cached = read_record()["rows"]
     assert (cold["start"], cold["target"], cached["target"]) == ("cold", 15.0, 5.0)
@@ -23,7 +23,8 @@ def test_phases_of_a_start_add_up(dataset, read_record, monkeypatch):
 
 
 def test_start_that_fails_is_an_error(dataset, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(startup, "_PROGRAM", (sys.executable, "-c", "raise SystemExit('no')"))
+    failing = [sys.executable, "-c", "raise SystemExit('no')"]
+    monkeypatch.setattr(harness, "train_command", lambda *_: failing)
     assert startup.main([f"--data={dataset.path}"]) == 1
     assert "status 1: no" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -31,9 +32,7 @@ def test_start_that_fails_is_an_error(dataset, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_cached_start_takes_less_cpu_time(dataset, read_record, monkeypatch):
-    monkeypatch.delenv(
-        "XLA_FLAGS"
-    )  # the tests' eight devices, and compilation without optimization
+    monkeypatch.delenv("XLA_FLAGS")  # the tests' eight devices, compiled without optimization
     assert startup.main([f"--data={dataset.path}", "--rounds=1"]) == 0
     cold, cached = read_record()["rows"]
     assert 0 < cached["cpu_seconds"] < cold["cpu_seconds"]

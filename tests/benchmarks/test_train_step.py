@@ -2,11 +2,11 @@
 
 import pytest
 
-from benchmarks import ceiling, train_step
+from benchmarks import roofline, train_step
 
 
 def test_ceiling_rates_are_work_over_median(model, read_record, tmp_path, capsys):
-    assert ceiling.main(["--model", model, "--steps=1", "--rounds=2"]) == 0
+    assert roofline.main(["--model", model, "--steps=1", "--rounds=2"]) == 0
     # 8 sequences of 8 tokens; width 16, MLP 32, 304 rows
     name, copy = "mlp_in 64 x 16 x 32", "copy of 4.1 kB"
     assert name in capsys.readouterr().out
@@ -36,9 +36,3 @@ def test_train_step_reports_tokens_and_share_of_peak(model, read_record):
 def test_averages_cost_is_relative_to_no_averages():
     seconds = {"a, 0 averages": 2.0, "a, 5 averages": 2.5, "b, 5 averages": 9.0}
     assert train_step.averages_cost(seconds) == {"a, 5 averages": 0.25}
-
-
-@pytest.mark.parametrize("benchmark", [ceiling, train_step])
-def test_unknown_model_is_rejected(benchmark, tmp_path, capsys):
-    assert benchmark.main(["--model", str(tmp_path / "none.py")]) == 2
-    assert "--model" in capsys.readouterr().err

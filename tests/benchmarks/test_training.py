@@ -37,8 +37,3 @@ def test_make_rows_summarizes_a_run():
     assert "mfu at the end" not in table
     rows = training.make_rows(records_of([3.0] * 12), 0.0, saved=6)
     assert [row["what"] for row in rows if row["met"] == "no"] == ["train/loss of the last 3"]
-
-
-def test_odd_number_of_updates_is_rejected(capsys):
-    assert training.main(["--data=none", "--updates=9"]) == 2
-    assert "--updates=9" in capsys.readouterr().err

@@ -115,6 +115,12 @@ def leaves(tree: Any) -> Mapping[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
 
 
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two trees are equal bit by bit."""
+    left, right = ({k: x.tobytes() for k, x in leaves(tree).items()} for tree in (one, other))
+    return left == right
+
+
 def write_config(path, run, data, **changes):
     """Writes a configuration file of a small run."""
     path.write_text(

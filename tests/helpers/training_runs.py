@@ -3,6 +3,7 @@
 import dataclasses
 import io
 
+import jax.numpy as jnp
 import pytest
 import small_run
 import tensorstore
@@ -12,6 +13,7 @@ from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
+from anytime_jax.data.windows import Windows
 from anytime_jax.training import preflight, step, trainer
 from anytime_jax.training.progress import Display
 
@@ -50,6 +52,17 @@ def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, *
             config, mesh or small_run.mesh(), dataset, display, interrupted, fall_back
         )
     return outcome, output.getvalue()
+
+
+def update_by_hand(state, config, dataset, sizes, first=0):
+    """Yields state and metrics after updates on the next windows, without the trainer."""
+    program = small_run.program(config, small_run.mesh())
+    order = {"seed": config.data.seed, "repeat": config.data.repeat}
+    windows = Windows(dataset, "train", length=small_run.LENGTH, **order)
+    for size in sizes:
+        state, metrics = program.train_step(state, jnp.asarray(windows.batch(first, size)))
+        first += size
+        yield state, metrics
 
 
 def after(count, error=None):

@@ -2,6 +2,7 @@
 
 import itertools
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import small_run
 import training_runs
-from training_runs import bits, records, start
+from training_runs import bits, records, saved, start
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import checksums
@@ -21,7 +22,7 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training import evaluator, preflight, startup
-from anytime_jax.training.evaluator import Evaluator
+from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.trainer import Outcome
 
 EVERY = 3
@@ -30,16 +31,17 @@ TOKENS = np.random.RandomState(0).randint(
     0, small_run.VOCABULARY, (UPDATES, small_run.BATCH, small_run.LENGTH + 1), np.int32
 )
 AXES = {"data": 2, "fsdp": 2, "tensor": 2}
+LEAVES = 11  # of each of the two averages
 
 
-def program_of(memory, every=EVERY, mesh=None):
-    given = small_run.config("unused", average_every=every, average_memory=memory)
-    return small_run.program(given, mesh or small_run.mesh())
+def program_of(memory, mesh=None):
+    config = small_run.config("unused", average_every=EVERY, average_memory=memory)
+    return small_run.program(config, mesh or small_run.mesh())
 
 
-def trained(memory, mesh=None, updates=UPDATES):
-    """The leaves after every update from the first state on, and the last state."""
-    program = program_of(memory, mesh=mesh)
+def train(memory, mesh=None, updates=UPDATES):
+    """Returns the leaves after every update from the first state on, and the last state."""
+    program = program_of(memory, mesh)
     state = program.init()
     states = [small_run.leaves(state)]
     for step, tokens in enumerate(TOKENS[:updates], start=1):
@@ -49,64 +51,49 @@ def trained(memory, mesh=None, updates=UPDATES):
 
 
 @pytest.fixture(scope="module")
-def on_device():
-    return trained("device")
+def trained():
+    return {memory: train(memory) for memory in ("device", "host")}
 
 
-@pytest.fixture(scope="module")
-def on_host():
-    return trained("host")
-
-
-def kinds(state):
-    """The kinds of memory that hold the averages."""
-    return {leaf.sharding.memory_kind for leaf in held(state)}
-
-
-def held(state):
+def average_leaves(state):
     return jax.tree.leaves(averaging.averages(state.opt_state))
 
 
-def assert_same(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, leaf in wanted.items():
-        np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+def memory_kinds(tree):
+    return {leaf.sharding.memory_kind for leaf in jax.tree.leaves(tree)}
 
 
 # Updates
 
 
-def test_average_every_equals_sum_in_float64(on_device):
-    states, _ = on_device
+def test_average_every_equals_sum_in_float64(trained):
+    states, _ = trained["device"]
     for label, rule in averaging.label_rules(small_run.RULES).items():
         name = "['blocks']['qkv']"
         (path,) = (k for k in states[0] if f"averages['{label}']{name}" in k)
         for t, state in enumerate(states):
-            weights = rule.kernel(t, EVERY)
             thetas = [s[f".params{name}"].astype(np.float64) for s in states[: t + 1]]
-            np.testing.assert_allclose(
-                state[path], np.tensordot(weights, thetas, axes=1), rtol=0, atol=2e-7
-            )
+            expected = np.tensordot(rule.kernel(t, EVERY), thetas, axes=1)
+            np.testing.assert_allclose(state[path], expected, rtol=0, atol=2e-7)
         moved = [not np.array_equal(a[path], b[path]) for a, b in itertools.pairwise(states)]
         assert moved == [t % EVERY == 0 for t in range(1, UPDATES + 1)]
 
 
 @pytest.mark.slow
-def test_host_memory_gives_the_same_bits(on_device, on_host):
-    for wanted, found in zip(on_device[0], on_host[0], strict=True):
-        assert_same(found, wanted)
-    assert kinds(on_host[1]) == {"pinned_host"}
-    assert kinds(on_device[1]) == {"device"}
-    moments = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(on_host[1].opt_state[0])}
-    assert moments == {"device"}
+def test_host_memory_gives_the_same_bits(trained):
+    for one, other in zip(trained["device"][0], trained["host"][0], strict=True):
+        assert small_run.same_bits(one, other)
+    assert memory_kinds(average_leaves(trained["device"][1])) == {"device"}
+    assert memory_kinds(average_leaves(trained["host"][1])) == {"pinned_host"}
+    assert memory_kinds(trained["host"][1].opt_state[0]) == {"device"}  # the moments
 
 
 @pytest.mark.slow
 def test_host_memory_on_eight_devices():
     mesh = small_run.mesh(8, **AXES)
-    wanted, _ = trained("device", mesh, updates=EVERY)
-    found, state = trained("host", mesh, updates=EVERY)
-    assert_same(found[-1], wanted[-1])
+    expected, _ = train("device", mesh, updates=EVERY)
+    actual, state = train("host", mesh, updates=EVERY)
+    assert small_run.same_bits(actual[-1], expected[-1])
     split = state.params["blocks"]["qkv"].sharding
     assert not split.is_fully_replicated
     for tree in averaging.averages(state.opt_state).values():
@@ -122,21 +109,10 @@ def test_train_step_reuses_every_buffer(memory, compilations):
     with compilations() as count:
         for step, batch in enumerate(tokens):
             old = jax.tree.leaves(state)
-            places = [leaf.unsafe_buffer_pointer() for leaf in held(state)]
+            pointers = [leaf.unsafe_buffer_pointer() for leaf in average_leaves(state)]
             state, _ = program.train_step(state, batch, step % 2 == 0)
             assert all(leaf.is_deleted() for leaf in old)
-            assert [leaf.unsafe_buffer_pointer() for leaf in held(state)] == places
-    assert count() == 0
-
-
-@pytest.mark.slow
-def test_average_every_update_is_one_program(compilations):
-    given = small_run.config("unused", average_every=1, seed=7)
-    program = small_run.program(given, small_run.mesh())
-    state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]), True)
-    with compilations() as count:
-        state, _ = program.train_step(state, jnp.asarray(TOKENS[1]), True)
-        program.train_step(state, jnp.asarray(TOKENS[2]), True)
+            assert [leaf.unsafe_buffer_pointer() for leaf in average_leaves(state)] == pointers
     assert count() == 0
 
 
@@ -148,81 +124,61 @@ def test_averages_pass_through_where_not_updated(memory, update_averages):
     state, batch = program.abstract_state, jax.ShapeDtypeStruct(TOKENS[0].shape, jnp.int32)
     traced = jax.make_jaxpr(lambda s, x: program.train_step(s, x, update_averages))(state, batch)
     (update,) = traced.jaxpr.eqns
-    inside = update.params["jaxpr"].jaxpr
+    jaxpr = update.params["jaxpr"].jaxpr
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-    ours = [i for i, name in enumerate(names) if ".averages" in name]
-    assert len(ours) == 22  # two averages
-    untouched = [inside.outvars[i] is inside.invars[i] for i in ours]
-    assert untouched == [not update_averages] * len(ours)
-    fetched = sum(len(eqn.invars) for eqn in inside.eqns if eqn.primitive.name == "device_put")
-    assert fetched == (len(ours) if update_averages and memory == "host" else 0)
+    indices = [i for i, name in enumerate(names) if ".averages" in name]
+    assert len(indices) == 2 * LEAVES
+    untouched = [jaxpr.outvars[i] is jaxpr.invars[i] for i in indices]
+    assert untouched == [not update_averages] * len(indices)
+    fetched = sum(len(eqn.invars) for eqn in jaxpr.eqns if eqn.primitive.name == "device_put")
+    assert fetched == (len(indices) if update_averages and memory == "host" else 0)
 
 
 # Evaluation and checkpoints
 
 
-class RecordedWindows:
-    """Windows that record the batches read."""
-
-    def __init__(self, windows):
-        self.windows, self.starts = windows, []
-
-    def batch(self, n, size, rows=None):
-        self.starts.append(n)
-        return self.windows.batch(n, size, rows)
-
-
 @pytest.mark.slow
-def test_evaluation_fetches_one_average_at_a_time(dataset, on_device, on_host, monkeypatch):
-    windows = RecordedWindows(
-        Windows(dataset, "validation", length=small_run.LENGTH, seed=0, repeat=True, shuffle=False)
-    )
-    step, fetched = program_of("host").eval_step, []
-
-    def fetch(trees, inside=sharding.to_device_memory):
-        fetched.append(list(trees))
-        return inside(trees)
-
-    monkeypatch.setattr(evaluator.sharding, "to_device_memory", fetch)
-    measure = Evaluator(step, windows, small_run.LENGTH, 20, 8, small_run.mesh())
-    wanted = measure.losses(evaluator.weight_trees(on_device[1]))
-    assert fetched == [["last", "f6.25", "f25"]]
-    assert windows.starts == [0, 8, 16]
-    found = measure.losses(evaluator.weight_trees(on_host[1]))
-    assert found == wanted
-    assert list(found) == list(wanted)
-    assert fetched[1:] == [["last"], ["f6.25"], ["f25"]]
-    assert windows.starts == [0, 8, 16] * 4
+def test_evaluation_fetches_one_average_at_a_time(dataset, trained, monkeypatch):
+    order = {"seed": 0, "repeat": True, "shuffle": False}
+    windows = Windows(dataset, "validation", length=small_run.LENGTH, **order)
+    windows = mock.Mock(wraps=windows)
+    to_device = mock.Mock(wraps=sharding.to_device_memory)
+    monkeypatch.setattr(evaluator.sharding, "to_device_memory", to_device)
+    eval_step = program_of("host").eval_step
+    measure = Evaluator(eval_step, windows, small_run.LENGTH, 20, 8, small_run.mesh())
+    expected, (_, state) = measure.losses(weight_trees(trained["device"][1])), trained["host"]
+    actual = measure.losses(weight_trees(state))
+    assert list(actual.items()) == list(expected.items())
+    fetched = [list(call.args[0]) for call in to_device.call_args_list]
+    assert fetched == [["last", "f6.25", "f25"], ["last"], ["f6.25"], ["f25"]]
+    assert [call.args[0] for call in windows.batch.call_args_list] == [0, 8, 16] * 4
     interrupted = iter([False] * 4 + [True]).__next__
-    assert measure.losses(evaluator.weight_trees(on_host[1]), interrupted) is None
-    assert kinds(on_host[1]) == {"pinned_host"}
+    assert measure.losses(weight_trees(state), interrupted) is None
+    assert memory_kinds(average_leaves(state)) == {"pinned_host"}
 
 
 @pytest.mark.slow
-def test_checksums_fetch_one_array_at_a_time(on_device, on_host, monkeypatch):
-    trees = [averaging.averages(state.opt_state) for state in (on_device[1], on_host[1])]
-    wanted = checksums.checksums(trees[0])
-    sizes = []
+def test_checksums_fetch_one_array_at_a_time(trained, monkeypatch):
+    trees = {memory: averaging.averages(trained[memory][1].opt_state) for memory in trained}
+    expected, sizes = checksums.checksums(trees["device"]), []
 
-    def inspect(leaves, inside=checksums._inspect):
+    def inspect(leaves, inspect=checksums._inspect):
         sizes.append(len(leaves))
-        assert {leaf.sharding.memory_kind for leaf in leaves} == {"device"}
-        return inside(leaves)
+        assert memory_kinds(leaves) == {"device"}
+        return inspect(leaves)
 
     monkeypatch.setattr(checksums, "_inspect", inspect)
-    assert checksums.checksums(trees[1]) == wanted
-    assert sizes == [1] * 22
-    spoiled = {"good": on_host[1].params, **trees[1]}
-    spoiled["f25"] = jax.tree.map(
-        lambda x: jax.device_put(x * jnp.nan, x.sharding), trees[1]["f25"]
-    )
-    sums, bad = checksums.checksums_and_nonfinite(spoiled)
-    assert sizes[22:] == [11] + [1] * 22
+    assert checksums.checksums(trees["host"]) == expected
+    assert sizes == [1] * 2 * LEAVES
+    nan = jax.tree.map(lambda x: jax.device_put(x * jnp.nan, x.sharding), trees["host"]["f25"])
+    mixed = {"good": trained["host"][1].params, **trees["host"], "f25": nan}
+    sums, bad = checksums.checksums_and_nonfinite(mixed)
+    assert sizes[2 * LEAVES :] == [LEAVES] + [1] * 2 * LEAVES
     assert bad == [name for name in sums if name.startswith("f25/")]
-    assert len(bad) == 11
+    assert len(bad) == LEAVES
 
 
-def saved(folder, state):
+def save(folder, state):
     checkpoints = CheckpointManager(folder, RetentionPolicy(Clock(1, 1, 10**6), None, 2))
     checkpoints.save(state, {"samples": 0})
     return checkpoints
@@ -230,55 +186,44 @@ def saved(folder, state):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("host", "host"),
-        pytest.param("host", "device", marks=pytest.mark.slow),
-        pytest.param("device", "host", marks=pytest.mark.slow),
-    ],
+    ("before", "after"), [("host", "host"), ("host", "device"), ("device", "host")]
 )
-def test_checkpoint_restores_to_either_memory(before, after, on_device, on_host, tmp_path):
-    states, state = on_host if before == "host" else on_device
-    checkpoints = saved(tmp_path, state)
-    restored = checkpoints.restore(UPDATES, program_of(after).abstract_state).state
-    assert_same(small_run.leaves(restored), states[-1])
-    assert kinds(restored) == {{"host": "pinned_host", "device": "device"}[after]}
-    wide = program_of(after, mesh=small_run.mesh(8, **AXES)).abstract_state
-    assert_same(small_run.leaves(checkpoints.restore(UPDATES, wide).state), states[-1])
+def test_checkpoint_restores_to_either_memory(before, after, trained, tmp_path):
+    states, state = trained[before]
+    checkpoints = save(tmp_path, state)
+    for mesh in (small_run.mesh(), small_run.mesh(8, **AXES)):
+        abstract = program_of(after, mesh).abstract_state
+        restored = checkpoints.restore(UPDATES, abstract).state
+        assert small_run.same_bits(
+            list(small_run.leaves(restored).values()), [*states[-1].values()]
+        )
+        assert memory_kinds(average_leaves(restored)) == memory_kinds(average_leaves(abstract))
     checkpoints.close()
 
 
 @pytest.mark.slow
-def test_save_is_not_changed_by_later_updates(on_host, tmp_path):
-    program, (states, _) = program_of("host"), on_host
-    shardings = jax.tree.map(lambda x: x.sharding, program.abstract_state)
-    state = jax.device_put(tiny_state(states[-1], program), shardings)
-    checkpoints = saved(tmp_path, state)
+def test_save_is_not_changed_by_later_updates(trained, tmp_path):
+    program, expected = program_of("host"), trained["host"][0][-1]
+    structure = jax.tree.structure(program.abstract_state)
+    host = jax.tree.unflatten(structure, [np.array(leaf) for leaf in expected.values()])
+    state = jax.device_put(host, jax.tree.map(lambda x: x.sharding, program.abstract_state))
+    checkpoints = save(tmp_path, state)
     for tokens in TOKENS:
         state, _ = program.train_step(state, jnp.asarray(tokens))
     restored = checkpoints.restore(UPDATES, program.abstract_state).state
     checkpoints.close()
-    assert_same(small_run.leaves(restored), states[-1])
+    assert small_run.same_bits(small_run.leaves(restored), expected)
 
 
-def tiny_state(leaves, program):
-    """A state of the leaves by path, on the host."""
-    structure = jax.tree.structure(program.abstract_state)
-    return jax.tree.unflatten(structure, [np.array(leaf) for leaf in leaves.values()])
-
-
-def test_added_average_starts_in_host_memory(on_device, tmp_path):
-    states, state = on_device
-    checkpoints = saved(tmp_path, state)
-    given = small_run.config("unused", average_memory="host", averages=(6.25, 50.0))
-    restored = checkpoints.restore(
-        UPDATES, small_run.program(given, small_run.mesh()).abstract_state
-    )
-    checkpoints.close()
+def test_added_average_starts_in_host_memory(trained, tmp_path):
+    states, state = trained["device"]
+    save(tmp_path, state).close()
+    config = small_run.config("unused", average_memory="host", averages=(6.25, 50.0))
+    restored = saved(tmp_path, UPDATES, config)
     assert restored.added_averages == ("f50",)
-    assert kinds(restored.state) == {"pinned_host"}
-    new = averaging.averages(restored.state.opt_state)["f50"]
-    np.testing.assert_array_equal(new["head"], states[-1][".params['head']"])
+    assert memory_kinds(average_leaves(restored.state)) == {"pinned_host"}
+    average = averaging.averages(restored.state.opt_state)["f50"]
+    np.testing.assert_array_equal(average["head"], states[-1][".params['head']"])
 
 
 # Runs
@@ -286,18 +231,16 @@ def test_added_average_starts_in_host_memory(on_device, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["device", "host"])
-def test_stopped_and_resumed_run_equals_unbroken_one(memory, dataset, tmp_path, monkeypatch):
+def test_stopped_and_resumed_run_equals_unbroken_one(memory, dataset, tmp_path):
     """Stops, evaluations and saves do not fall on updates of the averages."""
-    monkeypatch.setattr(preflight, "make_program", training_runs.recording)
     first = len(training_runs.updates)
     changes = {"average_every": EVERY, "average_memory": memory}
     outcome, _ = start(tmp_path / "whole", dataset, stop="10 steps", **changes)
     assert outcome == Outcome(10, "stop")
-    updated = [update_averages for _, update_averages in training_runs.updates[first:]]
-    assert updated == [step % EVERY == 0 for step in range(1, 11)]
     for stop in ("5 steps", "10 steps"):
         start(tmp_path / "parts", dataset, stop=stop, **changes)
-    assert [flag for _, flag in training_runs.updates[first + 10 :]] == updated
+    flags = [update_averages for _, update_averages in training_runs.updates[first:]]
+    assert flags == [step % EVERY == 0 for step in range(1, 11)] * 2
     assert bits(tmp_path / "parts", 10) == bits(tmp_path / "whole", 10)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
 
@@ -306,32 +249,32 @@ def test_stopped_and_resumed_run_equals_unbroken_one(memory, dataset, tmp_path, 
 
 
 def test_rejects_platform_without_host_memory(monkeypatch):
-    given = small_run.config("unused", average_memory="host")
-    startup.make_mesh(given)
-    bare = types.SimpleNamespace(
-        addressable_memories=lambda: [types.SimpleNamespace(kind="device")]
-    )
-    assert not sharding.has_host_memory(types.SimpleNamespace(local_devices=[bare]))
+    config = small_run.config("unused", average_memory="host")
+    startup.make_mesh(config)
+    memories = [types.SimpleNamespace(kind="device")]
+    device = types.SimpleNamespace(addressable_memories=lambda: memories)
+    assert not sharding.has_host_memory(types.SimpleNamespace(local_devices=[device]))
     monkeypatch.setattr(sharding, "has_host_memory", lambda mesh: False)
     startup.make_mesh(small_run.config("unused"))
     message = r"^config\.average_memory = 'host' needs devices .* none on this cpu: set 'device'$"
     with pytest.raises(InputError, match=message):
-        startup.make_mesh(given)
+        startup.make_mesh(config)
     with pytest.raises(InputError, match=message):
-        schema.check_layout(given, 1, 1, 1, "cpu", host_memory=False)
+        schema.check_layout(config, 1, 1, 1, "cpu", host_memory=False)
 
 
 def test_averages_in_host_memory_take_no_device_memory(tmp_path, monkeypatch):
-    alone = types.SimpleNamespace(platform="gpu")
-    shape = {"data": 1, "fsdp": 1, "tensor": 1}
-    gpu = types.SimpleNamespace(devices=np.array([alone]), shape=shape)
-    given = {m: small_run.config(tmp_path, average_memory=m) for m in ("device", "host")}
-    program = {m: small_run.program(given[m], small_run.mesh()) for m in given}
-    weights = 4 * sum(x.size for x in jax.tree.leaves(program["host"].abstract_state.params))
+    devices = np.array([types.SimpleNamespace(platform="gpu")])
+    gpu = types.SimpleNamespace(devices=devices, shape={"data": 1, "fsdp": 1, "tensor": 1})
+    configs = [small_run.config(tmp_path, average_memory=m) for m in ("device", "host")]
+    device, host = (
+        (config, gpu, small_run.program(config, small_run.mesh())) for config in configs
+    )
+    weights = 4 * sum(x.size for x in jax.tree.leaves(host[2].abstract_state.params))
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 4.5 * weights)
-    preflight.check_capacity(given["host"], gpu, program["host"])
+    preflight.check_capacity(*host)
     with pytest.raises(InputError, match=r"averages \(2\) .* average_memory = 'host' or a"):
-        preflight.check_capacity(given["device"], gpu, program["device"])
+        preflight.check_capacity(*device)
     monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 3.5 * weights)
     with pytest.raises(InputError, match="0 bytes averages"):
-        preflight.check_capacity(given["host"], gpu, program["host"])
+        preflight.check_capacity(*host)

@@ -1,5 +1,7 @@
 """Evaluator: against the plain mean over the same windows."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -11,37 +13,19 @@ from anytime_jax.models import decoder
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 
 ALL = 75  # windows; the split has some more
-LABELS = ("last", "f6.25", "f25")
-
-
-class RecordingWindows:
-    """Windows that record which batches are read."""
-
-    def __init__(self, windows):
-        self.windows = windows
-        self.batches = []
-
-    def batch(self, n, size, rows=None):
-        self.batches.append((n, size))
-        return self.windows.batch(n, size, rows)
+CONFIG = small_run.config("unused")
 
 
 @pytest.fixture(scope="module")
 def windows(dataset):
-    return Windows(
-        dataset, "validation", length=small_run.LENGTH, seed=0, repeat=True, shuffle=False
-    )
+    order = {"seed": 0, "repeat": True, "shuffle": False}
+    return Windows(dataset, "validation", length=small_run.LENGTH, **order)
 
 
 @pytest.fixture(scope="module")
-def config():
-    return small_run.config("unused")
-
-
-@pytest.fixture(scope="module")
-def state(config):
+def state():
     """Three different weight trees."""
-    first = small_run.program(config, small_run.mesh()).init()
+    first = small_run.program(CONFIG, small_run.mesh()).init()
     scaled = {
         label: jax.tree.map(lambda x, factor=factor: factor * x, first.params)
         for label, factor in (("f6.25", 0.5), ("f25", 2.0))
@@ -49,21 +33,21 @@ def state(config):
     return first._replace(opt_state=averaging.replace_averages(first.opt_state, scaled))
 
 
-def evaluator(config, windows, count, batch_size, mesh=None):
+def evaluator(windows, count=10, mesh=None):
     mesh = mesh or small_run.mesh()
-    step = small_run.program(config, mesh).eval_step
-    measure = Evaluator(step, windows, small_run.LENGTH, count, batch_size, mesh)
+    eval_step = small_run.program(CONFIG, mesh).eval_step
+    measure = Evaluator(eval_step, windows, small_run.LENGTH, count, 8, mesh)
     return lambda state: measure.losses(weight_trees(state))
 
 
 @pytest.fixture(scope="module")
-def plain_losses(config, windows, state):
+def plain_losses(windows, state):
     """The losses of every window and token by tree, the softmax in NumPy float64."""
     tokens = windows.batch(0, ALL)
     apply = jax.jit(decoder.apply, static_argnums=0)
 
     def losses(params):
-        logits = np.asarray(apply(config.model, params, tokens[:, :-1]), np.float64)
+        logits = np.asarray(apply(CONFIG.model, params, tokens[:, :-1]), np.float64)
         shifted = logits - logits.max(axis=-1, keepdims=True)
         target = np.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
         return np.log(np.exp(shifted).sum(axis=-1)) - target
@@ -73,36 +57,28 @@ def plain_losses(config, windows, state):
 
 
 @pytest.mark.parametrize("count", [10, 16, 3, ALL])  # 3 is less than a batch
-def test_losses_are_the_plain_mean_of_each_tree(config, windows, state, plain_losses, count):
-    actual = evaluator(config, windows, count, 8)(state)
+def test_losses_are_the_plain_mean_of_each_tree(windows, state, plain_losses, count):
+    recording = mock.Mock(wraps=windows)
+    evaluate = evaluator(recording, count)
+    actual = evaluate(state)
     expected = {label: losses[:count].mean() for label, losses in plain_losses.items()}
     assert actual == pytest.approx(expected, rel=1e-6)
     assert len({round(loss, 3) for loss in actual.values()}) == 3
+    # All trees share one pass, and another one repeats it.
+    assert [call.args[0] for call in recording.batch.call_args_list] == [*range(0, count, 8)]
+    assert evaluate(state) == actual
 
 
-def test_losses_repeat_bitwise(config, windows, state):
-    evaluate = evaluator(config, windows, 10, 8)
-    assert evaluate(state) == evaluate(state) == evaluator(config, windows, 10, 8)(state)
-
-
-def test_all_trees_share_one_pass(config, windows, state):
-    recording = RecordingWindows(windows)
-    evaluator(config, recording, 20, 8)(state)
-    assert recording.batches == [(0, 8), (8, 8), (16, 8)]
-
-
-def test_live_weights_come_first_then_averages_by_number(config, windows, state):
-    assert tuple(evaluator(config, windows, 10, 8)(state)) == LABELS
+def test_live_weights_come_first_then_averages_by_number(windows, state):
     labels = ("f100", "uniform", "f6.25", "ema0.99", "f25", "ema0.9")
     trees = dict.fromkeys(labels, state.params)
     many = state._replace(opt_state=averaging.replace_averages(state.opt_state, trees))
-    assert tuple(evaluator(config, windows, 10, 8)(many)) == (
-        *("last", "ema0.9", "ema0.99", "f6.25", "f25", "f100", "uniform"),
-    )
+    expected = ["last", "ema0.9", "ema0.99", "f6.25", "f25", "f100", "uniform"]
+    assert list(evaluator(windows)(many)) == expected
 
 
-def test_another_tree_or_pass_compiles_nothing(config, windows, state, compilations):
-    evaluate = evaluator(config, windows, 10, 8)
+def test_another_tree_or_pass_compiles_nothing(windows, state, compilations):
+    evaluate = evaluator(windows)
     evaluate(state)
     with compilations() as count:
         evaluate(state)
@@ -111,9 +87,9 @@ def test_another_tree_or_pass_compiles_nothing(config, windows, state, compilati
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-def test_eight_devices_match_one(config, windows, state):
-    single = evaluator(config, windows, 10, 8)(state)
+def test_eight_devices_match_one(windows, state):
     mesh = small_run.mesh(8, fsdp=4, tensor=2)
-    abstract = small_run.program(config, mesh).abstract_state
+    abstract = small_run.program(CONFIG, mesh).abstract_state
     sharded = jax.device_put(state, jax.tree.map(lambda x: x.sharding, abstract))
-    assert evaluator(config, windows, 10, 8, mesh)(sharded) == pytest.approx(single, rel=1e-6)
+    expected = pytest.approx(evaluator(windows)(state), rel=1e-6)
+    assert evaluator(windows, mesh=mesh)(sharded) == expected

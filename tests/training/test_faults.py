@@ -11,14 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import small_run
-from training_runs import (
-    EVAL_NAMES,
-    TRAIN_NAMES,
-    bits,
-    records,
-    saved,
-    start,
-)
+from training_runs import EVAL_NAMES, TRAIN_NAMES, bits, records, saved, start
 
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
 from anytime_jax.checkpoints.checksums import json_digest
@@ -33,21 +26,19 @@ BAD_TOKENS = {math.nan: 299, 3.0: 298}
 _compiled = {}
 
 
+def change_updates(monkeypatch, change):
+    """Replaces the train step by `change(config, program)`."""
+
+    def make(config, mesh):
+        program = small_run.program(config, mesh)
+        return dataclasses.replace(program, train_step=change(config, program))
+
+    monkeypatch.setattr(preflight, "make_program", make)
+
+
 def spoil_updates(monkeypatch, updates, factor=math.nan):
     """Multiplies the loss of some updates, and so their gradient, by a factor."""
     loss = step_lib.batch_mean_loss
-
-    def make(config, mesh):
-        key = (config.guard.skip == "spikes", config.guard.spike, bad_updates.LOSS_WINDOW)
-        if key not in _compiled:  # compiled once for all tests
-            _compiled[key] = step_lib.make_program(config, mesh).train_step
-
-        def train_step(state, tokens, update_averages=True):
-            if int(state.step) + 1 in updates:
-                tokens = jnp.full_like(tokens, BAD_TOKENS[factor])
-            return _compiled[key](state, tokens, update_averages)
-
-        return dataclasses.replace(small_run.program(config, mesh), train_step=train_step)
 
     def batch_mean_loss(config, constrain, params, tokens):
         multiple = 1.0
@@ -55,15 +46,29 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
             multiple = jnp.where((tokens[:, :1] == token).all(), number, multiple)
         return loss(config, constrain, params, tokens) * multiple
 
-    monkeypatch.setattr(preflight, "make_program", make)
+    def change(config, _):
+        key = (config.guard.skip == "spikes", config.guard.spike, bad_updates.LOSS_WINDOW)
+        if key not in _compiled:  # compiled once for all tests
+            _compiled[key] = step_lib.make_program(config, small_run.mesh()).train_step
+
+        def train_step(state, tokens, update_averages=True):
+            if int(state.step) + 1 in updates:
+                tokens = jnp.full_like(tokens, BAD_TOKENS[factor])
+            return _compiled[key](state, tokens, update_averages)
+
+        return train_step
+
+    change_updates(monkeypatch, change)
     monkeypatch.setattr(step_lib, "batch_mean_loss", batch_mean_loss)
 
 
-def check_last_good(run, step):
-    assert saved_steps(run)[-1] == step
-    restored = saved(run, step)
-    for leaf in jax.tree.leaves(restored.state):
-        assert bool(jnp.isfinite(leaf).all())
+def assert_finite(run, step, config=None):
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(saved(run, step, config).state))
+
+
+def check_equals_whole(run, whole):
+    assert bits(run, 20) == bits(whole, 20)
+    assert records(run) == records(whole)
 
 
 def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_path, monkeypatch):
@@ -72,39 +77,37 @@ def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_pat
         message = r"update 7 \(samples 48 to 55\) .* of step 4.* --config\.guard\.skip=nonfinite"
         with pytest.raises(RunError, match=message):
             start(tmp_path, dataset, stop="2x")
-        check_last_good(tmp_path, 4)
+    assert saved_steps(tmp_path)[-1] == 4
+    assert_finite(tmp_path, 4)
     # Without the fault, the run resumes and equals the unbroken one.
-    monkeypatch.setattr(preflight, "make_program", small_run.program)
     assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
-    assert bits(tmp_path, 20) == bits(whole, 20)
-    assert records(tmp_path) == records(whole)
+    check_equals_whole(tmp_path, whole)
 
 
 def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
     spoil_updates(monkeypatch, {7, 12, 13})
-    changes = {"guard__skip": "nonfinite", "guard__limit": 2, "stop": "2x"}
-    changes["checkpoint__every"] = "100 steps"
-    outcome, said = start(tmp_path / "run", dataset, **changes)
+    changes = {"guard__skip": "nonfinite", "guard__limit": 2, "checkpoint__every": "100 steps"}
+    run, parts = tmp_path / "run", tmp_path / "parts"
+    outcome, output = start(run, dataset, stop="2x", **changes)
     assert outcome == Outcome(20, "stop")
-    assert "update 7 (samples 48 to 55) has a loss of nan" in said
-    assert "skipped, 3 so far" in said
-    rows = {step: values for step, _, values in records(tmp_path / "run")}
+    assert "update 7 (samples 48 to 55) has a loss of nan" in output
+    assert "skipped, 3 so far" in output
+    rows = {step: values for step, _, values in records(run)}
     skipped = {step: row["train/skipped"] for step, row in rows.items() if "train/skipped" in row}
     assert skipped == {3: 0, 6: 0, 9: 1, 12: 2, 15: 3, 18: 3}
     assert all(math.isfinite(x) for values in rows.values() for x in values.values())
-    check_last_good(tmp_path / "run", 20)
-    counts = {k: int(x) for k, x in small_run.leaves(saved(tmp_path / "run", 20).state).items()
-              if k.endswith((".step", ".count"))}  # fmt: skip
-    assert set(counts.values()) == {20}
+    assert_finite(run, 20)
+    leaves = small_run.leaves(saved(run, 20).state)
+    assert {int(x) for k, x in leaves.items() if k.endswith((".step", ".count"))} == {20}
     # A stop between two bad updates changes nothing.
-    start(tmp_path / "parts", dataset, **{**changes, "stop": "12 steps"})
-    start(tmp_path / "parts", dataset, **changes)
-    assert bits(tmp_path / "parts", 20) == bits(tmp_path / "run", 20)
-    trained = [
-        [(s, {k: x for k, x in v.items() if k in TRAIN_NAMES}) for s, _, v in records(run)]
-        for run in (tmp_path / "run", tmp_path / "parts")
-    ]
-    assert [row for row in trained[0] if row[1]] == [row for row in trained[1] if row[1]]
+    start(parts, dataset, stop="12 steps", **changes)
+    start(parts, dataset, stop="2x", **changes)
+    assert bits(parts, 20) == bits(run, 20)
+    trained, of_parts = (
+        [(s, {k: v[k] for k in TRAIN_NAMES & v.keys()}) for s, _, v in records(x) if "lr" in v]
+        for x in (run, parts)
+    )
+    assert trained == of_parts
 
 
 def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch):
@@ -119,32 +122,31 @@ def test_spike_is_reported_and_skipped_if_configured(dataset, tmp_path, monkeypa
     monkeypatch.setattr(bad_updates, "LOSS_WINDOW", 4)
     spoil_updates(monkeypatch, {12}, factor=3.0)
     changes = {"guard__skip": skip, "guard__spike": 8.0, "stop": "13 steps"}
-    _, said = start(tmp_path, dataset, log__every="1 steps", **changes)
-    assert "update 12 (samples 88 to 95) has a loss of 1" in said
-    assert (": skipped, 1 so far" in said) == (skip == "spikes")
-    assert (": a spike, 1 so far" in said) == (skip == "nonfinite")
+    _, output = start(tmp_path, dataset, log__every="1 steps", **changes)
+    assert "update 12 (samples 88 to 95) has a loss of 1" in output
+    assert (": skipped, 1 so far" in output) == (skip == "spikes")
+    assert (": a spike, 1 so far" in output) == (skip == "nonfinite")
     rows = {step: values for step, _, values in records(tmp_path)}
     assert [rows[s]["train/spikes"] for s in (11, 12)] == [0, 1]
     assert ("train/loss" in rows[12]) == (skip == "nonfinite")
 
 
 def test_nonfinite_weights_are_never_saved(dataset, tmp_path, monkeypatch):
-    def make(config, mesh):
-        program = small_run.program(config, mesh)
-
+    def change(_, program):
         def train_step(state, tokens, update_averages=True):
-            state, given = program.train_step(state, tokens, update_averages)
+            state, metrics = program.train_step(state, tokens, update_averages)
             if int(state.step) == 8:
                 state = state._replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
-            return state, given
+            return state, metrics
 
-        return dataclasses.replace(program, train_step=train_step)
+        return train_step
 
-    monkeypatch.setattr(preflight, "make_program", make)
+    change_updates(monkeypatch, change)
     message = "params/blocks/attn_norm/scale has a NaN or an infinity at step 8; .* step 4"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
-    check_last_good(tmp_path, 4)
+    assert saved_steps(tmp_path)[-1] == 4
+    assert_finite(tmp_path, 4)
 
 
 @pytest.mark.slow
@@ -153,8 +155,7 @@ def test_diverging_run_ends_with_finite_checkpoints(dataset, tmp_path):
         start(tmp_path, dataset, stop="2x", schedule__peak=1e30)
     config = small_run.config(tmp_path, schedule__peak=1e30)
     for step in saved_steps(tmp_path):
-        for leaf in jax.tree.leaves(saved(tmp_path, step, config).state):
-            assert bool(jnp.isfinite(leaf).all())
+        assert_finite(tmp_path, step, config)
 
 
 def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
@@ -187,35 +188,28 @@ def damage(run, step):
     file.write_text(json.dumps({**meta, "digest": json_digest(meta)}))
 
 
-def test_damaged_checkpoint_ends_start_and_names_newest_good_one(dataset, tmp_path):
-    start(tmp_path, dataset, stop="9 steps")
-    damage(tmp_path, 9)
-    before = sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
-    message = r"checkpoints/9: params/head .* step 8: --fall-back"
-    with pytest.raises(RunError, match=message):
-        start(tmp_path, dataset, stop="2x")
-    assert sorted(p for p in tmp_path.rglob("*") if "records" not in p.parts) == before
-
-
 def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path):
+    def entries():
+        return sorted(path for path in tmp_path.rglob("*") if "records" not in path.parts)
+
     start(tmp_path, dataset, stop="9 steps")
     damage(tmp_path, 9)
+    before = entries()
+    with pytest.raises(RunError, match=r"checkpoints/9: params/head .* step 8: --fall-back"):
+        start(tmp_path, dataset, stop="2x")
+    assert entries() == before
     (tmp_path / "checkpoints" / "12").mkdir()
     with pytest.raises(RunError, match=r"checkpoints/12 .* of step 8"):
         start(tmp_path, dataset, stop="2x")
-    outcome, said = start(tmp_path, dataset, stop="2x", fall_back=True)
+    outcome, output = start(tmp_path, dataset, stop="2x", fall_back=True)
     assert outcome == Outcome(20, "stop")
-    assert "set aside as 12.damaged" in said
-    assert "set aside as 9.damaged" in said
-    assert "from     8 steps" in said
+    for message in ("set aside as 12.damaged", "set aside as 9.damaged", "from     8 steps"):
+        assert message in output
     assert bits(tmp_path, 20) == bits(whole, 20)
-    # One evaluation more, at the stop after 9 updates.
-    assert [row for row in records(tmp_path) if row[0] != 9] == [
-        row for row in records(whole) if row[0] != 9
-    ]
-    assert {"9", "9.damaged", "12.damaged"} <= {
-        p.name for p in (tmp_path / "checkpoints").iterdir()
-    }
+    rows = [row for row in records(tmp_path) if row[0] != 9]  # evaluated, as the stop was at 9
+    assert rows == [row for row in records(whole) if row[0] != 9]
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert {"9", "9.damaged", "12.damaged"} <= names
 
 
 @pytest.mark.slow
@@ -224,9 +218,8 @@ def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path
     damage(tmp_path, 4)
     with pytest.raises(RunError, match="--fall-back"):
         start(tmp_path, dataset, stop="2x")
-    assert start(tmp_path, dataset, stop="2x", fall_back=True)[0] == Outcome(20, "stop")
-    assert bits(tmp_path, 20) == bits(whole, 20)
-    assert records(tmp_path) == records(whole)
+    start(tmp_path, dataset, stop="2x", fall_back=True)
+    check_equals_whole(tmp_path, whole)
 
 
 def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
@@ -242,6 +235,7 @@ def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
     assert records(tmp_path) == [row for row in records(whole) if row[0] <= 10]
     shutil.rmtree(tmp_path / "records")
     start(tmp_path, dataset, stop="2x")
-    assert [row for row in records(whole) if row[0] > 10] == records(tmp_path)[1:]
-    assert records(tmp_path)[0][0] == 10
+    first, *others = records(tmp_path)
+    assert first[0] == 10
+    assert others == [row for row in records(whole) if row[0] > 10]
     assert bits(tmp_path, 20) == bits(whole, 20)

@@ -33,12 +33,17 @@ def estimate_memory(config, mesh):
     return measure(config, dict(mesh.shape), "cpu")
 
 
-def check_state(config, mesh, analysis, tokens):
+def state_bytes(estimate):
+    return estimate.parameters + estimate.moments + estimate.averages
+
+
+def check_state(config, mesh):
     """The arguments of a step are the state and the tokens; the state is updated in place."""
-    estimate = estimate_memory(config, mesh)
-    state = estimate.parameters + estimate.moments + estimate.averages
+    analysis, tokens = compile_step(config, mesh)
+    state = state_bytes(estimate_memory(config, mesh))
     assert analysis.argument_size_in_bytes == state + tokens + 4 * SCALARS
     assert analysis.alias_size_in_bytes == state + 4 * SCALARS
+    return analysis
 
 
 @pytest.mark.parametrize(
@@ -50,8 +55,7 @@ def check_state(config, mesh, analysis, tokens):
     ],
 )
 def test_state_bytes_equal_compiler_arguments(devices, axes):
-    config, mesh = small_run.config("run", microbatches=1), small_run.mesh(devices, **axes)
-    check_state(config, mesh, *compile_step(config, mesh))
+    check_state(small_run.config("run"), small_run.mesh(devices, **axes))
 
 
 def medium(**changes):
@@ -79,28 +83,23 @@ def test_estimate_of_150m_is_near_compiler(axes, changes, low, high):
     config = medium(**changes)
     devices = jax.devices()[: axes[0] * axes[1] * axes[2]]
     mesh = sharding.make_mesh(MeshConfig(*axes), devices)
-    analysis, tokens = compile_step(config, mesh)
-    check_state(config, mesh, analysis, tokens)
-    estimate = estimate_memory(config, mesh)
+    analysis, estimate = check_state(config, mesh), estimate_memory(config, mesh)
     ratio = (estimate.gradients + estimate.activations) / analysis.temp_size_in_bytes
     assert low < ratio < high
-    state = estimate.parameters + estimate.moments + estimate.averages
-    assert estimate.least < state + analysis.temp_size_in_bytes
+    assert estimate.least < state_bytes(estimate) + analysis.temp_size_in_bytes
 
 
 def test_parts_of_memory():
-    config = small_run.config("run")
-    one = estimate_memory(config, small_run.mesh(1))
-    assert (one.moments, one.averages, one.gradients) == tuple(
-        n * one.parameters for n in (2, 2, 1)
-    )
+    def estimate(**changes):
+        return estimate_memory(small_run.config("run", **changes), small_run.mesh())
+
+    one, parts = estimate(), estimate(microbatches=2)
+    expected = [n * one.parameters for n in (2, 2, 1)]
+    assert [one.moments, one.averages, one.gradients] == expected
     assert one.least == 6 * one.parameters
     assert one.total == one.least + one.activations
-    parts = estimate_memory(dataclasses.replace(config, microbatches=2), small_run.mesh(1))
     assert (parts.gradients, parts.least) == (2 * one.parameters, one.least)
-    assert (
-        estimate_memory(dataclasses.replace(config, averages=()), small_run.mesh(1)).averages == 0
-    )
+    assert estimate(averages=()).averages == 0
 
 
 def activations(platform="gpu", shape=(1, 1, 1), **changes):
@@ -114,27 +113,23 @@ def test_estimate_follows_settings():
     assert by_remat == sorted(by_remat, reverse=True)
     assert activations(microbatches=8) == pytest.approx(activations() / 8)
     assert activations(shape=(8, 1, 1)) == pytest.approx(activations() / 8)
-    assert activations(shape=(1, 8, 1)) > activations(
-        shape=(8, 1, 1)
-    )  # what is put together for use
+    gathered = activations(shape=(1, 8, 1)) - activations(shape=(8, 1, 1))
+    assert gathered > 0  # weights, for use
     assert activations() / 8 < activations(shape=(1, 1, 8)) < activations() / 2
     # The probabilities: 6 bytes for each pair of tokens, head and layer.
-    kept = activations(model__attention="xla") - activations(model__attention="plain")
-    assert kept < 0  # operands in 16 bits
-    flash, other = activations(model__attention="auto"), activations(model__attention="xla")
+    plain, xla, flash = (activations(model__attention=name) for name in ("plain", "xla", "auto"))
+    assert xla < plain < activations(platform="cpu")  # operands in 16 bits
     pairs = 6 * 256 * 16 * 1024**2
-    assert 11 * pairs < other - flash < 13 * pairs
-    assert activations(platform="cpu") > activations(model__attention="plain")
+    assert 11 * pairs < xla - flash < 13 * pairs
 
 
 def test_describe_memory():
     memory_of_run = Memory(600_000_000, 1_200_000_000, 3_000_000_000, 600_000_000, 9_000_000_000)
-    line = preflight.describe_memory(memory_of_run, 80_000_000_000)
-    assert line == (
+    assert preflight.describe_memory(memory_of_run, 80_000_000_000) == (
         "600 MB parameters + 1.2 GB moments + 3 GB averages + 600 MB gradients "
         "+ about 9 GB activations = about 14.4 GB of 80 GB on each device"
     )
     assert "which is MORE THAN there is" in preflight.describe_memory(memory_of_run, 10_000_000_000)
-    bare = dataclasses.replace(memory_of_run, averages=0)
-    assert "averages" not in preflight.describe_memory(bare, None)
-    assert preflight.describe_memory(bare, None).endswith("= about 11.4 GB on each device")
+    without = preflight.describe_memory(dataclasses.replace(memory_of_run, averages=0), None)
+    assert "averages" not in without
+    assert without.endswith("= about 11.4 GB on each device")

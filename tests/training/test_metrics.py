@@ -2,6 +2,7 @@
 
 import math
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -44,18 +45,20 @@ def make_meter(every=3, peak=None, interval=None):
     return Meter(every, lambda step: 64 * step, peak, interval)
 
 
-def push_all(meter, steps):
-    """All rows of some updates."""
-    measurements = [m for step in steps for m in meter.push(step, on_device(step))]
-    return rows(measurements + meter.pause())
+def push(meter, steps, changes=None, reads=None):
+    """What a meter returns for some updates, without the pause at the end."""
+    changes = changes or {}
+    return [m for s in steps for m in meter.push(s, on_device(s, reads, **changes.get(s, {})))]
 
 
 def rows(measurements):
-    return [(m.step, m.row) for m in measurements if m.row is not None]
-
-
-def untimed(rows):
-    return [(s, {k: x for k, x in v.items() if k not in ("tokens_per_s", "mfu")}) for s, v in rows]
+    """Steps and rows without the measured speed."""
+    timed = ("tokens_per_s", "mfu")
+    return [
+        (m.step, {name: x for name, x in m.row.items() if name not in timed})
+        for m in measurements
+        if m.row is not None
+    ]
 
 
 def mean_row(steps):
@@ -66,55 +69,48 @@ def mean_row(steps):
 @pytest.fixture(name="clock")
 def clock_fixture(monkeypatch):
     """A clock that only the test advances."""
-
-    class Clock:
-        now = 100.0
-
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: Clock.now)
-    return Clock
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock.now)
+    return clock
 
 
 def test_row_has_means_since_last_row_and_last_rate():
     meter = make_meter()
-    found = push_all(meter, range(1, 9))
-    assert untimed(found) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
+    measurements = push(meter, range(1, 9)) + meter.pause()
+    assert rows(measurements) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
+    assert [(m.step, m.metrics["loss"]) for m in measurements] == [
+        (step, value(step, "loss")) for step in range(1, 9)
+    ]
     assert meter.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
+    assert meter.pause() == []
 
 
 def test_push_reads_no_metric_younger_than_ahead():
     reads, meter = [], make_meter()
     for step in range(1, 20):
-        meter.push(step, on_device(step, reads))
+        push(meter, [step], reads=reads)
         assert max(reads) == max(1, step - AHEAD)  # the first update is waited for
     meter.pause()
     assert max(reads) == 19
     assert AHEAD >= 1
 
 
-def test_every_update_is_returned_once_and_in_order():
-    meter = make_meter(every=2)
-    found = [m for step in range(1, 13) for m in meter.push(step, on_device(step))]
-    found += meter.pause()
-    steps = range(1, 13)
-    assert [(m.step, m.metrics["loss"]) for m in found] == [(s, value(s, "loss")) for s in steps]
-    assert meter.pause() == []
-
-
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_resumed_meter_returns_rows_of_unbroken_one(cut):
-    first = make_meter(every=4)
-    found = push_all(first, range(1, cut + 1))
+    first, whole = make_meter(every=4), make_meter(every=4)
+    measurements = push(first, range(1, cut + 1)) + first.pause()
     second = make_meter(every=4, interval=first.interval)
-    found += push_all(second, range(cut + 1, 13))
-    assert untimed(found) == untimed(push_all(make_meter(every=4), range(1, 13)))
+    measurements += push(second, range(cut + 1, 13)) + second.pause()
+    assert rows(measurements) == rows(push(whole, range(1, 13)) + whole.pause())
 
 
 def test_interval_is_a_copy():
     meter = make_meter(every=9)
-    push_all(meter, [1])
+    push(meter, [1])
+    meter.pause()
     meter.interval["loss"].append(7.0)
     interval = meter.interval
-    push_all(make_meter(every=9, interval=interval), [2])
+    push(make_meter(every=9, interval=interval), [2])
     assert interval["loss"] == meter.interval["loss"] == [value(1, "loss")]
 
 
@@ -124,12 +120,7 @@ def test_means_leave_out_skipped_updates():
     changes = {2: nan | {"consecutive_skips": 1, "skipped": 1}, 3: {"skipped": 1}}
     for step in (4, 5, 6):  # all are skipped: there is nothing to take a mean of
         changes[step] = nan | {"consecutive_skips": step - 3, "skipped": step - 2}
-    found = [
-        m
-        for step in range(1, 7)
-        for m in meter.push(step, on_device(step, **changes.get(step, {})))
-    ]
-    assert untimed(rows(found + meter.pause())) == [
+    assert rows(push(meter, range(1, 7), changes) + meter.pause()) == [
         (3, mean_row([1, 3]) | {"train/skipped": 1}),
         (6, {"lr": value(6, "lr"), "train/spikes": 0, "train/skipped": 4}),
     ]
@@ -139,33 +130,34 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     meter = make_meter(every=10, peak=640.0)
 
     def run(steps, seconds):
-        found = []
+        measurements = []
         for step in steps:
-            found += meter.push(step, on_device(step))
+            measurements += push(meter, [step])
             clock.now += seconds
-        return found + meter.pause()
+        return measurements + meter.pause()
 
     def wait():
         clock.now += 1000.0
         meter.resume()
 
     clock.now += 50.0  # compiling
-    meter.push(1, on_device(1))
-    found = run(range(2, 6), 0.5)
+    push(meter, [1])
+    measurements = run(range(2, 6), 0.5)
     wait()  # an evaluation
-    found += run(range(6, 11), 0.5)
+    measurements += run(range(6, 11), 0.5)
     wait()
     meter.pause()
     wait()  # a save right after it
-    found += run(range(11, 21), 0.25)
-    (_, first), (_, second) = rows(found)
+    measurements += run(range(11, 21), 0.25)
+    first, second = (m.row for m in measurements if m.row)
     assert first["tokens_per_s"] == pytest.approx(9 * 64 / 4.5)
     assert first["mfu"] == pytest.approx(9 * 64 / 4.5 / 640)
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
 
 
 def test_row_of_the_first_update_has_no_speed(clock):
-    assert push_all(make_meter(every=1, peak=1.0), [1]) == [(1, mean_row([1]))]
+    (measurement,) = push(make_meter(every=1, peak=1.0), [1])
+    assert measurement.row == mean_row([1])
 
 
 def read_events(path):
@@ -188,16 +180,9 @@ def test_writers_mirror_values_in_tensorboard(tmp_path):
     writers.sync()
     writers.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
-    assert read_events(file) == [
-        (3, "train/loss", 5.5),
-        (3, "lr", 0.25),
-        (3, "eval/f25/loss", 5.25),
-    ]
-    assert read_records(tmp_path)[0].values == {
-        "train/loss": 5.5,
-        "lr": 0.25,
-        "eval/f25/loss": 5.25,
-    }
+    values = {"train/loss": 5.5, "lr": 0.25, "eval/f25/loss": 5.25}
+    assert read_events(file) == [(3, name, x) for name, x in values.items()]
+    assert read_records(tmp_path)[0].values == values
 
 
 def test_writers_without_mirrors_only_write_records(tmp_path):

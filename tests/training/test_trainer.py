@@ -8,10 +8,10 @@ import math
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
+from small_run import same_bits
 from training_runs import (
     EVAL_NAMES,
     MEANS,
@@ -21,6 +21,7 @@ from training_runs import (
     records,
     saved,
     start,
+    update_by_hand,
 )
 
 from anytime_jax import averaging
@@ -29,16 +30,14 @@ from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
+from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.trainer import Outcome
 
-# Where saving is not what is asked about: at milestones and at the end alone.
-RARELY = {"checkpoint__every": "100 steps"}
+RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone
 
 
-def same(one, other):
-    """Whether two states are equal to the bit."""
-    left, right = ({k: x.tobytes() for k, x in small_run.leaves(s).items()} for s in (one, other))
-    return left == right
+def first_state(config):
+    return small_run.program(config, small_run.mesh()).init()
 
 
 # What a run leaves
@@ -55,76 +54,53 @@ def test_records_hold_means_and_evaluations(whole, dataset, tmp_path):
         tokens == step * small_run.BATCH * small_run.LENGTH for step, tokens, _ in records(whole)
     )
     # A run that writes every update has the numbers that the means are made of.
-    _, said = start(
-        tmp_path, dataset, log__every="1 steps", eval__every="20 steps", stop="2x", **RARELY
-    )
-    assert "from     0 steps (0x, 0 tokens) to 20 steps (2x, 1.28K tokens)" in said
+    _, output = start(tmp_path, dataset, log__every="1 steps", stop="2x", **RARELY)
+    assert "from     0 steps (0x, 0 tokens) to 20 steps (2x, 1.28K tokens)" in output
     each = {step: values for step, _, values in records(tmp_path)}
     for step, _, values in records(whole):
         for name in TRAIN_NAMES & values.keys():
             parts = [each[s][name] for s in range(step - 2, step + 1)]
-            wanted = math.fsum(parts) / 3 if name in MEANS else parts[-1]
-            assert values[name] == pytest.approx(wanted, rel=1e-12)
+            expected = math.fsum(parts) / 3 if name in MEANS else parts[-1]
+            assert values[name] == pytest.approx(expected, rel=1e-12)
     assert each[20]["train/loss"] < each[1]["train/loss"] - 1  # it learned
 
 
 def test_evaluation_matches_checkpoint_of_its_step(whole, dataset):
-    program = small_run.program(small_run.config("unused"), small_run.mesh())
-    state = saved(whole, 10).state
-    windows = Windows(
-        dataset, "validation", length=small_run.LENGTH, seed=0, repeat=False, shuffle=False
-    )
+    order = {"seed": 0, "repeat": False, "shuffle": False}
+    windows = Windows(dataset, "validation", length=small_run.LENGTH, **order)
+    eval_step = small_run.program(small_run.config("unused"), small_run.mesh()).eval_step
+    evaluate = Evaluator(eval_step, windows, small_run.LENGTH, 10, 8, small_run.mesh())
     values = {step: values for step, _, values in records(whole)}[10]
-    trees = {"last": state.params, **averaging.averages(state.opt_state)}
-    for label, tree in trees.items():
-        total = sum(
-            float(
-                program.eval_step(tree, jnp.asarray(windows.batch(n, 1).repeat(8, 0)), np.eye(8)[0])
-            )
-            for n in range(10)
-        )
-        assert values[f"eval/{label}/loss"] == pytest.approx(total / 80, rel=1e-5)
+    for label, loss in evaluate.losses(weight_trees(saved(whole, 10).state)).items():
+        assert values[f"eval/{label}/loss"] == loss
 
 
 def test_updates_use_windows_in_order_of_the_seed(whole, dataset):
-    """The run again, by hand: every window in the order of the seed."""
-    program = small_run.program(small_run.config("unused"), small_run.mesh())
-    windows = Windows(dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
-    state = program.init()
-    for n in range(20):
-        state, _ = program.train_step(
-            state, jnp.asarray(windows.batch(n * small_run.BATCH, small_run.BATCH))
-        )
-    assert same(state, saved(whole, 20).state)
+    config = small_run.config("unused")
+    *_, (state, _) = update_by_hand(first_state(config), config, dataset, [8] * 20)
+    assert same_bits(state, saved(whole, 20).state)
 
 
 @pytest.mark.slow
 def test_growing_batch_uses_the_next_samples(dataset, tmp_path):
     """By hand, in one go, and with a stop on either side of the growth."""
     grown = {"batch_growth": (("1x", 16),), "microbatches": 2, "data__repeat": True}
+    grown["log__every"] = "1 steps"
     outcome, _ = start(tmp_path / "whole", dataset, stop="3x", **grown)
     assert outcome == Outcome(20, "stop")  # 10 of 8 windows, 10 of 16: three times 80
     meta = saved(tmp_path / "whole", 20).meta
     assert (meta["samples"], meta["tokens"], meta["multiple"]) == (240, 1920, 3.0)
-    assert [row[:2] for row in records(tmp_path / "whole")][-2:] == [(18, 1664), (20, 1920)]
+    assert [row[:2] for row in records(tmp_path / "whole")][-2:] == [(19, 1792), (20, 1920)]
     config = small_run.config("unused", **grown)
-    program = small_run.program(config, small_run.mesh())
-    windows = Windows(
-        dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED, repeat=True
-    )
-    state, n = program.init(), 0
-    for size in [8] * 10 + [16] * 10:
-        state, _ = program.train_step(state, jnp.asarray(windows.batch(n, size)))
-        n += size
-    assert same(state, saved(tmp_path / "whole", 20).state)
+    *_, (state, _) = update_by_hand(first_state(config), config, dataset, [8] * 10 + [16] * 10)
+    assert same_bits(state, saved(tmp_path / "whole", 20).state)
     for stop in ("7 steps", "13 steps", "3x"):
         start(tmp_path / "parts", dataset, stop=stop, **grown)
     assert bits(tmp_path / "parts", 20) == bits(tmp_path / "whole", 20)
     parts, whole = (
-        [row for row in records(tmp_path / name) if "train/loss" in row[2]]
-        for name in ("parts", "whole")
+        [row[2]["train/loss"] for row in records(tmp_path / name)] for name in ("parts", "whole")
     )
-    assert [row[2]["train/loss"] for row in parts] == [row[2]["train/loss"] for row in whole]
+    assert parts == whole
 
 
 def test_milestone_checkpoints_are_kept(whole, dataset, tmp_path):
@@ -150,26 +126,31 @@ def test_meta_describes_the_checkpoint(whole, dataset):
 # Stopping and going on
 
 
+def check_equals_whole(run, whole):
+    """Compares weights to the bit, and records, with those of the uninterrupted run."""
+    assert bits(run, 20) == bits(whole, 20)
+    assert records(run) == records(whole)
+    assert saved_steps(run)[-1] == 20
+
+
 def test_stopped_and_resumed_run_equals_unbroken_one(whole, dataset, tmp_path):
     assert start(tmp_path, dataset, stop="1x")[0] == Outcome(10, "stop")
     assert bits(tmp_path, 10) == bits(whole, 10)  # whatever comes later
-    outcome, said = start(tmp_path, dataset, stop="2x")
+    outcome, output = start(tmp_path, dataset, stop="2x")
     assert outcome == Outcome(20, "stop")
-    assert "from     10 steps (1x, 640 tokens) to 20 steps" in said
-    assert bits(tmp_path, 20) == bits(whole, 20)
-    assert records(tmp_path) == records(whole)
+    assert "from     10 steps (1x, 640 tokens) to 20 steps" in output
+    check_equals_whole(tmp_path, whole)
     assert saved_steps(tmp_path) == saved_steps(whole)
     assert saved(tmp_path, 20).meta["samples"] == 160
 
 
 def test_interrupted_run_resumes_to_the_same_bits(whole, dataset, tmp_path):
-    assert start(tmp_path, dataset, after(7), stop="2x")[0] == Outcome(7, "interrupted")
-    assert saved_steps(tmp_path)[-1] == 7
-    assert start(tmp_path, dataset, after(0), stop="2x")[0] == Outcome(7, "interrupted")
-    assert start(tmp_path, dataset, after(4), stop="2x")[0] == Outcome(11, "interrupted")
-    assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
-    assert bits(tmp_path, 20) == bits(whole, 20)
-    assert records(tmp_path) == records(whole)
+    for updates, step in ((7, 7), (0, 7), (4, 11)):
+        outcome, _ = start(tmp_path, dataset, after(updates), stop="2x")
+        assert outcome == Outcome(step, "interrupted")
+        assert saved_steps(tmp_path)[-1] == step
+    start(tmp_path, dataset, stop="2x")
+    check_equals_whole(tmp_path, whole)
 
 
 def test_killed_run_resumes_from_its_last_checkpoint(whole, dataset, tmp_path):
@@ -177,23 +158,15 @@ def test_killed_run_resumes_from_its_last_checkpoint(whole, dataset, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path, dataset, after(updates, error=KeyboardInterrupt()), stop="2x")
     assert saved_steps(tmp_path)[-1] == 12
-    assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
-    assert bits(tmp_path, 20) == bits(whole, 20)
-    assert records(tmp_path) == records(whole)
+    start(tmp_path, dataset, stop="2x")
+    check_equals_whole(tmp_path, whole)
 
 
 def test_intervals_may_change_without_effect_on_weights(whole, dataset, tmp_path):
-    start(
-        tmp_path,
-        dataset,
-        stop="13 steps",
-        log__every="4 steps",
-        eval__every="7 steps",
-        eval__tokens=5 * small_run.LENGTH,
-        checkpoint__every="5 steps",
-        checkpoint__keep=1,
-    )
-    start(tmp_path, dataset, stop="2x", log__every="1 steps", checkpoint__every="100 steps")
+    intervals = {"log__every": "4 steps", "eval__every": "7 steps", "checkpoint__every": "5 steps"}
+    counts = {"eval__tokens": 5 * small_run.LENGTH, "checkpoint__keep": 1}
+    start(tmp_path, dataset, stop="13 steps", **intervals, **counts)
+    start(tmp_path, dataset, stop="2x", log__every="1 steps", **RARELY)
     assert bits(tmp_path, 10) == bits(whole, 10)
     assert bits(tmp_path, 20) == bits(whole, 20)
 
@@ -230,31 +203,25 @@ def test_run_resumes_on_another_mesh(whole, dataset, tmp_path):
 @pytest.mark.slow
 def test_averages_may_be_added_and_dropped(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="1x")
-    _, said = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
-    assert "average f100 is new: it starts from the weights at step 10" in said
-    assert "average f6.25 is no longer kept" in said
     config = small_run.config(tmp_path, averages=(25.0, 100.0))
-    found = small_run.leaves(saved(tmp_path, 20, config).state)
-    wanted = small_run.leaves(saved(whole, 20).state)
-    for name, leaf in found.items():
+    _, output = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
+    assert "average f100 is new: it starts from the weights at step 10" in output
+    assert "average f6.25 is no longer kept" in output
+    actual = small_run.leaves(saved(tmp_path, 20, config).state)
+    expected = small_run.leaves(saved(whole, 20).state)
+    for name, leaf in actual.items():
         if "f100" not in name:  # the rest does not notice
-            assert leaf.tobytes() == wanted[name].tobytes(), name
-    # f100 is the weighted sum of the weights since step 10, which f25 and the rule do not hold.
-    rule = averaging.GrowingWindow(100.0)
-    program = small_run.program(small_run.config("unused"), small_run.mesh())
-    windows = Windows(dataset, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
-    state = saved(whole, 10).state
+            assert leaf.tobytes() == expected[name].tobytes(), name
+    # f100 by its rule in float64, from the weights at step 10 on.
+    state, config = saved(whole, 10).state, small_run.config("unused")
     head = np.asarray(state.params["head"], np.float64)
-    for n in range(10, 20):
-        state, _ = program.train_step(
-            state, jnp.asarray(windows.batch(n * small_run.BATCH, small_run.BATCH))
-        )
-        weight = float(rule.evaluate(n + 1))
-        head += weight * (np.asarray(state.params["head"], np.float64) - head)
-    (mine,) = (x for k, x in found.items() if "['f100']['head']" in k)
-    np.testing.assert_allclose(mine, head, rtol=0, atol=2e-7)
+    for after_update, _ in update_by_hand(state, config, dataset, [8] * 10, first=80):
+        weight = float(averaging.GrowingWindow(100.0).evaluate(int(after_update.step)))
+        head += weight * (np.asarray(after_update.params["head"], np.float64) - head)
+    (average,) = (x for k, x in actual.items() if "['f100']['head']" in k)
+    np.testing.assert_allclose(average, head, rtol=0, atol=2e-7)
     rows = {step: values for step, _, values in records(tmp_path)}
-    assert {"eval/last/loss", "eval/f25/loss", "eval/f100/loss"} < rows[15].keys()
+    assert rows[15].keys() >= {"eval/last/loss", "eval/f25/loss", "eval/f100/loss"}
     assert "eval/f6.25/loss" not in rows[15]
 
 
@@ -277,12 +244,9 @@ def test_run_without_stop_ends_with_its_data(dataset, tmp_path):
 
 def test_rejects_stop_past_the_data(dataset, tmp_path):
     short = shortened(dataset, 13 * small_run.BATCH + 3)
-    with pytest.raises(InputError) as caught:
+    message = r"config\.stop = '2x' needs 160 windows.* has 107, enough for 13 steps \(1\.3x, 832"
+    with pytest.raises(InputError, match=message):
         start(tmp_path, short, stop="2x")
-    message = str(caught.value)
-    assert "config.stop = '2x' needs 160 windows" in message
-    assert "has 107, enough for 13 steps (1.3x, 832 tokens)" in message
-    assert start(tmp_path, short, stop="13 steps", **RARELY)[0] == Outcome(13, "stop")
 
 
 def test_repeated_data_do_not_end(dataset, tmp_path):
@@ -293,20 +257,16 @@ def test_repeated_data_do_not_end(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "splits", "message"),
+    ("name", "value", "message"),
     [
-        ({"model__length": 16}, {}, r"config\.model\.length = 16, but .* has windows of 8"),
-        ({"model__vocab_size": 290}, {}, r"config\.model\.vocab_size = 290, .* vocabulary of 300"),
-        (
-            {"eval__tokens": 808},
-            {"validation": SplitInfo(10, 800, 100)},
-            r"config\.eval\.tokens = 808, .* has 800",
-        ),
+        ("model__length", 16, r"config\.model\.length = 16, but .* has windows of 8"),
+        ("model__vocab_size", 290, r"config\.model\.vocab_size = 290, .* vocabulary of 300"),
+        ("eval__tokens", 808, r"config\.eval\.tokens = 808, .* has 800"),
     ],
-    ids=["length", "vocabulary", "evaluation"],
 )
-def test_check_data_rejects_other_shape(dataset, changes, splits, message):
-    dataset = dataclasses.replace(dataset, splits={**dataset.splits, **splits})
+def test_check_data_rejects_other_shape(dataset, name, value, message):
+    splits = {**dataset.splits, "validation": SplitInfo(10, 800, 100)}
+    small = dataclasses.replace(dataset, splits=splits)
     with pytest.raises(InputError, match=message):
-        preflight.check_data(small_run.config("run", **changes), dataset)
-    preflight.check_data(small_run.config("run", eval__tokens=700), dataset)
+        preflight.check_data(small_run.config("run", **{name: value}), small)
+    preflight.check_data(small_run.config("run", eval__tokens=700), small)

@@ -1,4 +1,4 @@
-"""Shared functions of the benchmarks: models, random tokens, interleaved timing, options.
+"""Benchmark harness: models, random tokens, training commands, interleaved timing, options.
 
 The speed of a shared machine drifts. Alternatives are therefore timed in turn, A B A B, and
 compared by their medians; the record has every timing and the load of the machine.
@@ -7,6 +7,7 @@ compared by their medians; the record has every timing and the load of the machi
 import argparse
 import runpy
 import statistics
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset import DatasetInfo, load_dataset
 from anytime_jax.errors import InputError
-from benchmarks import record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = {"quickstart": "quickstart", "150m": "150m_inv_sqrt", "300m": "300m_inv_sqrt"}
@@ -38,11 +39,33 @@ def config_file(model: str) -> Path:
 
 
 def load_config(model: str, /, **changes: Any) -> Config:
-    """Returns the configuration of a model with changed settings; a section is a dictionary."""
+    """Returns the configuration of a model with changed settings.
+
+    A section is a dictionary. A setting of None is not changed.
+    """
     settings = runpy.run_path(str(config_file(model)))["get_config"]().to_dict()
     for key, value in changes.items():
-        settings[key] = {**settings[key], **value} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            settings[key] |= {name: inner for name, inner in value.items() if inner is not None}
+        elif value is not None:
+            settings[key] = value
     return schema.build(settings)
+
+
+def train_command(model: str, data: Path, settings: Mapping[str, Any]) -> list[str]:
+    """Returns the command that trains a model on a prepared dataset and logs every update."""
+    info = load_dataset(data)
+    settings = {
+        "data.path": info.path.absolute(),
+        "data.builtin_megabytes": 0.0,  # already prepared
+        **{f"model.{name}": value for name, value in dataset_settings(info).items()},
+        "log.every": "1 steps",
+        "eval.tokens": info.length,
+        "eval.batch_size": 1,
+        **settings,
+    }
+    flags = [f"--config.{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "-m", "anytime_jax.main", f"--config={config_file(model)}", *flags]
 
 
 def dataset_settings(info: DatasetInfo) -> dict[str, int]:
@@ -93,18 +116,26 @@ def medians(seconds: Mapping[Name, Sequence[float]]) -> dict[Name, float]:
 
 def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
     """Returns table columns for some timings in seconds: median, minimum and maximum."""
-    values = {
-        "median_ms": statistics.median(seconds),
-        "least_ms": min(seconds),
-        "most_ms": max(seconds),
+    return {
+        "median_ms": 1e3 * statistics.median(seconds),
+        "least_ms": 1e3 * min(seconds),
+        "most_ms": 1e3 * max(seconds),
     }
-    return {name: record.round_digits(1e3 * value) for name, value in values.items()}
 
 
 def make_parser(
-    name: str, description: str | None, *, steps: int | None = None, rounds: int | None = None
+    name: str,
+    description: str | None,
+    *,
+    steps: int | None = None,
+    rounds: int | None = None,
+    data: bool = False,
+    model: bool = False,
 ) -> argparse.ArgumentParser:
-    """Returns a parser with --output, and --steps and --rounds if they have a default."""
+    """Returns a parser with --output, and the options that the benchmark has.
+
+    `steps` and `rounds` are defaults.
+    """
     parser = argparse.ArgumentParser(
         f"python -m benchmarks.{name}",
         description=description,
@@ -112,10 +143,14 @@ def make_parser(
     )
     if steps:
         help_text = f"calls timed together (default {steps})"
-        parser.add_argument("--steps", type=_positive, default=steps, help=help_text)
+        parser.add_argument("--steps", type=positive_int, default=steps, help=help_text)
     if rounds:
         help_text = f"timings of each kind, in turn, after a warm-up (default {rounds})"
-        parser.add_argument("--rounds", type=_positive, default=rounds, help=help_text)
+        parser.add_argument("--rounds", type=positive_int, default=rounds, help=help_text)
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
+    if model:
+        parser.add_argument("--model", default="quickstart", help=MODEL_HELP)
     parser.add_argument(
         "--output",
         type=Path,
@@ -123,9 +158,3 @@ def make_parser(
         help="write the record to this file, not to benchmarks/results.jsonl",
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1")
-    return int(text)

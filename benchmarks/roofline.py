@@ -1,7 +1,7 @@
-"""Speed limits of the machine: matrix products and copies.
+"""Roofline of the machine: rates of matrix products and of copies.
 
-    python -m benchmarks.ceiling
-    python -m benchmarks.ceiling --model=150m
+    python -m benchmarks.roofline
+    python -m benchmarks.roofline --model=150m
 
 Products have float32 operands on a CPU; elsewhere bfloat16 ones with a float32 sum, if the model
 has. Their shapes are those of a microbatch of the model, and a large square. A copy counts the
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.formatting import format_bytes
-from benchmarks import measure, record
+from benchmarks import harness, record
 
 _LARGE = {"cpu": 2048}  # side of the large product, enough to saturate the device
 _LARGE_ELSEWHERE = 8192
@@ -61,7 +61,7 @@ def make_tasks(config: Config) -> dict[str, Task]:
 
 def peak_rate(tasks: Mapping[str, Task], seconds: Mapping[str, Sequence[float]]) -> float:
     """Returns the FLOP/s of the fastest product, from the median times."""
-    medians = measure.medians(seconds)
+    medians = harness.medians(seconds)
     return max(task.flops / medians[name] for name, task in tasks.items())
 
 
@@ -87,31 +87,30 @@ def _copy(count: int) -> Task:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = measure.make_parser("ceiling", __doc__, steps=5, rounds=7)
-    parser.add_argument("--model", default="quickstart", help=f"of shapes: {measure.MODEL_HELP}")
-    return record.run("ceiling", parser, argv, _measure)
+    parser = harness.make_parser("roofline", __doc__, steps=5, rounds=7, model=True)
+    return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
-    tasks = make_tasks(measure.load_config(options.model))
+    tasks = make_tasks(harness.load_config(options.model))
     timers = {
-        name: functools.partial(measure.seconds_per_call, task.function, options.steps)
+        name: functools.partial(harness.seconds_per_call, task.function, options.steps)
         for name, task in tasks.items()
     }
-    seconds = measure.interleave(timers, options.rounds)
-    medians = measure.medians(seconds)
+    seconds = harness.interleave(timers, options.rounds)
+    medians = harness.medians(seconds)
     rates = {name: (task.flops or task.bytes) / medians[name] for name, task in tasks.items()}
     rows = [
         {
             "what": name,
-            **measure.milliseconds(seconds[name]),
-            "GFLOP_per_s": record.round_digits(rates[name] / 1e9) if task.flops else None,
-            "GB_per_s": record.round_digits(rates[name] / 1e9) if task.bytes else None,
+            **harness.milliseconds(seconds[name]),
+            "GFLOP_per_s": rates[name] / 1e9 if task.flops else None,
+            "GB_per_s": rates[name] / 1e9 if task.bytes else None,
         }
         for name, task in tasks.items()
     ]
     details = {"seconds": seconds, "medians": medians, "rates": rates}
-    return record.Result("Speed limits of the machine", rows, details)
+    return record.Result("Roofline of the machine", rows, details)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,20 @@
+"""Options that a benchmark rejects: exit status 2, and the option in the message."""
+
+import pytest
+
+from benchmarks import data, fleet, roofline, train_step, training
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "arguments", "option"),
+    [
+        (roofline, ["--model", "none.py"], "--model=none.py"),
+        (train_step, ["--model", "none.py"], "--model=none.py"),
+        (training, ["--data=none", "--updates=9"], "--updates=9"),
+        (fleet, ["--runs", "0"], "--runs=0"),
+        (data, ["--documents=none"], "--vocabulary"),
+    ],
+)
+def test_bad_option_is_rejected(benchmark, arguments, option, capsys):
+    assert benchmark.main(arguments) == 2
+    assert option in capsys.readouterr().err
