@@ -66,10 +66,9 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Creates a run directory and its `run.json`, unless it already belongs to the run.
+    """Creates a run directory and its `run.json`, with `about`, unless it belongs to the run.
 
-    `about` is stored in `run.json` beside the identity settings. Raises an InputError as
-    `check_identity` does, or if the directory cannot be written.
+    Raises an InputError as `check_identity` does, or if the directory cannot be written.
     """
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():

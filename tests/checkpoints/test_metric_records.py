@@ -24,6 +24,14 @@ def write_lines(run, number, *lines):
     segment(run, number).write_text("".join(f"{line}\n" for line in lines))
 
 
+def write(run, start, rows):
+    """Writes a segment with the values of each step."""
+    writer = RecordWriter(run, start, {"note": "é"})
+    for step, values in rows:
+        writer.write(step, 10 * step, values)
+    writer.close()
+
+
 def steps_and_warnings(run):
     warnings = []
     return [row.step for row in read_records(run, warnings.append)], warnings
@@ -47,20 +55,14 @@ def test_rows_round_trip(tmp_path):
 
 def test_segment_supersedes_later_rows_of_earlier_ones(tmp_path):
     for start, steps in ((0, (2, 4, 6)), (4, (6, 8, 10)), (8, ())):
-        writer = RecordWriter(tmp_path, start, {})
-        for step in steps:
-            writer.write(step, 10 * step, {"from": float(start)})
-        writer.close()
+        write(tmp_path, start, [(step, {"from": float(start)}) for step in steps])
     rows = [(row.step, row.values["from"]) for row in read_records(tmp_path)]
     assert rows == [(2, 0.0), (4, 0.0), (6, 4.0), (8, 4.0)]
     assert len(list((tmp_path / "records").iterdir())) == 3  # nothing is overwritten
 
 
 def test_file_cut_at_any_byte_keeps_complete_rows(tmp_path):
-    writer = RecordWriter(tmp_path, 0, {"note": "é"})
-    writer.write(2, 20, {"a": 1.0})
-    writer.write(4, 40, {"a": 2.0})
-    writer.close()
+    write(tmp_path, 0, [(2, {"a": 1.0}), (4, {"a": 2.0})])
     content = segment(tmp_path, 0).read_bytes()
     ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for cut in range(len(content) + 1):
@@ -73,9 +75,7 @@ def test_file_cut_at_any_byte_keeps_complete_rows(tmp_path):
 def test_segment_without_complete_header_supersedes_nothing(tmp_path):
     write_lines(tmp_path, 0, HEADER, ROW % 2)
     segment(tmp_path, 1).write_text('{"segment": 1, "from_')
-    writer = RecordWriter(tmp_path, 2, {})
-    writer.write(4, 40, {"a": 2.0})
-    writer.close()
+    write(tmp_path, 2, [(4, {"a": 2.0})])
     assert segment(tmp_path, 2).is_file()
     assert [row.step for row in read_records(tmp_path)] == [2, 4]
 
@@ -117,13 +117,10 @@ STEPS = 12
 
 def write_until(run, start, end, torn):
     """Writes the records of a start up to its end, and removes `torn` bytes of the last line."""
-    writer = RecordWriter(run, start, {})
-    for step in range(start + 1, end + 1):
-        if step % 2 == 0:
-            writer.write(step, 10 * step, {"train/loss": 1 / step})
-        if step % 3 == 0:
-            writer.write(step, 10 * step, {"eval/last/loss": 2 / step})
-    writer.close()
+    steps = range(start + 1, end + 1)
+    losses = [(step, {"train/loss": 1 / step}) for step in steps if step % 2 == 0]
+    losses += [(step, {"eval/last/loss": 2 / step}) for step in steps if step % 3 == 0]
+    write(run, start, sorted(losses, key=lambda row: row[0]))
     file = sorted((run / "records").iterdir())[-1]
     content = file.read_bytes()
     file.write_bytes(content[: max(0, len(content) - torn)])

@@ -287,14 +287,6 @@ def test_unverified_model_is_not_left(answer, status, named, run_export, tmp_pat
     assert list(tmp_path.iterdir()) == [python]
 
 
-def test_file_that_is_no_program_is_rejected(export_rejected, tmp_path):
-    python = tmp_path / "python"
-    python.write_bytes(b"\x00\x01")
-    python.chmod(0o755)
-    assert "--verify-python" in export_rejected("--verify", f"--verify-python={python}")
-    assert list(tmp_path.iterdir()) == [python]
-
-
 # Verification by the libraries
 
 

@@ -50,13 +50,9 @@ def test_settings_for_ai2_olmo(tmp_path):
     tokenizer = {"identifier": "tokenizer.json", "truncate_direction": "right"}
     assert content == {"model": expected, "tokenizer": tokenizer}
     assert type(content["model"]["rope_theta"]) is int
-    hub = {
-        "architectures": ["OLMoForCausalLM"],
-        "model_type": "hf_olmo",
-        "torch_dtype": "float32",
-        "use_cache": True,
-    }
-    assert json.loads((tmp_path / "config.json").read_text()) == {**hub, **expected}
+    hub = {"architectures": ["OLMoForCausalLM"], "model_type": "hf_olmo", "use_cache": True}
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings == {**hub, **expected, "torch_dtype": "float32"}
     assert {x.name for x in tmp_path.iterdir()} == {"config.yaml", "config.json", WEIGHTS, PARITY}
 
 
@@ -167,13 +163,11 @@ def test_overwrite_replaces_exports_only(tmp_path):
     ):
         create(other, overwrite=True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    file = other / "thesis.tex"
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="--output="):
-            create(tmp_path / "dangling", overwrite)
-        with pytest.raises(InputError, match="--output="):
-            create(other / "thesis.tex", overwrite)
-        with pytest.raises(InputError, match="cannot be created"):
-            create(other / "thesis.tex" / "model", overwrite)
+        for target in (tmp_path / "dangling", file, file / "model"):
+            with pytest.raises(InputError, match="--output="):
+                create(target, overwrite)
     assert (other / "thesis.tex").read_text() == "years"
 
 
@@ -191,13 +185,10 @@ def test_output_may_be_a_link_or_a_dot(tmp_path, monkeypatch):
 
 
 def test_directory_created_meanwhile_is_not_replaced(tmp_path):
-    def create():
-        with model_writer.create_directory(tmp_path / "model", overwrite=False) as part:
-            (part / "file").touch()
-            (tmp_path / "model").mkdir()
-            (tmp_path / "model" / "theirs").touch()
-
-    with pytest.raises(InputError, match="exists: choose another"):
-        create()
+    with (
+        pytest.raises(InputError, match="exists: choose another"),
+        model_writer.create_directory(tmp_path / "model", overwrite=False),
+    ):
+        (tmp_path / "model" / "theirs").mkdir(parents=True)
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (tmp_path / "model" / "theirs").is_file()
+    assert (tmp_path / "model" / "theirs").is_dir()
