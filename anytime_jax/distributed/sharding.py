@@ -26,15 +26,15 @@ AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary":
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh over `devices`, by default all; raises ValueError if it does not fit."""
+    """Returns the mesh over `devices`, by default all; raises an InputError if it does not fit."""
     devices = jax.devices() if devices is None else devices
     fixed = config.fsdp * config.tensor
     data = len(devices) // fixed if config.data == -1 else config.data
     if data * fixed != len(devices):
-        raise ValueError(
-            f"a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x {config.tensor} "
-            f"does not fit {len(devices)} devices: the product must be {len(devices)}; data = -1 "
-            "takes what the other axes leave"
+        raise InputError(
+            f"config.mesh: a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x "
+            f"{config.tensor} does not fit {len(devices)} devices: the product must be "
+            f"{len(devices)}; data = -1 takes what the other axes leave"
         )
     shape = (data, config.fsdp, config.tensor)
     types = (AxisType.Auto,) * len(MESH_AXES)
@@ -76,11 +76,6 @@ def has_host_memory(mesh: Mesh) -> bool:
     """Whether arrays on the mesh can be kept in host memory."""
     memories = mesh.local_devices[0].addressable_memories()
     return any(memory.kind == HOST_MEMORY for memory in memories)
-
-
-def with_host_memory(shardings: Any) -> Any:
-    """Returns the shardings with host memory as their memory kind."""
-    return jax.tree.map(lambda sharding: sharding.with_memory_kind(HOST_MEMORY), shardings)
 
 
 def is_in_host_memory(leaf: Any) -> bool:
@@ -139,13 +134,16 @@ UNCONSTRAINED = ShardingConstraint()
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
     """Returns the rows of a global batch that this process feeds to its devices.
 
-    Raises ValueError if they are not contiguous because the mesh separates the process's devices.
+    Raises an InputError if they are not contiguous because the mesh separates the devices of the
+    process.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     ranges = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
     start, stop = min(first for first, _ in ranges), max(last for _, last in ranges)
     if sum(last - first for first, last in ranges) != stop - start:
-        raise ValueError(f"the rows of this process are not contiguous: {sorted(ranges)}")
+        raise InputError(
+            f"config.mesh: the rows of this process are not contiguous: {sorted(ranges)}"
+        )
     return slice(start, stop)
 
 

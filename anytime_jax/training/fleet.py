@@ -29,58 +29,39 @@ from anytime_jax.training.optimizer import Hyperparameters
 from anytime_jax.training.step import Metrics, Program, TrainState
 
 
-class SingleProgram:
-    """The compiled functions of one run, as the training loop calls them."""
+class LoopProgram:
+    """The compiled functions of one run, or of a fleet, as the training loop calls them.
 
-    def __init__(self, program: Program, config: Config, mesh: Mesh, dataset: DatasetInfo):
-        self._train_step, self._mesh = program.train_step, mesh
-        self._evaluator = _make_evaluator(config, mesh, dataset, program.eval_step)
-
-    def update(
-        self, state: TrainState, batches: Sequence[Batch], update_averages: bool
-    ) -> tuple[TrainState, Metrics]:
-        """Makes one update, donating `state`; returns the new state and the metrics."""
-        tokens = sharding.put_batch(self._mesh, *batches[0])
-        return self._train_step(state, tokens, update_averages)
-
-    def evaluate(
-        self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
-    ) -> dict[str, Any] | None:
-        """Returns the validation losses of `runs` by label; None if `interrupted`."""
-        del runs
-        return self._evaluator.losses(weight_trees(state), interrupted)
-
-    def state_of_run(self, state: TrainState, run: int) -> TrainState:
-        """Returns the state of one run, for its checkpoint."""
-        del run
-        return state
-
-    def keep(self, state: TrainState, runs: Sequence[int]) -> tuple["SingleProgram", TrainState]:
-        """Returns a program and a state of only these runs."""
-        del runs
-        return self, state
-
-
-class FleetProgram:
-    """The compiled functions of several runs, vectorised; the same methods as `SingleProgram`.
-
-    Every leaf of the state, every metric and every loss has a leading axis R.
+    In a fleet, every leaf of the state, every metric and every loss has a leading axis R.
     """
 
-    def __init__(self, configs: Sequence[Config], mesh: Mesh, dataset: DatasetInfo):
-        self._configs, self._mesh = configs, mesh
-        self._update = vectorize_update(configs, mesh)
-        model, constrain = configs[0].model, sharding.ShardingConstraint(mesh)
-        eval_step = functools.partial(step.eval_step, model, constrain)
-        eval_step = jax.jit(jax.vmap(eval_step, in_axes=(0, None, None)))
-        self._evaluator = _make_evaluator(configs[0], mesh, dataset, eval_step)
+    def __init__(
+        self, configs: Sequence[Config], mesh: Mesh, dataset: DatasetInfo, program: Program | None
+    ):
+        """Takes the functions of `program`, that of a single run; None for those of a fleet."""
+        self._configs, self._mesh, self._is_fleet = configs, mesh, program is None
+        if program is None:
+            constrain = sharding.ShardingConstraint(mesh)
+            eval_step = functools.partial(step.eval_step, configs[0].model, constrain)
+            eval_step = jax.jit(jax.vmap(eval_step, in_axes=(0, None, None)))
+            self._train_step = vectorize_update(configs, mesh)
+        else:
+            self._train_step, eval_step = program.train_step, program.eval_step
+        first, length = configs[0], configs[0].model.length
+        windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
+        self._evaluator = Evaluator(
+            eval_step, windows, length, first.eval_windows, first.eval.batch_size, mesh
+        )
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool
     ) -> tuple[TrainState, Metrics]:
-        """Makes one update of every run, donating `state`."""
-        tokens_RxBxT = np.stack([batch.tokens for batch in batches])
-        return self._update(state, tokens_RxBxT, update_averages)
+        """Makes one update of every run, donating `state`; returns the new state and metrics."""
+        if self._is_fleet:
+            tokens = np.stack([batch.tokens for batch in batches])
+        else:
+            tokens = sharding.put_batch(self._mesh, *batches[0])
+        return self._train_step(state, tokens, update_averages)
 
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
@@ -92,23 +73,15 @@ class FleetProgram:
         return self._evaluator.losses(trees, interrupted)
 
     def state_of_run(self, state: TrainState, run: int) -> TrainState:
-        """Returns the state of one run."""
-        return _take(state, run)
+        """Returns the state of one run, for its checkpoint."""
+        return _take(state, run) if self._is_fleet else state
 
-    def keep(self, state: TrainState, runs: Sequence[int]) -> tuple["FleetProgram", TrainState]:
-        """Returns a program and a state of only these runs; the program compiles again."""
+    def keep(self, state: TrainState, runs: Sequence[int]) -> tuple["LoopProgram", TrainState]:
+        """Returns a program and a state of only these runs of a fleet, to be compiled again."""
         smaller = copy.copy(self)  # with the same evaluator, which has compiled some sizes
         smaller._configs = [self._configs[i] for i in runs]
-        smaller._update = vectorize_update(smaller._configs, self._mesh)
+        smaller._train_step = vectorize_update(smaller._configs, self._mesh)
         return smaller, _take(state, np.asarray(runs))
-
-
-def _make_evaluator(
-    config: Config, mesh: Mesh, dataset: DatasetInfo, eval_step: Callable[..., Any]
-) -> Evaluator:
-    length = config.model.length
-    windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
-    return Evaluator(eval_step, windows, length, config.eval_windows, config.eval.batch_size, mesh)
 
 
 def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:

@@ -32,14 +32,11 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
     Raises an InputError if the configuration does not fit the devices.
     """
-    with _naming("config.mesh"):
-        mesh = sharding.make_mesh(config.mesh, devices)
+    mesh = sharding.make_mesh(config.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    platform = mesh.devices.flat[0].platform
-    host_memory = sharding.has_host_memory(mesh)
+    platform, host_memory = mesh.devices.flat[0].platform, sharding.has_host_memory(mesh)
     schema.check_layout(config, mesh.size, shards, tensor, platform, host_memory)
-    with _naming("config.mesh"):
-        sharding.local_rows(mesh, config.batch_size)
+    sharding.local_rows(mesh, config.batch_size)
     return mesh
 
 

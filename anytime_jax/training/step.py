@@ -61,7 +61,9 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     average_shardings = None
     if config.average_memory == "host":
         average_shardings = averaging.averages(shardings.opt_state)
-        on_host = sharding.with_host_memory(average_shardings)
+        on_host = jax.tree.map(
+            lambda x: x.with_memory_kind(sharding.HOST_MEMORY), average_shardings
+        )
         opt_state = averaging.replace_averages(shardings.opt_state, on_host)
         shardings = shardings._replace(opt_state=opt_state)
     abstract_state = jax.tree.map(

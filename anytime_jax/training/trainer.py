@@ -11,7 +11,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import RunError
 from anytime_jax.training import batches, fleet
-from anytime_jax.training.fleet import FleetProgram, SingleProgram
+from anytime_jax.training.fleet import LoopProgram
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import TrainState, make_program
 from anytime_jax.training.training_run import Outcome, TrainingRun, end_on_error
@@ -72,18 +72,17 @@ def train_fleet(
                 states.append(run.start(shared_program, fall_back))
         started = [run for run in runs if run.result is None]
         states = [state for state in states if state is not None]
-        if len(configs) == 1 and started:
-            program = SingleProgram(started[0].program, configs[0], mesh, dataset)
-            _train(started, program, states[0], interrupted)
-        elif started:
-            program = FleetProgram([run.config for run in started], mesh, dataset)
-            _train(started, program, fleet.stack(states, mesh), interrupted)
+        if started:
+            single = started[0].program if len(configs) == 1 else None
+            program = LoopProgram([run.config for run in started], mesh, dataset, single)
+            state = states[0] if single else fleet.stack(states, mesh)
+            _train(started, program, state, interrupted)
     return [run.result for run in runs if run.result is not None]
 
 
 def _train(
     runs: Sequence[TrainingRun],
-    program: SingleProgram | FleetProgram,
+    program: LoopProgram,
     state: TrainState,
     interrupted: Callable[[], bool],
 ) -> None:
@@ -122,7 +121,7 @@ def _train(
 
 def _evaluate(
     runs: Sequence[TrainingRun],
-    program: SingleProgram | FleetProgram,
+    program: LoopProgram,
     state: TrainState,
     is_due: Callable[[TrainingRun], bool],
     interrupted: Callable[[], bool],
