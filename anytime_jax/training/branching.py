@@ -21,10 +21,8 @@ _SAME_RATE = 1e-6  # relative
 class Trunk:
     """The checkpoint that a branch starts from.
 
-    Attributes:
-      path: directory of the checkpoint.
-      digest: of its meta, which has the checksums of all arrays.
-      samples: windows of the branch's data consumed; 0 if it reads other data than the trunk.
+    `digest` is that of its meta, which has the checksums of all arrays. `samples` counts windows of
+    the branch's data consumed, 0 if it reads other data than the trunk.
     """
 
     path: Path
@@ -136,17 +134,13 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     if step in saved:
         return
     point = config.clock.describe(step)
+    problem = f"config.branch: {config.branch.from_run} has no checkpoint at {point}"
     if not saved or step > saved[-1]:
         last = f"its last is that of {config.clock.describe(saved[-1])}" if saved else "it has none"
-        raise InputError(
-            f"config.branch: {config.branch.from_run} has no checkpoint at {point} yet, {last}: "
-            "train the trunk to there, or leave it earlier"
-        )
-    steps = ", ".join(f"{x:,}" for x in saved[-8:])
+        raise InputError(f"{problem} yet, {last}: train the trunk to there, or leave it earlier")
+    steps = ", ".join(["..."] * (len(saved) > 8) + [f"{x:,}" for x in saved[-8:]])
     raise InputError(
-        f"config.branch: {config.branch.from_run} has no checkpoint at {point}; it has those of "
-        f"steps {'..., ' if len(saved) > 8 else ''}{steps}: choose one of them with "
-        "--config.branch.step"
+        f"{problem}; it has those of steps {steps}: choose one of them with --config.branch.step"
     )
 
 

@@ -105,25 +105,16 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
     numbers = Hyperparameters(*map(_as_data, columns))
     axes: Any = Hyperparameters(*(0 if isinstance(x, np.ndarray) else None for x in numbers))
 
-    def update_one(
-        update_averages: bool,
-        state: TrainState,
-        tokens_BxT: jax.Array,
-        rate: jax.Array,
-        numbers: Hyperparameters,
-    ) -> tuple[TrainState, Metrics]:
-        return step.train_step(
-            first, lambda count: rate, numbers, constrain, None, state, tokens_BxT, update_averages
-        )
-
     def update(
-        state: TrainState, tokens_RxBxT: jax.Array, update_averages: bool
+        states: TrainState, tokens_RxBxT: jax.Array, update_averages: bool
     ) -> tuple[TrainState, Metrics]:
-        rates_R = jnp.stack([x.learning_rate(state.step[i]) for i, x in enumerate(configs)])
-        update_all = jax.vmap(
-            functools.partial(update_one, update_averages), in_axes=(0, 0, 0, axes)
-        )
-        return update_all(state, tokens_RxBxT, rates_R, numbers)
+        def update_one(state: Any, tokens_BxT: jax.Array, rate: jax.Array, numbers: Any) -> Any:
+            inputs = state, tokens_BxT, update_averages
+            return step.train_step(first, lambda count: rate, numbers, constrain, None, *inputs)
+
+        rates_R = jnp.stack([x.learning_rate(states.step[i]) for i, x in enumerate(configs)])
+        update_all = jax.vmap(update_one, in_axes=(0, 0, 0, axes))
+        return update_all(states, tokens_RxBxT, rates_R, numbers)
 
     return jax.jit(update, static_argnums=2, donate_argnums=0)
 

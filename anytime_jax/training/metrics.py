@@ -141,11 +141,10 @@ class Writers:
         from_step: int,
         header: Mapping[str, Any],
     ):
-        """Opens the writers.
+        """Opens the writers; rows after step `from_step` of an earlier start are superseded.
 
-        Rows after step `from_step` of an earlier start are superseded. `header` is JSON data for
-        the first line of the new segment of the records; `name` is the run's name in Weights &
-        Biases.
+        `header` is JSON data for the first line of the new segment of the records; `name` is the
+        run's name in Weights & Biases.
         """
         self._records = self._tensorboard = self._wandb = None
         if not processes.is_primary():

@@ -46,10 +46,7 @@ class Program:
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run, not compiled yet.
-
-    Raises an InputError if the mesh does not divide a parameter.
-    """
+    """Returns the functions of a run; raises InputError if the mesh does not divide a parameter."""
 
     def init(seed: int = config.seed) -> TrainState:
         params = decoder.init_params(config.model, jax.random.key(seed))

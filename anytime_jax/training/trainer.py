@@ -31,10 +31,8 @@ def train(
     returns true, the run saves and ends. With `fall_back`, a damaged checkpoint is set aside and
     the newest intact one is restored. On return, the state is saved.
 
-    Raises:
-      InputError: if the data, the devices or the disk do not fit the configuration; before anything
-        is compiled.
-      RunError: if the run fails while training; the message names the last good checkpoint.
+    Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
+    the configuration, and a RunError that names the last good checkpoint if the training fails.
     """
     (result,) = train_fleet([config], mesh, dataset, [display], interrupted, fall_back)
     if isinstance(result, Exception):

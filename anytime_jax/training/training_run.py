@@ -55,8 +55,7 @@ class TrainingRun:
 
     Attributes:
       program: its compiled functions; set by `start`.
-      step: updates done.
-      saved_step: step of the latest checkpoint; 0 if there is none.
+      step, saved_step: updates done, also at the latest checkpoint; 0 if there is none.
       missed_evaluation: whether the last start ended before the evaluation due at its last step.
       result: the outcome, or the error that ended this start; None while it trains.
     """
@@ -152,10 +151,7 @@ class TrainingRun:
         self._resources.enter_context(run_directory.lock(self._directory))
 
     def _restore_or_init(
-        self,
-        trunk: branching.Trunk | None,
-        pretrained: Pretrained | None,
-        fall_back: bool,
+        self, trunk: branching.Trunk | None, pretrained: Pretrained | None, fall_back: bool
     ) -> tuple[TrainState, Mapping[str, Any]]:
         """Returns the state to train from and the meta of its checkpoint, if any."""
         config, abstract, clock = self.config, self.program.abstract_state, self.config.clock
@@ -234,10 +230,7 @@ class TrainingRun:
         return (self.step + 1) % self.config.average_every == 0
 
     def record(self, metrics: Metrics, run: int) -> None:
-        """Counts an update and passes its metrics, possibly still being computed, to the meter.
-
-        `run` is the index of this run in the metrics of a fleet.
-        """
+        """Counts an update and passes its metrics, those of run `run` of a fleet, to the meter."""
         self.step += 1
         self._write(self._meter.push(self.step, metrics, run))
 
