@@ -80,14 +80,9 @@ def _check(coordinator: str, processes: int, process: int) -> None:
         )
 
 
-def count() -> int:
-    """Returns the number of processes."""
-    return jax.process_count()
-
-
 def is_single() -> bool:
     """Whether this is the only process of the run; does not initialize devices."""
-    return not jax.distributed.is_initialized() or count() == 1
+    return not jax.distributed.is_initialized() or jax.process_count() == 1
 
 
 def is_primary() -> bool:
@@ -134,7 +129,8 @@ def fail_together(
         failed = [str(i) for i, success in enumerate(succeeded) if not success]
         if failed and error is None:
             raise error_type(
-                f"process {' and '.join(failed)} of {count()} could not {action}: see its output"
+                f"process {' and '.join(failed)} of {len(succeeded)} could not {action}: see its "
+                "output"
             )
     if error is not None:
         raise error
