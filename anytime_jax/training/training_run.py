@@ -114,9 +114,9 @@ class TrainingRun:
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
-        place = self.step, self._stop_step
+        steps = self.step, self._stop_step
         preflight.print_summary(
-            config, self._mesh, self._dataset, self._display, self.program, *place
+            config, self._mesh, self._dataset, self._display, self.program, *steps
         )
         state, meta = self._restore_or_init(trunk, pretrained, fall_back)
         self._open_records(meta)
