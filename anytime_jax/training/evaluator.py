@@ -5,7 +5,7 @@ is copied to the device for a pass of its own, so that only one of them takes de
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -68,27 +68,20 @@ class Evaluator:
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool]
     ) -> dict[str, Any] | None:
         sums: list[dict[str, Any]] = []
-        for tokens, weights in self._batches():
+        size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
+        for start in range(0, self.count, size):
             if interrupted():
                 return None
-            sums.append({k: self.eval_step(tree, tokens, weights) for k, tree in trees.items()})
+            # The last batch is filled up with windows of weight zero.
+            weights = (np.arange(start, start + size) < self.count).astype(np.float32)[rows]
+            batch = self.windows.batch(start, size, rows), weights
+            inputs = [sharding.put_batch(self.mesh, array, size) for array in batch]
+            sums.append({label: self.eval_step(tree, *inputs) for label, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
                 sums[-2] = {label: np.asarray(value) for label, value in sums[-2].items()}
         tokens = self.count * self.length
         return {
-            label: np.sum([batch[label] for batch in sums], axis=0, dtype=np.float64) / tokens
+            label: np.sum([x[label] for x in sums], axis=0, dtype=np.float64) / tokens
             for label in trees
         }
-
-    def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
-        size = self.batch_size
-        rows = sharding.local_rows(self.mesh, size)
-        for start in range(0, self.count, size):
-            # The last batch is filled up with windows of weight zero.
-            weights = (np.arange(start, start + size) < self.count).astype(np.float32)
-            tokens = self.windows.batch(start, size, rows)
-            yield (
-                sharding.put_batch(self.mesh, tokens, size),
-                sharding.put_batch(self.mesh, weights[rows], size),
-            )
