@@ -1,7 +1,7 @@
 """Fuzzing of the settings: any change of them trains, or is refused in one clear line.
 
 Hypothesis changes settings of a run, in its file or on its command line, and starts
-the training command with them (`settings_attacks.py`).
+the training command with them (`bad_settings_cases.py`).
 """
 
 import itertools
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import hypothesis
 import pytest
 import small_run
+from bad_settings_cases import Change, Result, Starter
 from hypothesis import strategies as st
-from settings_attacks import Change, Result, Starter
 
 from anytime_jax.config.fields import flatten
 from configs import quickstart
 
-MAX_SECONDS = 5.0  # of processor time until an answer, imports included
+MAX_SECONDS = 2.5  # of processor time until an answer, after the imports
 MAX_MESSAGE = 600  # characters
 
 # Values, as Python source
@@ -143,10 +143,10 @@ def is_named(name: str, line: str) -> bool:
     return cut or any(re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", line) for form in forms)
 
 
-def find_faults(change: Change, result: Result, import_seconds: float) -> list[str]:
+def find_faults(change: Change, result: Result) -> list[str]:
     faults = [f"{result.compiled} programs were compiled"] if result.compiled else []
-    if import_seconds + result.cpu_seconds > MAX_SECONDS:
-        faults.append(f"{result.cpu_seconds:.1f} s after {import_seconds:.1f} s of imports")
+    if result.cpu_seconds > MAX_SECONDS:
+        faults.append(f"{result.cpu_seconds:.1f} s of processor time")
     if result.status == 0 and result.trains:
         return [*faults, *(["standard error is not empty"] if result.err else [])]
     if result.status != 2:
@@ -250,7 +250,7 @@ def start_all(starter: Starter, count: int, first: Sequence[dict] = ()) -> dict[
 
     def check(change):
         result = results[change] = starter.start(change)
-        faults = find_faults(change, result, starter.import_seconds)
+        faults = find_faults(change, result)
         again = f"{change.file(starter.data)}\n{change.overrides}\n{result}"
         assert not faults, f"{'; '.join(faults)}\n{again}"
 

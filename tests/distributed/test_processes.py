@@ -1,7 +1,7 @@
 """Processes of a run: real ones, with four fake devices each, killed and signalled for real."""
 
 import contextlib
-import pathlib
+import os
 import signal
 import socket
 import subprocess
@@ -11,9 +11,7 @@ import time
 import pytest
 import small_run
 from forked_starts import environment
-from small_run import (
-    write_config,
-)
+from small_run import write_config
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
 from anytime_jax.checkpoints.metric_records import read_records
@@ -30,53 +28,39 @@ CHANGES = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
-
-
 class Processes:
-    """The processes of a start."""
+    """The processes of a start of a configuration file, with fake devices.
 
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        arguments: list[str],
-        count: int,
-        devices: int = 4,
-        slurm: bool = False,
-    ):
-        port = free_port()
-        flags = f"--xla_force_host_platform_device_count={devices}"
-        variables = environment(folder)
-        variables["XLA_FLAGS"] += f" {flags}"
-        options = [f"--coordinator=localhost:{port}", f"--processes={count}"]
-        self.logs = [folder / f"{port}.{i}.log" for i in range(count)]
+    `slurm` sets the variables that srun sets, instead of options; `suffixes` sets the variable
+    SUFFIX of each process.
+    """
+
+    def __init__(self, file, flags=(), count=2, devices=4, slurm=False, suffixes=("", "")):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "anytime_jax.main", f"--config={file}", *flags]
+        self.logs = [file.parent / f"{port}.{i}.log" for i in range(count)]
         self.processes = []
         for i, log in enumerate(self.logs):
-            own = [*options, f"--process={i}"] if count > 1 else []
-            if slurm:  # variables that srun sets
-                own = ["--cluster"]
+            variables = environment(file.parent, devices) | {"SUFFIX": suffixes[i]}
+            options = [f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={i}"]
+            if slurm:
+                options = ["--cluster"]
                 variables |= {"SLURM_JOB_ID": str(port), "SLURM_STEP_NODELIST": "localhost"}
                 variables |= {"SLURM_NTASKS": str(count), "SLURM_STEP_NUM_NODES": "1"}
                 variables |= {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}
-            with log.open("w") as file:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "anytime_jax.main", *arguments, *own],
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        env=variables,
-                    )
-                )
+            own = options if count > 1 else []
+            with log.open("w") as output:
+                streams = {"stdout": output, "stderr": subprocess.STDOUT}
+                self.processes.append(subprocess.Popen([*command, *own], env=variables, **streams))
 
-    def output(self, i: int) -> str:
+    def output(self, i):
         """The output of a process, without messages of the collectives."""
         lines = self.logs[i].read_text().splitlines()
         return "\n".join(line for line in lines if "peer ranks" not in line)
 
-    def wait(self, seconds: float = 240) -> list[int]:
+    def wait(self, seconds=240):
         """Waits for the exit statuses."""
         deadline = time.monotonic() + seconds
         try:
@@ -86,11 +70,17 @@ class Processes:
                 with contextlib.suppress(OSError):
                     x.kill()
 
+    def succeed(self, seconds=240):
+        assert self.wait(seconds) == [0] * len(self.logs), "".join(map(self.output, range(2)))
 
-def start_run(folder, name, dataset, count=2, devices=4, flags=(), **changes):
+
+def write(folder, dataset, **changes):
     settings = {**CHANGES, "stop": f"{STEPS} steps", **changes}
-    file = write_config(folder / f"{name}.py", folder / name, dataset.path, **settings)
-    return Processes(folder, [f"--config={file}", *flags], count, devices)
+    return write_config(folder / "run.py", folder / "run", dataset.path, **settings)
+
+
+def start_run(folder, dataset, count=2, devices=4, flags=(), **changes):
+    return Processes(write(folder, dataset, **changes), flags, count, devices)
 
 
 def losses(run_dir, name="train/loss"):
@@ -101,23 +91,23 @@ def checkpoint_metadata(run_dir, step):
     return checkpoint_reader.verify_checkpoint(run_dir / "checkpoints" / str(step))
 
 
-@pytest.fixture(scope="module", name="single")
-def single_fixture(tmp_path_factory, dataset):
+@pytest.fixture(scope="module")
+def single(tmp_path_factory, dataset):
     """The run in one process on one device."""
     folder = tmp_path_factory.mktemp("single")
-    assert start_run(folder, "run", dataset, 1, 1).wait() == [0]
+    start_run(folder, dataset, 1, 1).succeed()
     return folder / "run"
 
 
-def assert_same_losses(ours, theirs):
+def assert_same_losses(run_dir, other, name="train/loss"):
+    ours, theirs = losses(run_dir, name), losses(other, name)
     assert list(ours) == list(theirs)
-    largest = max(abs(ours[step] - theirs[step]) for step in ours)
-    assert largest < TOLERANCE
+    assert max(abs(ours[step] - theirs[step]) for step in ours) < TOLERANCE
 
 
 def test_two_processes_write_one_run(dataset, tmp_path):
-    both = start_run(tmp_path, "run", dataset, devices=2, stop="6 steps", mesh__fsdp=2)
-    assert both.wait() == [0, 0], both.output(0) + both.output(1)
+    both = start_run(tmp_path, dataset, devices=2, stop="6 steps", mesh__fsdp=2)
+    both.succeed()
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
     assert len(list((tmp_path / "run" / "records").iterdir())) == 1
     assert checkpoint_metadata(tmp_path / "run", 6)["samples"] == 6 * small_run.BATCH
@@ -126,9 +116,8 @@ def test_two_processes_write_one_run(dataset, tmp_path):
 
 @pytest.mark.slow
 def test_cluster_reads_slurm_variables(dataset, tmp_path):
-    file = write_config(tmp_path / "run.py", tmp_path / "run", dataset.path, **CHANGES)
-    both = Processes(tmp_path, [f"--config={file}", "--config.stop=6 steps"], 2, 2, slurm=True)
-    assert both.wait() == [0, 0], both.output(0) + both.output(1)
+    both = Processes(write(tmp_path, dataset, stop="6 steps"), devices=2, slurm=True)
+    both.succeed()
     assert "device   4 x cpu" in both.output(0)
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
 
@@ -136,38 +125,28 @@ def test_cluster_reads_slurm_variables(dataset, tmp_path):
 @pytest.mark.slow
 def test_two_processes_train_the_single_process_run(single, dataset, tmp_path):
     """Same losses and data position, one set of records; then resumed on one device."""
-    both = start_run(tmp_path, "run", dataset, stop="40 steps", mesh__fsdp=2)
-    assert both.wait() == [0, 0], both.output(0) + both.output(1)
-    again = start_run(tmp_path, "run", dataset, 1, 1, mesh__fsdp=1)
-    assert again.wait() == [0], again.output(0)
-    ours, theirs = losses(tmp_path / "run"), losses(single)
-    assert sorted(ours) == list(range(1, STEPS + 1))
-    assert_same_losses(ours, theirs)
-    for label in ("last", *small_run.AVERAGES):
-        name = f"eval/{label}/loss"
-        assert_same_losses(losses(tmp_path / "run", name), losses(single, name))
-    samples = [checkpoint_metadata(run, STEPS)["samples"] for run in (tmp_path / "run", single)]
+    both = start_run(tmp_path, dataset, stop="40 steps", mesh__fsdp=2)
+    both.succeed()
+    start_run(tmp_path, dataset, 1, 1, mesh__fsdp=1).succeed()
+    run = tmp_path / "run"
+    assert sorted(losses(run)) == list(range(1, STEPS + 1))
+    for name in ("train/loss", *(f"eval/{x}/loss" for x in ("last", *small_run.AVERAGES))):
+        assert_same_losses(run, single, name)
+    samples = [checkpoint_metadata(x, STEPS)["samples"] for x in (run, single)]
     assert samples == [STEPS * small_run.BATCH] * 2
-    assert len(list((tmp_path / "run" / "records").iterdir())) == 2  # one a start
+    assert len(list((run / "records").iterdir())) == 2  # one a start
     assert both.output(1) == ""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"mesh__fsdp": 8},
-        {"mesh__tensor": 4},
-        {"mesh__fsdp": 2, "mesh__tensor": 2},
-        {"mesh__fsdp": 4, "mesh__tensor": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (1, 4), (2, 2), (4, 2)])
 @pytest.mark.parametrize("count", [1, 2])
-def test_layouts_of_eight_devices_train_the_same_run(count, axes, single, dataset, tmp_path):
-    run = start_run(tmp_path, "run", dataset, count, 8 // count, **axes)
-    assert run.wait() == [0] * count, run.output(0)
-    assert_same_losses(losses(tmp_path / "run"), losses(single))
+def test_layouts_of_eight_devices_train_the_same_run(
+    count, fsdp, tensor, single, dataset, tmp_path
+):
+    axes = {"mesh__fsdp": fsdp, "mesh__tensor": tensor}
+    start_run(tmp_path, dataset, count, 8 // count, **axes).succeed()
+    assert_same_losses(tmp_path / "run", single)
     checkpoint_metadata(tmp_path / "run", STEPS)
 
 
@@ -182,10 +161,10 @@ def wait_for_checkpoint(start, run_dir, step, seconds=120):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "index"), [("SIGTERM", 0), ("SIGTERM", 1), ("SIGINT", 1)])
 def test_signal_to_one_process_saves_once_on_all(name, index, dataset, tmp_path):
-    both = start_run(tmp_path, "run", dataset, stop="100000 steps", data__repeat=True)
+    both = start_run(tmp_path, dataset, stop="100000 steps", data__repeat=True)
     wait_for_checkpoint(both, tmp_path / "run", 20)
     both.processes[index].send_signal(getattr(signal, name))
-    assert both.wait(60) == [0, 0], both.output(0) + both.output(1)
+    both.succeed(60)
     last = checkpoint_directory.saved_steps(tmp_path / "run")[-1]
     assert f"saved at {last:,} steps" in both.output(0)
     assert checkpoint_metadata(tmp_path / "run", last)["samples"] == last * small_run.BATCH
@@ -194,7 +173,7 @@ def test_signal_to_one_process_saves_once_on_all(name, index, dataset, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_killed_process_ends_the_others_and_resume_is_exact(index, single, dataset, tmp_path):
-    both = start_run(tmp_path, "run", dataset, log__every="1 steps", checkpoint__every="5 steps")
+    both = start_run(tmp_path, dataset, checkpoint__every="5 steps")
     wait_for_checkpoint(both, tmp_path / "run", 15)
     both.processes[index].kill()
     start = time.monotonic()
@@ -205,24 +184,23 @@ def test_killed_process_ends_the_others_and_resume_is_exact(index, single, datas
     # Either a collective fails first, or the runtime notices.
     output = both.output(1 - index)
     assert "another task died" in output or "if a process was lost" in output
-    again = start_run(tmp_path, "run", dataset)
-    assert again.wait() == [0, 0], again.output(0) + again.output(1)
-    assert_same_losses(losses(tmp_path / "run"), losses(single))
+    start_run(tmp_path, dataset).succeed()
+    assert_same_losses(tmp_path / "run", single)
 
 
 @pytest.mark.slow
 def test_damage_read_by_one_process_is_skipped_by_both(dataset, tmp_path):
     """Each reads half of every array; what one cannot read is set aside for both."""
     split = {"mesh__data": 1, "mesh__fsdp": 8}
-    assert start_run(tmp_path, "run", dataset, stop="20 steps", **split).wait() == [0, 0]
+    start_run(tmp_path, dataset, stop="20 steps", **split).succeed()
     files = tmp_path / "run" / "checkpoints" / "20" / "params" / "ocdbt.process_1"
     for file in (x for x in files.rglob("*") if x.is_file()):
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    refused = start_run(tmp_path, "run", dataset, stop="30 steps", **split)
+        os.truncate(file, file.stat().st_size // 2)
+    refused = start_run(tmp_path, dataset, stop="30 steps", **split)
     assert refused.wait() == [1, 1]
     assert "--fall-back" in refused.output(0)
-    again = start_run(tmp_path, "run", dataset, stop="30 steps", flags=["--fall-back"], **split)
-    assert again.wait() == [0, 0], again.output(0) + again.output(1)
+    again = start_run(tmp_path, dataset, stop="30 steps", flags=["--fall-back"], **split)
+    again.succeed()
     assert "set aside as 20.damaged" in again.output(0)
     assert sorted(losses(tmp_path / "run")) == list(range(1, 31))
 
@@ -230,29 +208,13 @@ def test_damage_read_by_one_process_is_skipped_by_both(dataset, tmp_path):
 @pytest.mark.slow
 def test_error_on_one_process_ends_all(dataset, tmp_path):
     """A process without the data reports it; the others name that process."""
-    file = write_config(tmp_path / "run.py", tmp_path / "run", dataset.path, **CHANGES)
-    text = file.read_text()
-    file.write_text(
-        text.replace("import sys\n", "import os, sys\n", 1).replace(
-            repr(str(dataset.path)), f"{str(dataset.path)!r} + os.environ.get('SUFFIX', '')"
-        )
-    )
-    port = free_port()
-    command = [sys.executable, "-m", "anytime_jax.main", f"--config={file}", "--processes=2"]
-    started = [
-        subprocess.Popen(
-            [*command, f"--coordinator=localhost:{port}", f"--process={i}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment(tmp_path), "SUFFIX": "/not/here" if i else ""},
-        )
-        for i in range(2)
-    ]
-    errors = [x.communicate(timeout=60)[1] for x in started]
-    assert [x.returncode for x in started] == [2, 2]
-    assert "process 1 of 2 could not start" in errors[0]
-    assert "not/here" in errors[1]
+    file = write(tmp_path, dataset)
+    path, own = repr(str(dataset.path)), f"{str(dataset.path)!r} + os.environ['SUFFIX']"
+    file.write_text("import os\n" + file.read_text().replace(path, own))
+    both = Processes(file, suffixes=("", "/not/here"))
+    assert both.wait(60) == [2, 2]
+    assert "process 1 of 2 could not start" in both.output(0)
+    assert "not/here" in both.output(1)
     assert not (tmp_path / "run").exists()
 
 

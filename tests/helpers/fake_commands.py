@@ -59,13 +59,17 @@ COMMANDS = {
 }
 
 
+def write_command(path, text):
+    path.write_text(f"#!/usr/bin/env bash\n{text}")
+    path.chmod(0o755)
+
+
 @pytest.fixture(name="bin_path")
 def bin_path_fixture(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in COMMANDS.items():
-        (folder / name).write_text(f"#!/usr/bin/env bash\n{text}")
-        (folder / name).chmod(0o755)
+        write_command(folder / name, text)
     return folder
 
 
@@ -89,13 +93,9 @@ def start_fixture(bin_path, tmp_path):
         }
         process = subprocess.Popen(
             ["bash", str(LAUNCH / script), *arguments],
-            cwd=tmp_path,
-            env=clean | changes | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+            cwd=tmp_path, env=clean | changes | variables, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
         started.append(process)
         return process
 
@@ -111,11 +111,15 @@ def end(process):
     return process.returncode, output
 
 
-def wait_for(folder, *names):
-    deadline = time.monotonic() + 10
-    while not all((folder / name).exists() for name in names):
-        assert time.monotonic() < deadline, names
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def wait_for(folder, *names):
+    wait_until(lambda: all((folder / name).exists() for name in names))
     time.sleep(0.05)
 
 

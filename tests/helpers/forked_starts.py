@@ -7,6 +7,7 @@ which are too short to hit with a timer.
 
 import contextlib
 import dataclasses
+import importlib
 import itertools
 import json
 import mmap
@@ -18,7 +19,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 HELPERS = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HELPERS.parents[1]
@@ -38,35 +41,17 @@ PHASES = ("starting", "preparing", "updating", "saving", "evaluating")
 MOMENTS = ("update", "save", "evaluation", "preparation")
 
 
-def environment(folder: pathlib.Path) -> dict[str, str]:
+def environment(folder: pathlib.Path, devices: int = 1) -> dict[str, str]:
     """Returns environment variables of a process that caches compiled programs in a folder."""
     changes = {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": COMPILED_QUICKLY,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}",
         "PYTHONPATH": f"{REPOSITORY}:{HELPERS}",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONUNBUFFERED": "1",
     }
     return os.environ | changes
-
-
-@contextlib.contextmanager
-def exiting(at_exit: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Ends this forked process, after `at_exit`, with the exit status of the code inside."""
-    status = 0
-    try:
-        yield
-    except SystemExit as error:
-        status = error.code or 0
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    finally:
-        at_exit()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 @dataclasses.dataclass
@@ -111,13 +96,13 @@ class Start:
 class Starts:
     """Handle of the parent process for tests."""
 
-    def __init__(self, folder: pathlib.Path):
-        """Starts the parent in a folder, which receives the logs."""
+    def __init__(self, folder: pathlib.Path, devices: int = 1, preload: str = "json"):
+        """Starts the parent, which imports a module, in a folder, which receives the logs."""
         self._folder = folder
         self._parent = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, preload],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=folder, env=environment(folder),
+            cwd=folder, env=environment(folder, devices),
         )  # fmt: skip
         self._ended: dict[int, int] = {}
         self._pids: dict[int, int] = {}
@@ -132,18 +117,19 @@ class Starts:
         skip: int = 0,
         folder: str | pathlib.Path = ".",
         separate_errors: bool = False,
+        probe: Sequence[Any] = (),
     ) -> Start:
-        """Starts `python -m anytime_jax.main ARGV`.
+        """Starts `python -m anytime_jax.main ARGV`, in a working directory.
 
         With a moment, the process kills itself there, after skipping `skip` such moments; the first
-        argument must then be --config=FILE, in the folder of run and data. `folder` is the working
-        directory.
+        argument must then be --config=FILE, in the folder of run and data. With a probe (module,
+        function, arguments), the process calls that before, and what it returns at its end.
         """
         self._count += 1
         number = self._count
         (self._folder / f"{number}.phase").write_bytes(b"\0")
         (self._folder / f"{number}.log").touch()
-        order = {"number": number, "argv": argv, "moment": moment, "skip": skip}
+        order = {"number": number, "argv": argv, "moment": moment, "skip": skip, "probe": probe}
         order |= {"folder": str(folder), "separate_errors": separate_errors}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
         with self._news:
@@ -179,11 +165,10 @@ class Starts:
 
 def serve() -> None:
     """Runs the parent: forks a child for every order, and reports its start and its end."""
-    import warnings
-
     from anytime_jax.commands import train  # noqa: F401
 
-    warnings.simplefilter("ignore")  # of forks while JAX has threads
+    importlib.import_module(sys.argv[1])
+    warnings.filterwarnings("ignore", message=".*fork")  # while JAX has threads
 
     def reap(number: int, child: int) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -198,20 +183,33 @@ def serve() -> None:
         threading.Thread(target=reap, args=(order["number"], child)).start()
 
 
-def _run(order: dict) -> None:
-    """Runs the command line in the child."""
+def _run(order: dict) -> NoReturn:
+    """Runs the command line in the child, and ends it with the command's exit status."""
     from anytime_jax.commands import command_line
 
-    number = order["number"]
-    log = os.open(f"{number}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    if order["separate_errors"]:
-        log = os.open(f"{number}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    os.dup2(log, 2)
-    with exiting():
-        _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
+    number, errors = order["number"], "err" if order["separate_errors"] else "log"
+    for stream, suffix in ((1, "log"), (2, errors)):
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+        os.dup2(os.open(f"{number}.{suffix}", flags, 0o600), stream)
+    status, at_exit = 1, None
+    try:
+        if order["probe"]:
+            module, function, *arguments = order["probe"]
+            at_exit = getattr(importlib.import_module(module), function)(*arguments)
+        else:
+            _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
-        sys.exit(command_line.start("train", "python -m anytime_jax.main", order["argv"]))
+        status = command_line.start("train", "python -m anytime_jax.main", order["argv"])
+    except SystemExit as error:
+        status = error.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        if at_exit:
+            at_exit()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
@@ -263,9 +261,8 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     if moment in ("save", "preparation"):
         pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/parts/*"
         folder = pathlib.Path(argv[0].removeprefix("--config=")).parent
-        threading.Thread(
-            target=_watch_files, args=(folder, pattern, reach_moment), daemon=True
-        ).start()
+        arguments = (folder, pattern, reach_moment)
+        threading.Thread(target=_watch_files, args=arguments, daemon=True).start()
 
 
 def _watch_files(folder: pathlib.Path, pattern: str, reach_moment: Callable[[], None]) -> None:

@@ -20,34 +20,37 @@ LINE = (
 )
 
 
+@pytest.fixture
+def job(start):
+    return lambda **variables: start("slurm.sbatch", *LINE.split()[-2:], **JOB, **variables)
+
+
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_job_that_ends_is_not_requeued(status, start, tmp_path):
-    process = start("slurm.sbatch", *LINE.split()[-2:], HOW=f"ends {status}", **JOB)
-    assert end(process)[0] == status
+def test_job_that_ends_is_not_requeued(status, job, tmp_path):
+    assert end(job(HOW=f"ends {status}"))[0] == status
     assert read_calls(tmp_path) == [LINE]
 
 
-@pytest.mark.parametrize("array", [False, True])
-def test_job_saves_and_is_requeued_before_its_time_limit(array, start, tmp_path):
-    task = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "2"} if array else {}
-    process = start("slurm.sbatch", *LINE.split()[-2:], **JOB, **task)
+@pytest.mark.parametrize(
+    ("variables", "status", "name"),
+    [
+        ({}, 0, "77"),
+        ({"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "2"}, 0, "70_2"),
+        ({"ANSWER": "1"}, 1, "77"),  # it fails to save
+    ],
+    ids=["job", "array", "fails"],
+)
+def test_saved_job_is_requeued_before_its_time_limit(variables, status, name, job, tmp_path):
+    process = job(**variables)
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGUSR1)
-    assert end(process)[0] == 0
-    job = "70_2" if array else "77"
-    assert read_calls(tmp_path) == [LINE, f"scancel --signal=TERM {job}", f"scontrol requeue {job}"]
+    assert end(process)[0] == status
+    requeued = [] if status else [f"scontrol requeue {name}"]
+    assert read_calls(tmp_path) == [LINE, f"scancel --signal=TERM {name}", *requeued]
 
 
-def test_job_that_fails_to_save_is_not_requeued(start, tmp_path):
-    process = start("slurm.sbatch", *LINE.split()[-2:], ANSWER="1", **JOB)
-    wait_for(tmp_path, "ready-0")
-    process.send_signal(signal.SIGUSR1)
-    assert end(process)[0] == 1
-    assert read_calls(tmp_path) == [LINE, "scancel --signal=TERM 77"]
-
-
-def test_cancelled_job_saves_and_is_not_requeued(start, tmp_path):
-    process = start("slurm.sbatch", *LINE.split()[-2:], **JOB)
+def test_cancelled_job_saves_and_is_not_requeued(job, tmp_path):
+    process = job()
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
     time.sleep(0.2)

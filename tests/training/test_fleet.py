@@ -3,21 +3,17 @@
 import io
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
 from rich.console import Console
-from training_runs import start
+from training_runs import records, saved, start
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_directory import saved_steps
-from anytime_jax.checkpoints.manager import restore_checkpoint
-from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.training import fleet, preflight
+from anytime_jax.training import fleet
 from anytime_jax.training.progress import Display
-from anytime_jax.training.step import make_program
 from anytime_jax.training.trainer import Outcome, train_fleet
 
 COMMON = {"averages": (6.25,), "eval__every": "4 steps", "checkpoint__every": "6 steps"}
@@ -37,109 +33,79 @@ RUNS = {
 }
 
 
-def member(run, dataset, **changes):
-    """A run of a fleet: its configuration and its display."""
-    config = small_run.config(run, dataset.path, **COMMON, **changes)
-    return config, Display(config.clock, Console(file=io.StringIO(), width=200))
-
-
-def train(members, dataset, **options):
-    configs, displays = zip(*members, strict=True)
-    return train_fleet(configs, small_run.mesh(), dataset, displays, **options)
-
-
-def rows(run):
-    """The records of a run without timings."""
-    return [
-        (row.step, {name: x for name, x in row.values.items() if name not in TIMINGS})
-        for row in read_records(run)
-    ]
+def train(folder, dataset, runs, **options):
+    """Trains a fleet of runs, by name and changes; returns its results and what each run says."""
+    configs = [small_run.config(folder / x, dataset.path, **COMMON, **runs[x]) for x in runs]
+    consoles = [Console(file=io.StringIO(), width=200) for _ in runs]
+    displays = [Display(x.clock, console) for x, console in zip(configs, consoles, strict=True)]
+    results = train_fleet(configs, small_run.mesh(), dataset, displays, **options)
+    return results, [console.file.getvalue() for console in consoles]
 
 
 def check_equal(one, other):
     """Equal records, to the rounding of sums in another order, and checkpoints of equal steps."""
-    mine, theirs = rows(one), rows(other)
-    assert [step for step, _ in mine] == [step for step, _ in theirs]
-    for (_, values), (_, expected) in zip(mine, theirs, strict=True):
-        assert values.keys() == expected.keys()
-        for name, value in values.items():
-            assert value == pytest.approx(expected[name], rel=2e-5, abs=1e-7), name
+    for row, expected in zip(records(one), records(other), strict=True):
+        assert row[:2] == expected[:2]
+        assert row[2] == pytest.approx(expected[2], rel=2e-5, abs=1e-7)
     assert saved_steps(one) == saved_steps(other)
 
 
-@pytest.fixture(name="alone", scope="module")
-def alone_fixture(dataset, tmp_path_factory):
+def saved_by(folder, name, step):
+    return saved(folder / name, step, small_run.config("unused", **COMMON, **RUNS[name]))
+
+
+@pytest.fixture(scope="module")
+def alone(dataset, tmp_path_factory):
     """Each of the runs, trained alone."""
     folder = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preflight, "make_program", small_run.program)
-        for name, changes in RUNS.items():
-            start(folder / name, dataset, **COMMON, **changes)
+    for name, changes in RUNS.items():
+        start(folder / name, dataset, **COMMON, **changes)
     return folder
 
 
-@pytest.fixture(name="whole", scope="module")
-def whole_fixture(dataset, tmp_path_factory):
-    """The runs as a fleet, uninterrupted: folder, members, results."""
+@pytest.fixture(scope="module")
+def together(dataset, tmp_path_factory):
+    """The runs as a fleet, uninterrupted: folder, results, outputs."""
     folder = tmp_path_factory.mktemp("fleet")
-    members = [member(folder / name, dataset, **changes) for name, changes in RUNS.items()]
-    return folder, members, train(members, dataset)
+    return folder, *train(folder, dataset, RUNS)
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_fleet_equals_its_runs_trained_alone(name, alone, whole, dataset):
-    folder, members, ended = whole
-    i = list(RUNS).index(name)
-    stop_step = int(RUNS[name]["stop"].split()[0])
-    assert ended[i] == Outcome(stop_step, "stop")
-    assert ended[i].samples == stop_step * members[i][0].batch_size
+def test_fleet_equals_its_runs_trained_alone(name, alone, together):
+    folder, results, outputs = together
+    i, stop_step = list(RUNS).index(name), int(RUNS[name]["stop"].split()[0])
+    assert results[i] == Outcome(stop_step, "stop")
+    assert results[i].samples == stop_step * small_run.BATCH
     check_equal(folder / name, alone / name)
-    abstract = make_program(members[i][0], small_run.mesh()).abstract_state
-    found, expected = (
-        restore_checkpoint(path / name / "checkpoints" / str(stop_step), abstract)
-        for path in (folder, alone)
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-        found.state,
-        expected.state,
-    )
-    assert found.meta["samples"] == expected.meta["samples"]
-    assert found.meta["config"]["seed"] == expected.meta["config"]["seed"]
-    assert "validation" in members[i][1].console.file.getvalue()
+    actual, expected = (saved_by(x, name, stop_step) for x in (folder, alone))
+    for one, other in zip(*map(jax.tree.leaves, (actual.state, expected.state)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert actual.meta["samples"] == expected.meta["samples"]
+    assert actual.meta["config"]["seed"] == expected.meta["config"]["seed"]
+    assert "validation" in outputs[i]
 
 
-def test_runs_of_fleet_differ(whole):
+def test_runs_of_fleet_differ(together):
     """Or the comparison above would show nothing."""
-    folder, members, _ = whole
-    abstract = make_program(members[0][0], small_run.mesh()).abstract_state
-    states = [
-        restore_checkpoint(folder / x / "checkpoints" / "8", abstract).state
-        for x in ("plain", "own")
-    ]
-    for tree in ("params", "averages"):
-        one, other = (
-            state.params if tree == "params" else averaging.averages(state.opt_state)["f6.25"]
-            for state in states
-        )
-        assert float(jnp.abs(one["head"] - other["head"]).max()) > 1e-3
+    one, other = (saved_by(together[0], name, 8).state for name in ("plain", "own"))
+    averages = (averaging.averages(state.opt_state)["f6.25"] for state in (one, other))
+    for left, right in ((one.params, other.params), tuple(averages)):
+        assert float(abs(left["head"] - right["head"]).max()) > 1e-3
 
 
 @pytest.mark.slow
 def test_interrupted_fleet_resumes(dataset, tmp_path, alone):
     """Some of its runs, at their own steps; at last all of them are complete."""
-    first = [member(tmp_path / name, dataset, **RUNS[name]) for name in ("own", "short")]
-    calls = iter(range(100))
-    ended = train(first, dataset, interrupted=lambda: next(calls) > 2)
-    assert {how.reason for how in ended} == {"interrupted"}
-    assert 0 < ended[0].step < 5
-    later = [member(tmp_path / name, dataset, **changes) for name, changes in RUNS.items()]
-    ended = train(later, dataset)
-    assert [how.step for how in ended] == [8, 8, 5]
+    some, calls = {name: RUNS[name] for name in ("own", "short")}, iter(range(100))
+    results, _ = train(tmp_path, dataset, some, interrupted=lambda: next(calls) > 2)
+    assert {result.reason for result in results} == {"interrupted"}
+    assert 0 < results[0].step < 5
+    results, _ = train(tmp_path, dataset, RUNS)
+    assert [result.step for result in results] == [8, 8, 5]
     for name in RUNS:
-        (_, found), (_, expected) = rows(tmp_path / name)[-1], rows(alone / name)[-1]
-        assert found["eval/last/loss"] == pytest.approx(expected["eval/last/loss"], rel=2e-5)
-    assert train(later, dataset) == ended
+        losses = [records(x / name)[-1][2]["eval/last/loss"] for x in (tmp_path, alone)]
+        assert losses[0] == pytest.approx(losses[1], rel=2e-5)
+    assert train(tmp_path, dataset, RUNS)[0] == results
 
 
 def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
@@ -147,9 +113,8 @@ def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("")
     broken = {"stop": "8 steps", "schedule__peak": 1e38}
-    names = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
-    members = [member(tmp_path / name, dataset, **changes) for name, changes in names.items()]
-    taken, good, bad = train(members, dataset)
+    runs = {"taken": RUNS["plain"], "plain": RUNS["plain"], "broken": broken}
+    (taken, good, bad), _ = train(tmp_path, dataset, runs)
     assert isinstance(taken, InputError)
     assert good == Outcome(8, "stop")
     assert isinstance(bad, RunError)
@@ -160,6 +125,6 @@ def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
 def test_differing_hyperparameters_become_data():
     """One number for each run where they differ, else the constant of a run alone."""
     assert fleet._as_data([0.9, 0.9]) == 0.9
-    found = fleet._as_data([0.9, 0.95])
-    assert found.dtype == np.float32
-    assert found.tolist() == pytest.approx([0.9, 0.95])
+    numbers = fleet._as_data([0.9, 0.95])
+    assert numbers.dtype == np.float32
+    assert numbers.tolist() == pytest.approx([0.9, 0.95])

@@ -13,36 +13,30 @@ import time
 import pytest
 from forked_starts import MOMENTS, Starts
 from small_run import CHANGES, write_config
-from training_runs import bits
+from training_runs import bits, records
 
 from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
-from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 
 
-def arguments(folder: pathlib.Path, name: str, stop: str, **changes) -> list[str]:
+def arguments(folder: pathlib.Path, name: str, stop: str) -> list[str]:
     """Arguments of a run whose data are prepared by its first start."""
-    place = folder / name
-    place.mkdir()
-    file = write_config(place / "config.py", place / "run", place / "data", **CHANGES, **changes)
+    run = folder / name
+    run.mkdir()
+    file = write_config(run / "config.py", run / "run", run / "data", **CHANGES)
     return [f"--config={file}", f"--config.stop={stop}"]
 
 
-def outcome(place: pathlib.Path):
+def outcome(folder: pathlib.Path):
     """Meta and arrays of every checkpoint, the records, and the files of the data set."""
     checkpoints = {}
-    for step in checkpoint_directory.saved_steps(place / "run"):
-        path = place / "run" / "checkpoints" / str(step)
-        meta = checkpoint_reader.read_meta(path)
+    for step in checkpoint_directory.saved_steps(folder / "run"):
+        meta = checkpoint_reader.read_meta(folder / "run" / "checkpoints" / str(step))
         for name in ("config", "digest"):  # these depend on the run directory
             del meta[name]
-        checkpoints[step] = (meta, bits(place / "run", step))
-    rows = []
-    for row in read_records(place / "run"):
-        values = {name: x for name, x in row.values.items() if name not in TIMINGS}
-        rows.append((row.step, row.tokens, values))
-    dataset = {p.name: p.read_bytes() for p in (place / "data").iterdir() if p.is_file()}
+        checkpoints[step] = (meta, bits(folder / "run", step))
+    dataset = {p.name: p.read_bytes() for p in (folder / "data").iterdir() if p.is_file()}
     dataset.pop("anytime_jax.json")
-    return checkpoints, rows, dataset
+    return {"checkpoints": checkpoints, "records": records(folder / "run"), "dataset": dataset}
 
 
 def complete(starts: Starts, argv: list[str]) -> None:
@@ -65,13 +59,9 @@ def kill_and_compare(starts, whole, folder, moments):
         start = starts.launch(*argv, moment=moment, skip=skip)
         assert start.wait() == -9, start.output
     complete(starts, argv)
-    checkpoints, rows, dataset = outcome(folder / "killed")
-    assert dataset == whole[2]
-    assert rows == whole[1]
-    assert checkpoints.keys() == whole[0].keys()
-    for step, (meta, arrays) in checkpoints.items():
-        assert meta == whole[0][step][0], step
-        assert arrays == whole[0][step][1], step
+    killed = outcome(folder / "killed")
+    for part in ("dataset", "records", "checkpoints"):
+        assert killed[part] == whole[part]
 
 
 # (moment, skip): each update, save and batch of an evaluation is a moment.
@@ -102,7 +92,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
     began = time.monotonic()
     complete(starts, arguments(tmp_path, "whole", "16x"))
     seconds = time.monotonic() - began
-    wanted = outcome(tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
     phases, half_written, runs = collections.Counter(), 0, 0
     while phases.total() < kills:
         runs += 1
@@ -117,11 +107,11 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
                 break
             assert status == -9, start.output
             phases[start.phase] += 1
-            found = checkpoint_directory.list_entries(tmp_path / f"run{runs}" / "run")
-            half_written += any(x.kind == "half-written" for x in found)
+            entries = checkpoint_directory.list_entries(tmp_path / f"run{runs}" / "run")
+            half_written += any(x.kind == "half-written" for x in entries)
         if status:
             complete(starts, argv)
-        assert outcome(tmp_path / f"run{runs}") == wanted
+        assert outcome(tmp_path / f"run{runs}") == expected
     starts.close()
     with capsys.disabled():
         print(

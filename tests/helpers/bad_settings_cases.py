@@ -1,28 +1,25 @@
 """Starts of the training command with changed settings, which end where the training would start.
 
 A probe replaces training: it traces the run's programs on shapes alone, which shows that they can
-be compiled without compiling them. One process imports everything, and forks a child for every
-command line before JAX has opened any device; a new process for each would take seconds.
+be compiled without compiling them.
 """
 
 import dataclasses
 import json
 import math
-import os
 import pathlib
 import resource
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import small_run  # noqa: F401  (imported by the configuration files)
-from forked_starts import exiting
+from forked_starts import HELPERS, Starts
 
-from anytime_jax.commands import command_line, train  # noqa: F401
 from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
@@ -30,7 +27,6 @@ from anytime_jax.distributed.sharding import local_rows
 from anytime_jax.training import startup, trainer
 from configs import quickstart  # noqa: F401
 
-HELPERS = pathlib.Path(__file__).resolve().parent
 MEMORY_LIMIT = 6 << 30  # bytes available to a child: tracing shapes needs none of them
 NO_FILES = -1  # documents of a dataset without files
 
@@ -41,7 +37,7 @@ import numpy as np
 from ml_collections import ConfigDict, config_dict
 sys.path.insert(0, {helpers!r})
 import small_run
-from settings_attacks import Unprintable
+from bad_settings_cases import Unprintable
 from configs import quickstart
 
 def get_config():
@@ -84,15 +80,10 @@ class Change:
         for name, value in self.edits:
             path = "config" + "".join(f"[{key!r}]" for key in name.split("."))
             lines.append(f"del {path}" if value is None else f"{path} = {value}")
-        return CONFIG_FILE.format(
-            helpers=str(HELPERS),
-            base=BASES[self.base],
-            data=data[self.base],
-            unlocked="config.unlocked()"
-            if self.typed
-            else "config.ignore_type(), config.unlocked()",
-            edits="\n        ".join(lines),
-        )
+        unlocked = "config.unlocked()" if self.typed else "config.ignore_type(), config.unlocked()"
+        values = {"base": BASES[self.base], "data": data[self.base], "unlocked": unlocked}
+        edits = "\n        ".join(lines)
+        return CONFIG_FILE.format(helpers=str(HELPERS), edits=edits, **values)
 
     @property
     def names(self) -> set[str]:
@@ -127,40 +118,18 @@ class Result:
 # The child process
 
 
-def serve() -> None:
-    """Starts a child for every line of standard input, and prints its exit status."""
-    print(time.process_time(), flush=True)
-    for line in sys.stdin:
-        folder, argv, data = json.loads(line)
-        child = os.fork()
-        if not child:
-            _start(pathlib.Path(folder), argv, data)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-def _start(folder: pathlib.Path, argv: list[str], data: dict[str, str]) -> None:
+def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], None]:
+    """Replaces the functions that prepare text, compile and train; returns what writes a report."""
     signal.alarm(60)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-    os.chdir(folder / "work")
-    for stream, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600), stream)
     report = {"trains": False, "prepares": False, "compiled": 0}
-    started = time.process_time()
 
     def stop_clock() -> None:
-        report.setdefault("cpu_seconds", time.process_time() - started)
+        report.setdefault("cpu_seconds", time.process_time())
 
     def write_report() -> None:
         stop_clock()
-        (folder / "report").write_text(json.dumps(report))
-
-    _replace_training(report, stop_clock, data)
-    with exiting(write_report):
-        sys.exit(command_line.start("train", "python -m anytime_jax.main", argv))
-
-
-def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
-    """Replaces the functions that prepare text, compile and train."""
+        pathlib.Path(report_file).write_text(json.dumps(report))
 
     def count(event, duration, **unused):
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
@@ -184,6 +153,7 @@ def _replace_training(report: dict, stop_clock, data: dict[str, str]) -> None:
     jax.monitoring.register_event_duration_secs_listener(count)
     trainer.TrainingRun = Probe
     startup.prepare, startup.load_dataset = prepare, load_dataset
+    return write_report
 
 
 def _trace(config, mesh, data, program) -> None:
@@ -209,73 +179,45 @@ def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: floa
     info = dataset.load_dataset(like)
     tokens = int(megabytes * 300_000)
     splits = {
-        name: dataclasses.replace(
-            info.splits[name],
-            documents=NO_FILES,
-            tokens=tokens // part,
-            windows=tokens // part // length,
-        )
+        name: dataset.SplitInfo(NO_FILES, tokens // part, tokens // part // length)
         for name, part in (("train", 1), ("validation", 20))
     }
-    return dataclasses.replace(
-        info,
-        path=pathlib.Path(path),
-        length=length,
-        vocab_size=vocab_size,
-        splits=splits,
-        settings={"megabytes": megabytes},
-    )
+    size = {"length": length, "vocab_size": vocab_size, "settings": {"megabytes": megabytes}}
+    return dataclasses.replace(info, path=pathlib.Path(path), splits=splits, **size)
 
 
 # The test's side
 
 
 class Starter:
-    """A process that starts the training command with changed settings."""
+    """Starts of the training command with changed settings."""
 
     def __init__(self, folder: pathlib.Path, tiny_data: pathlib.Path):
-        """Starts the process."""
+        """Starts the parent process of all starts."""
         self._folder, self._count = folder, 0
         self.data = {"tiny": str(tiny_data), "quickstart": str(folder / "quickstart")}
         (folder / "quickstart").mkdir()
         (folder / "quickstart" / dataset.METADATA_NAME).touch()
-        environment = {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            "PYTHONPATH": f"{HELPERS.parents[1]}:{HELPERS}",
-            "PYTHONWARNINGS": "ignore::RuntimeWarning",  # of a fork with threads
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "import settings_attacks; settings_attacks.serve()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=folder, env=os.environ | environment,
-        )  # fmt: skip
-        self.import_seconds = float(self._process.stdout.readline())
+        self._starts = Starts(folder, devices=8, preload="bad_settings_cases")
+        self.close = self._starts.close
 
     def start(self, change: Change) -> Result:
         """Starts the command with changed settings, in its own directory."""
         self._count += 1
-        folder = self._folder / str(self._count)
-        work, config = folder / "work", folder / "config.py"
+        folder = self._folder / f"start-{self._count}"
+        work, config, report = folder / "work", folder / "config.py", folder / "report"
         (work / "full").mkdir(parents=True)
         (work / "full" / "notes.txt").write_text("mine")
         (work / "file").write_text("mine")
         config.write_text(change.file(self.data), "utf-8")
         before = _contents(work)
-        argv = [f"--config={config}", *change.overrides]
-        self._process.stdin.write(json.dumps([str(folder), argv, self.data]) + "\n")
-        self._process.stdin.flush()
-        status = int(self._process.stdout.readline())
-        out, err = ((folder / name).read_text() for name in ("out", "err"))
-        report = folder / "report"
+        probe = ("bad_settings_cases", "replace_training", str(report), self.data)
+        argv = (f"--config={config}", *change.overrides)
+        start = self._starts.launch(*argv, folder=work, separate_errors=True, probe=probe)
+        status = start.wait()
         reported = json.loads(report.read_text()) if report.exists() else {}
-        return Result(status, out, err, wrote=_contents(work) != before, **reported)
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        wrote = _contents(work) != before
+        return Result(status, start.output, start.errors, wrote=wrote, **reported)
 
 
 def _contents(folder: pathlib.Path) -> dict[str, bytes]:
