@@ -10,6 +10,7 @@ import os
 import sys
 
 from forked_starts import COMPILED_QUICKLY, Starts
+from paths import REPOSITORY
 
 DEVICES = 8
 
@@ -33,8 +34,6 @@ import pytest
 
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-FIXTURES = REPOSITORY / "tests" / "fixtures"
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
 # that no worker is left with one of them at the end.
 LONG_FILES = (

@@ -1,11 +1,10 @@
 """Imports between packages, against the order that pyproject.toml states."""
 
 import ast
-import pathlib
 
 from importlinter import cli
+from paths import REPOSITORY
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "anytime_jax"
 
 

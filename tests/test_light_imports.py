@@ -1,15 +1,14 @@
 """Imports load no heavy package that they do not need."""
 
 import json
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from paths import REPOSITORY
 
 from anytime_jax.commands import command_line
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 EXPORT = {"safetensors", "tokenizers"}  # of the extra `export`
 HEAVY = EXPORT | {
     "array_record",

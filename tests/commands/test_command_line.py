@@ -9,12 +9,11 @@ import time
 import types
 
 import pytest
+from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.commands import command_line
 from anytime_jax.errors import InputError, RunError
-
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

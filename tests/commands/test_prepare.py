@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from paths import REPOSITORY
 from source_documents import read_files
 
 from anytime_jax.commands import prepare
 from anytime_jax.data.dataset import load_dataset
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -2,19 +2,18 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.commands import theory
 from anytime_jax.theory import reports
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PROBLEM = ("--a=1.5", "--b=2.5", "--noise=0.1")
 
 

@@ -5,18 +5,17 @@ import dataclasses
 import functools
 import importlib
 import math
-import pathlib
 import re
 
 import numpy as np
 import pytest
+from paths import REPOSITORY
 
 from anytime_jax import averaging, schedules
 from anytime_jax.config import fields, schema
 from anytime_jax.config.clock import Stop
 from anytime_jax.errors import InputError
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 FILES = sorted(
     path.stem
     for path in (REPOSITORY / "configs").glob("*.py")

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from paths import REPOSITORY
 from run_command import run_command
 from source_documents import read_files
 
@@ -18,7 +18,6 @@ from anytime_jax.data.preparation_lock import Share, lock_preparation
 from anytime_jax.data.sources import FileSource
 from anytime_jax.errors import InputError
 
-REPOSITORY = Path(__file__).parents[2]
 PARTS, LENGTH, PIECES = 8, 32, 300
 
 # Runs the command with a part per file. Started with "hang", it stops in the middle of a part,

@@ -1,16 +1,15 @@
 """Command lines and links of the documentation and configurations, against the commands."""
 
 import json
-import pathlib
 import re
 import shlex
 
 import pytest
+from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, config_file
 from configs import quickstart
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
 CONFIGS = sorted((REPOSITORY / "configs").rglob("*.py"))
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"

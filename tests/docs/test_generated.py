@@ -1,13 +1,12 @@
 """Generated parts of the documentation, against the code."""
 
 import ast
-import pathlib
 import re
 import runpy
 
 import pytest
+from paths import REPOSITORY
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = {"f25", "run"}  # a label; run.json
 GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
 

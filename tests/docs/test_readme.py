@@ -1,12 +1,10 @@
 """README, the map from the paper and pages that name code: paths, symbols and examples."""
 
 import importlib
-import pathlib
 import re
 
 import jax.numpy as jnp
-
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+from paths import REPOSITORY
 
 
 def read(page):

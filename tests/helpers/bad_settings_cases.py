@@ -18,7 +18,8 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 import small_run  # noqa: F401  (imported by the configuration files)
-from forked_starts import HELPERS, Starts
+from forked_starts import Starts
+from paths import HELPERS
 
 from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo

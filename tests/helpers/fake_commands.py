@@ -4,14 +4,13 @@ Test files import the fixtures they use.
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import time
 
 import pytest
+from paths import REPOSITORY
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = REPOSITORY / "launch"
 
 # Each appends its arguments to a file and behaves as the variable HOW specifies.

@@ -23,8 +23,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-HELPERS = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HELPERS.parents[1]
+from paths import HELPERS, REPOSITORY
 
 # Compiles four times faster, since tests compile much and run little: without LLVM's optimization,
 # with the older emitters of loops, and one module a program. The arithmetic is the same but for

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import pathlib
 
 import numpy as np
 import pytest
+from paths import FIXTURES
 
 from anytime_jax.config.model import ModelConfig
 
-FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 LAYERS, WIDTH = 3, 32  # of the oracles
 
 PAPER = ModelConfig(

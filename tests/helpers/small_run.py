@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import pytest
 from ml_collections import ConfigDict
+from paths import HELPERS
 
 from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config, MeshConfig
@@ -21,7 +22,6 @@ from anytime_jax.distributed import sharding
 from anytime_jax.training import step
 from configs import base
 
-HELPERS = pathlib.Path(__file__).resolve().parent
 LENGTH = 8
 BATCH = 8
 VOCABULARY = 300

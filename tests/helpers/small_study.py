@@ -1,16 +1,13 @@
 """Study of two small runs with branches, and processes that only pretend to train."""
 
 import json
-import pathlib
 import sys
 
 import pytest
+from paths import HELPERS, REPOSITORY
 
 from anytime_jax.config import schema
 from anytime_jax.study import local_executor, study_files
-
-HELPERS = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HELPERS.parents[1]
 
 STUDY = """
 import sys

@@ -13,7 +13,6 @@ import yaml
 from fake_commands import (
     LAUNCH,
     RECORDS,
-    REPOSITORY,
     bin_path_fixture,  # noqa: F401
     end,
     read_calls,
@@ -22,6 +21,7 @@ from fake_commands import (
     wait_until,
     write_command,
 )
+from paths import REPOSITORY
 
 from anytime_jax.commands import config_file
 

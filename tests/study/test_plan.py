@@ -2,9 +2,9 @@
 
 import copy
 import itertools
-import pathlib
 
 import pytest
+from paths import REPOSITORY
 
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
@@ -14,7 +14,6 @@ from anytime_jax.study.tasks import make_tasks
 from configs import quickstart
 from configs.studies import laptop, paper_150m, paper_300m, paper_large_batch
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PEAKS, B2S = values("schedule.peak", 1e-3, 3e-3), values("optimizer.b2", 0.95, 0.98, 0.99)
 
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from fake_commands import (
-    REPOSITORY,
     bin_path_fixture,  # noqa: F401
     end,
     read_calls,
     start_fixture,  # noqa: F401
 )
+from paths import REPOSITORY
 from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 

@@ -1,17 +1,15 @@
 """Thirty updates: against PyTorch and AI2's code (fixture of tests/oracles)."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
+from paths import FIXTURES
 from reference_decoders import OLMO, from_olmo
 
 from anytime_jax import averaging
 
-FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 SHAPE = {
     name: getattr(OLMO, name)
     for name in ("layers", "heads", "width", "mlp_width", "length", "vocab_size", "embedding_rows")
