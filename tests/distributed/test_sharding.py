@@ -102,26 +102,23 @@ def test_olmo2_in_bfloat16_gives_the_same_loss_and_gradients():
 
 
 def test_parameters_moments_and_averages_are_sharded_alike():
-    mesh = mesh_of(2, 2, 2)
+    mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
     optimizer = optax.chain(optax.adam(1e-3), averaging.average_params([6.25, 25.0]))
-    params = decoder.param_shapes(CONFIG)
-    state = jax.eval_shape(optimizer.init, params)
-    adam, average = state[0][0], averaging.find_state(state)
     of_state, of_params = (
-        sharding.tree_shardings(tree, decoder.PARAMETER_AXES, mesh) for tree in (state, params)
+        sharding.tree_shardings(tree, decoder.PARAMETER_AXES, mesh)
+        for tree in (jax.eval_shape(optimizer.init, params), params)
     )
-    for name, spec in SPECS.items():
-        assert {**of_params, **of_params["blocks"]}[name].spec == spec
-    vectors = [of_params["final_norm"], *of_params["blocks"].values()]
-    for leaf in jax.tree.leaves([v for v in vectors if isinstance(v, dict)]):
-        assert leaf.is_fully_replicated
-    of_adam, of_average = of_state[0][0], averaging.find_state(of_state)
-    assert jax.tree.structure(adam.mu) == jax.tree.structure(of_adam.mu)
-    for tree in (of_adam.mu, of_adam.nu, *of_average.averages.values()):
+    for name, leaf in {**of_params, **of_params["blocks"]}.items():
+        if name in SPECS:
+            assert leaf.spec == SPECS[name]
+        elif name != "blocks":
+            assert leaf["scale"].is_fully_replicated
+    adam, average = of_state[0][0], averaging.find_state(of_state)
+    assert set(average.averages) == {"f6.25", "f25"}
+    for tree in (adam.mu, adam.nu, *average.averages.values()):
         assert tree == of_params
-    assert set(average.averages) == set(of_average.averages)
-    for count in (of_adam.count, of_average.count):
-        assert count.is_fully_replicated
+    assert adam.count.is_fully_replicated
+    assert average.count.is_fully_replicated
 
 
 def test_make_mesh():
@@ -167,10 +164,8 @@ def test_make_mesh_rejects_wrong_number_of_devices(axes):
         sharding.make_mesh(MeshConfig(*axes))
 
 
-@pytest.mark.parametrize(
-    ("axis", "size"),
-    [("data", 0), ("data", -2), ("data", 1.5), ("fsdp", 0), ("fsdp", -1), ("tensor", 2.0)],
-)
+@pytest.mark.parametrize("size", [0, -2, 1.5])
+@pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
 def test_mesh_config_rejects_bad_sizes(axis, size):
     with pytest.raises(ValueError, match=f"{axis} = {size}"):
         MeshConfig(**{"data": 1, "fsdp": 1, "tensor": 1, axis: size})

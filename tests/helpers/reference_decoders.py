@@ -12,33 +12,14 @@ from anytime_jax.config.model import ModelConfig
 LAYERS, WIDTH = 3, 32  # of the oracles
 
 PAPER = ModelConfig(
-    architecture="olmo",
-    layers=12,
-    heads=16,
-    width=1024,
-    mlp_width=4096,
-    length=1024,
-    vocab_size=32_100,
-    embedding_rows=32_128,
-    rope_theta=10_000.0,
-    norm_epsilon=1e-5,
-    dtype="bfloat16",
-    attention="auto",
-    layer_loop="scan",
-    remat="none",
-)
+    architecture="olmo", layers=12, heads=16, width=1024, mlp_width=4096, length=1024,
+    vocab_size=32_100, embedding_rows=32_128, rope_theta=10_000.0, norm_epsilon=1e-5,
+    dtype="bfloat16", attention="auto", layer_loop="scan", remat="none",
+)  # fmt: skip
 OLMO = dataclasses.replace(
-    PAPER,
-    layers=LAYERS,
-    heads=4,
-    width=WIDTH,
-    mlp_width=128,
-    length=16,
-    vocab_size=90,
-    embedding_rows=96,
-    dtype="float32",
-    attention="plain",
-)
+    PAPER, layers=LAYERS, heads=4, width=WIDTH, mlp_width=128, length=16,
+    vocab_size=90, embedding_rows=96, dtype="float32", attention="plain",
+)  # fmt: skip
 OLMO2 = dataclasses.replace(
     OLMO, architecture="olmo2", mlp_width=96, rope_theta=500_000.0, norm_epsilon=1e-6
 )

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 
-import jax
 import numpy as np
 import pytest
 import small_run
@@ -205,15 +204,6 @@ def test_branch_reads_other_data_from_their_start(trunk, second, tmp_path):
 
 
 @pytest.mark.slow
-def test_branch_on_other_data_resumes(trunk, second, tmp_path):
-    data = {"branch__data": str(second.path)}
-    leave(tmp_path / "cut", trunk, second, interrupted=after(1), **data)
-    leave(tmp_path / "cut", trunk, second, **data)
-    leave(tmp_path / "whole", trunk, second, **data)
-    assert bits(tmp_path / "cut", 20) == bits(tmp_path / "whole", 20)
-
-
-@pytest.mark.slow
 def test_branch_of_branch_on_other_data_continues_its_position(trunk, second, tmp_path):
     """Not the position of its step, had it read those data from the start."""
     data = {"schedule": CONSTANT, "branch__data": str(second.path)}
@@ -339,16 +329,6 @@ def test_horizon_of_branch_is_its_multiple():
         small_run.config("run", schedule=WSD)
     with pytest.raises(InputError, match="step = 3 needs from_run"):
         small_run.config("run", branch__step=3)
-
-
-@pytest.mark.slow
-def test_branch_on_several_devices(trunk, dataset, tmp_path):
-    mesh = small_run.mesh(4, fsdp=2)
-    leave(tmp_path / "four", trunk, dataset, mesh=mesh)
-    leave(tmp_path / "one", trunk, dataset)
-    one, four = (saved(tmp_path / name, 20).state.params for name in ("one", "four"))
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
 def test_runs_command_names_trunk(branched, trunk, capsys):

@@ -62,8 +62,9 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
     monkeypatch.setattr(step_lib, "batch_mean_loss", batch_mean_loss)
 
 
-def assert_finite(run, step, config=None):
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(saved(run, step, config).state))
+def assert_finite(run, step):
+    assert saved_steps(run)[-1] == step
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(saved(run, step).state))
 
 
 def check_equals_whole(run, whole):
@@ -77,7 +78,6 @@ def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_pat
         message = r"update 7 \(samples 48 to 55\) .* of step 4.* --config\.guard\.skip=nonfinite"
         with pytest.raises(RunError, match=message):
             start(tmp_path, dataset, stop="2x")
-    assert saved_steps(tmp_path)[-1] == 4
     assert_finite(tmp_path, 4)
     # Without the fault, the run resumes and equals the unbroken one.
     assert start(tmp_path, dataset, stop="2x")[0] == Outcome(20, "stop")
@@ -145,17 +145,7 @@ def test_nonfinite_weights_are_never_saved(dataset, tmp_path, monkeypatch):
     message = "params/blocks/attn_norm/scale has a NaN or an infinity at step 8; .* step 4"
     with pytest.raises(RunError, match=message):
         start(tmp_path, dataset, stop="2x")
-    assert saved_steps(tmp_path)[-1] == 4
     assert_finite(tmp_path, 4)
-
-
-@pytest.mark.slow
-def test_diverging_run_ends_with_finite_checkpoints(dataset, tmp_path):
-    with pytest.raises(RunError, match="a lower peak rate"):
-        start(tmp_path, dataset, stop="2x", schedule__peak=1e30)
-    config = small_run.config(tmp_path, schedule__peak=1e30)
-    for step in saved_steps(tmp_path):
-        assert_finite(tmp_path, step, config)
 
 
 def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):

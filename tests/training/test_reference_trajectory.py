@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small_run
 from paths import FIXTURES
-from reference_decoders import OLMO, from_olmo
+from reference_decoders import OLMO, from_olmo, oracle
 
 from anytime_jax import averaging
 
@@ -16,22 +16,19 @@ SHAPE = {
 }
 
 
-@pytest.fixture(scope="module")
-def oracle():
+START = oracle("olmo")[1]
+
+
+@pytest.fixture(scope="module", name="oracle")
+def oracle_fixture():
     return dict(np.load(FIXTURES / "olmo_training.npz"))
 
 
-@pytest.fixture(scope="module")
-def start():
-    return jax.tree.map(jnp.asarray, from_olmo(dict(np.load(FIXTURES / "olmo.npz")), "param"))
+MICROBATCHES = [1, pytest.param(2, marks=pytest.mark.slow)]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[1, pytest.param(2, marks=pytest.mark.slow)],
-    ids="microbatches={}".format,
-)
-def ours(request, oracle, start):
+@pytest.fixture(scope="module", params=MICROBATCHES, ids="microbatches={}".format)
+def ours(request, oracle):
     """Metrics by name, and the last state, of the same run here."""
     config = small_run.config(
         "unused",
@@ -45,9 +42,10 @@ def ours(request, oracle, start):
     program = small_run.program(config, small_run.mesh())
     first = program.init()
     # Copies, since the train step donates its state.
-    copies = {label: jax.tree.map(jnp.copy, start) for label in config.averaging_rules}
+    params, *copies = (jax.tree.map(jnp.array, START) for _ in ("last", *small_run.AVERAGES))
+    copies = dict(zip(small_run.AVERAGES, copies, strict=True))
     opt_state = averaging.replace_averages(first.opt_state, copies)
-    state = first._replace(params=jax.tree.map(jnp.copy, start), opt_state=opt_state)
+    state = first._replace(params=params, opt_state=opt_state)
     rows = []
     for tokens in oracle["tokens"]:
         state, metrics = program.train_step(state, jnp.asarray(tokens))
@@ -82,12 +80,12 @@ def test_weights_and_averages(ours, oracle, label):
         np.testing.assert_allclose(leaf, expected[name], rtol=0, atol=5e-5, err_msg=name)
 
 
-def test_padding_rows_of_embedding_never_change(ours, start):
+def test_padding_rows_of_embedding_never_change(ours):
     state = ours[1]
     padding = slice(OLMO.vocab_size, OLMO.embedding_rows)
     trees = {"last": state.params, **averaging.averages(state.opt_state)}
     for label, tree in trees.items():
         np.testing.assert_array_equal(
-            tree["embedding"][padding], start["embedding"][padding], err_msg=label
+            tree["embedding"][padding], START["embedding"][padding], err_msg=label
         )
     assert int(state.step) == 30

@@ -1,4 +1,7 @@
-"""Training step: against NumPy and plain `jax.grad`, on every layout, donated, compiled once."""
+"""Training step: against NumPy and plain `jax.grad`, on every layout.
+
+Averages, donation and compilations: test_average_memory.py and test_update_costs.py.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +9,6 @@ import numpy as np
 import pytest
 import small_run
 
-from anytime_jax import averaging
 from anytime_jax.models import decoder
 from anytime_jax.training import step
 
@@ -50,19 +52,14 @@ def plain_loss(params, tokens):
 
 
 @pytest.fixture(scope="module")
-def program():
-    return small_run.program(CONFIG, small_run.mesh())
-
-
-@pytest.fixture(scope="module")
 def trained():
     return train()
 
 
-def test_metrics_match_numpy_and_plain_grad(program, trained):
-    states, metrics, _ = trained
+def test_metrics_match_numpy_and_plain_grad(trained):
+    states, metrics, last = trained
     value_and_grad = jax.jit(jax.value_and_grad(plain_loss))
-    structure = jax.tree.structure(program.abstract_state.params)
+    structure = jax.tree.structure(last.params)
     for count, row in enumerate(metrics):
         old, new = (select(leaves, ".params") for leaves in states[count : count + 2])
         params = jax.tree.unflatten(structure, map(np.float32, old.values()))
@@ -74,45 +71,6 @@ def test_metrics_match_numpy_and_plain_grad(program, trained):
         assert row["clipped"] == float(grad_norm > CONFIG.optimizer.clip_norm)
         assert row["lr"] == pytest.approx(1e-2 * rate, rel=1e-6)
         assert row["update_norm"] == pytest.approx(norm_of_difference(new, old), rel=1e-4)
-
-
-def test_every_count_equals_step(trained):
-    for done, leaves in enumerate(trained[0]):
-        integers = {k: int(x) for k, x in leaves.items() if np.issubdtype(x.dtype, np.integer)}
-        names = (".step", ".count", ".loss_count")
-        counts = {k: x for k, x in integers.items() if k.endswith(names)}
-        # The step, Adam, the schedule, the averages, and the losses seen by the guard.
-        assert len(counts) == 5, counts
-        assert set(counts.values()) == {done}
-        assert all(not integers[k] for k in integers.keys() - counts.keys())  # no bad update
-
-
-def test_averages_follow_their_kernels(trained):
-    states = trained[0]
-    for label, rule in averaging.label_rules(small_run.RULES).items():
-        for name in ("['head']", "['blocks']['q_norm']['scale']"):
-            weights = zip(rule.kernel(STEPS), states, strict=True)
-            expected = sum(w * s[f".params{name}"].astype(np.float64) for w, s in weights)
-            (average,) = select(states[-1], f"averages['{label}']{name}").values()
-            np.testing.assert_allclose(average, expected, rtol=0, atol=2e-7)
-
-
-def test_second_update_compiles_nothing_and_donates(program, compilations):
-    state, _ = program.train_step(program.init(), jnp.asarray(TOKENS[0]))
-    batches = [jnp.asarray(tokens) for tokens in TOKENS]
-    with compilations() as count:
-        for batch in batches:
-            old = jax.tree.leaves(state)
-            state, _ = program.train_step(state, batch)
-            assert all(leaf.is_deleted() for leaf in old)
-    assert count() == 0
-
-
-def test_abstract_state_matches_state(program, trained):
-    pairs = zip(*map(jax.tree.leaves, (trained[2], program.abstract_state)), strict=True)
-    for leaf, abstract in pairs:
-        assert (leaf.shape, leaf.dtype) == (abstract.shape, abstract.dtype)
-        assert leaf.sharding.is_equivalent_to(abstract.sharding, leaf.ndim)
 
 
 @pytest.mark.slow
