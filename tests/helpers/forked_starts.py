@@ -79,17 +79,20 @@ class Start:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self.starts.has_ended(self.number)
+        return self.number in self.starts.ended
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Sends a signal, if the process has not ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = 120) -> int:
         """Waits for the end and returns the exit status, negative for a signal."""
-        return self.starts.wait(self.number, seconds)
+        ended = self.starts.ended
+        with self.starts.news:
+            assert self.starts.news.wait_for(lambda: self.number in ended, seconds), (
+                "it never ended"
+            )
+        return ended[self.number]
 
 
 class Starts:
@@ -103,10 +106,10 @@ class Starts:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=folder, env=environment(folder, devices),
         )  # fmt: skip
-        self._ended: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._count = 0
-        self._news = threading.Condition()
+        self.news = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def launch(
@@ -131,24 +134,13 @@ class Starts:
         order = {"number": number, "argv": argv, "moment": moment, "skip": skip, "probe": probe}
         order |= {"folder": str(folder), "separate_errors": separate_errors}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
-        with self._news:
-            assert self._news.wait_for(lambda: number in self._pids, 60)
+        with self.news:
+            assert self.news.wait_for(lambda: number in self._pids, 60)
         return Start(self._pids[number], number, self._folder, self)
-
-    def wait(self, number: int, seconds: float) -> int:
-        """Waits for the end of a start; returns its exit status."""
-        with self._news:
-            assert self._news.wait_for(lambda: number in self._ended, seconds), "it never ended"
-        return self._ended[number]
-
-    def has_ended(self, number: int) -> bool:
-        """Whether a start has ended."""
-        with self._news:
-            return number in self._ended
 
     def close(self) -> None:
         """Ends the parent, and starts that a failed test has left running."""
-        for number in self._pids.keys() - self._ended.keys():
+        for number in self._pids.keys() - self.ended.keys():
             os.kill(self._pids[number], signal.SIGKILL)
         self._parent.stdin.close()
         self._parent.wait(60)
@@ -157,9 +149,9 @@ class Starts:
     def _listen(self) -> None:
         for line in self._parent.stdout:
             event, number, value = line.split()
-            with self._news:
-                (self._pids if event == "started" else self._ended)[int(number)] = int(value)
-                self._news.notify_all()
+            with self.news:
+                (self._pids if event == "started" else self.ended)[int(number)] = int(value)
+                self.news.notify_all()
 
 
 def serve() -> None:

@@ -210,9 +210,8 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
 
 
 def test_slice_needs_name_and_action(start, tpu_vm):
-    assert end(start("tpu_vm.sh", "run", "--config=c.py"))[0] == 2
-    status, output = tpu_vm("walk")
-    assert (status, output.split(":")[0]) == (2, "error")
+    for status, output in (end(start("tpu_vm.sh", "run", "--config=c.py")), tpu_vm("walk")):
+        assert (status, output.split(":")[0]) == (2, "error")
     assert tpu_vm("run")[0] == 2
 
 

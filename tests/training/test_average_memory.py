@@ -39,12 +39,12 @@ def program_of(memory, mesh=None):
     return small_run.program(config, mesh or small_run.mesh())
 
 
-def train(memory, mesh=None, updates=UPDATES):
+def train(memory, mesh=None):
     """Returns the leaves after every update from the first state on, and the last state."""
     program = program_of(memory, mesh)
     state = program.init()
     states = [small_run.leaves(state)]
-    for step, tokens in enumerate(TOKENS[:updates], start=1):
+    for step, tokens in enumerate(TOKENS, start=1):
         state, _ = program.train_step(state, jnp.asarray(tokens), step % EVERY == 0)
         states.append({name: np.array(leaf) for name, leaf in small_run.leaves(state).items()})
     return states, state
@@ -80,27 +80,22 @@ def test_average_every_equals_sum_in_float64(trained):
 
 
 @pytest.mark.slow
-def test_host_memory_gives_the_same_bits(trained):
-    for one, other in zip(trained["device"][0], trained["host"][0], strict=True):
+@pytest.mark.parametrize("axes", [{}, AXES], ids=["one device", "eight devices"])
+def test_host_memory_gives_the_same_bits(axes):
+    mesh = small_run.mesh(8 if axes else 1, **axes)
+    (on_device, device), (on_host, host) = (train(memory, mesh) for memory in ("device", "host"))
+    for one, other in zip(on_device, on_host, strict=True):
         assert small_run.same_bits(one, other)
-    assert memory_kinds(average_leaves(trained["device"][1])) == {"device"}
-    assert memory_kinds(average_leaves(trained["host"][1])) == {"pinned_host"}
-    assert memory_kinds(trained["host"][1].opt_state[0]) == {"device"}  # the moments
-
-
-@pytest.mark.slow
-def test_host_memory_on_eight_devices():
-    mesh = small_run.mesh(8, **AXES)
-    expected, _ = train("device", mesh, updates=EVERY)
-    actual, state = train("host", mesh, updates=EVERY)
-    assert small_run.same_bits(actual[-1], expected[-1])
-    split = state.params["blocks"]["qkv"].sharding
-    assert not split.is_fully_replicated
-    for tree in averaging.averages(state.opt_state).values():
+    assert memory_kinds(average_leaves(device)) == {"device"}
+    assert memory_kinds(host.opt_state[0]) == {"device"}  # the moments
+    split = host.params["blocks"]["qkv"].sharding
+    assert split.is_fully_replicated == (not axes)
+    for tree in averaging.averages(host.opt_state).values():
+        assert memory_kinds(tree) == {"pinned_host"}
         assert tree["blocks"]["qkv"].sharding == split.with_memory_kind("pinned_host")
 
 
-@pytest.mark.parametrize("memory", [pytest.param("device", marks=pytest.mark.slow), "host"])
+@pytest.mark.parametrize("memory", ["device", "host"])
 def test_train_step_reuses_every_buffer(memory, compilations):
     program = program_of(memory)
     state, tokens = program.init(), [jnp.asarray(batch) for batch in TOKENS]

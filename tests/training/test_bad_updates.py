@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import small_run
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.train_state import TrainState
@@ -55,11 +56,9 @@ def guard_states(losses, **settings):
 def assert_only_counts_changed(before, after):
     """In the state inside the guard."""
     before, after = (get_guard_state(state.opt_state).inner_state for state in (before, after))
-    for (path, old), new in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        is_count = "count" in jax.tree_util.keystr(path)
-        np.testing.assert_array_equal(old + 1 if is_count else old, new)
+    before, after = small_run.leaves(before), small_run.leaves(after)
+    for name, leaf in before.items():
+        np.testing.assert_array_equal(leaf + 1 if "count" in name else leaf, after[name])
 
 
 @pytest.mark.parametrize(
@@ -174,17 +173,3 @@ def test_consecutive_skips_are_counted():
     states = guard_states([1.0, np.nan, np.nan, 1.0, np.nan])
     assert [int(state.consecutive_skips) for state in states] == [0, 0, 1, 2, 0, 1]
     assert [int(state.skipped) for state in states] == [0, 0, 1, 2, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (("all", 6.0, 10), "skip"),
-        (("nothing", 0.0, 10), "spike"),
-        (("nothing", np.nan, 10), "spike"),
-        (("nothing", 6.0, 0), "limit"),
-    ],
-)
-def test_guard_config_rejects_bad_values(settings, name):
-    with pytest.raises(ValueError, match=name):
-        GuardConfig(*settings)
