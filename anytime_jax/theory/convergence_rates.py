@@ -64,8 +64,7 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
         bias       N^-min(1, (1-gamma)(b-1)/a)
         variance   N^-(1-(1-gamma)/a)
 
-    and the slower one decides. At gamma* both are 1 - 1/b. Any gamma from 0 to below 1 is accepted;
-    the theorem holds up to 1/2.
+    and the slower one decides. At gamma* both are 1 - 1/b. The theorem holds up to gamma = 1/2.
 
     Examples:
       >>> theory.convergence_rates.power_law_exponent(a=1.5, b=2.0, gamma=0.25)
@@ -73,10 +72,7 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
 
     Source: Theorem 1 with lambda_k = k^-a, lambda_k (w*_k)^2 = k^-b.
     """
-    Problem(a, b)
-    require(is_number(gamma) and 0 <= gamma < 1, "gamma", gamma, "a number from 0 to below 1")
-    bias = min(1.0, (1 - gamma) * (b - 1) / a)
-    return min(bias, 1 - (1 - gamma) / a)
+    return min(1.0, (1 - gamma) * (b - 1) / a, 1 - (1 - gamma) / a)
 
 
 def minimax_exponent(a: float, b: float) -> float:
@@ -88,7 +84,6 @@ def minimax_exponent(a: float, b: float) -> float:
 
     Source: Table 1; Section 2, "Nonparametric Least Squares".
     """
-    Problem(a, b)
     return (b - 1) / max(a, b)
 
 

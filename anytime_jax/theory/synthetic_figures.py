@@ -5,6 +5,7 @@ Source: Figure 1 and its version with little noise in the appendix.
 
 import csv
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -90,19 +90,30 @@ class SelectedRun:
     """The best run of a panel at the update of selection, for one average."""
 
     noise: float
-    a: float
-    b: float
+    problem: Problem
     schedule: str
     average: str  # its label
     multiplier: float  # step size, in units of 1/tr(H)
     steps: np.ndarray  # int[T], checkpoints
     risks: np.ndarray  # float64[T], exact excess risks
 
-    @property
-    def exponent(self) -> float:
-        """The p of risk ~ N^-p, fitted over the last factor of 10 of the run."""
+    def summary(self) -> dict[str, Any]:
+        """Returns the settings, the last risk and its rates: p of risk ~ N^-p.
+
+        The fit is over the last factor of 10 of the run.
+        """
         late = self.steps >= self.steps[-1] / 10
-        return fitted_exponent(self.steps[late], self.risks[late])
+        return {
+            "noise": self.noise,
+            "a": self.problem.a,
+            "b": round(self.problem.b, 12),
+            "schedule": self.schedule,
+            "average": self.average,
+            "multiplier": self.multiplier,
+            "final_excess_risk": float(self.risks[-1]),
+            "fitted_exponent": fitted_exponent(self.steps[late], self.risks[late]),
+            "minimax_exponent": minimax_exponent(self.problem.a, self.problem.b),
+        }
 
 
 def select(config: FigureConfig, results: Sequence[Risks]) -> list[SelectedRun]:
@@ -111,15 +122,15 @@ def select(config: FigureConfig, results: Sequence[Risks]) -> list[SelectedRun]:
     One for each noise level, problem, schedule and average, in this order.
     """
     number = len(config.multipliers)
+    panels = list(zip(config.problems, results, strict=True))
     selected = []
-    for noise in config.noise:
-        for problem, risks in zip(config.problems, results, strict=True):
-            for k, name in enumerate(config.schedules):
-                for label in risks.labels:
-                    rows = risks.excess(noise, label)[k * number : (k + 1) * number]
-                    best = lowest(rows, risks.checkpoints, config.select_at)
-                    curve = config.multipliers[best], risks.checkpoints, rows[best]
-                    selected.append(SelectedRun(noise, problem.a, problem.b, name, label, *curve))
+    for noise, (problem, risks) in itertools.product(config.noise, panels):
+        for k, name in enumerate(config.schedules):
+            for label in risks.labels:
+                rows = risks.excess(noise, label)[k * number : (k + 1) * number]
+                best = lowest(rows, risks.checkpoints, config.select_at)
+                curve = config.multipliers[best], risks.checkpoints, rows[best]
+                selected.append(SelectedRun(noise, problem, name, label, *curve))
     return selected
 
 
@@ -153,7 +164,7 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
         "config": dataclasses.asdict(config),
         "seconds": round(seconds, 2),
         "largest_relative_error": largest_error(results),
-        "selected": [_numbers(run) for run in runs],
+        "selected": [run.summary() for run in runs],
     }
     files = [_write_csv(out / "curves.csv", runs), write_json(out / "figure.json", summary)]
     for noise in config.noise:
@@ -173,20 +184,6 @@ def _sweep(config: FigureConfig, problem: Problem) -> Sweep:
     ]
     checkpoints = checkpoints_through(config.select_at, config.steps)
     return Sweep(problem, runs, config.averages, checkpoints)
-
-
-def _numbers(run: SelectedRun) -> dict[str, Any]:
-    return {
-        "noise": run.noise,
-        "a": run.a,
-        "b": round(run.b, 12),
-        "schedule": run.schedule,
-        "average": run.average,
-        "multiplier": run.multiplier,
-        "final_excess_risk": float(run.risks[-1]),
-        "fitted_exponent": run.exponent,
-        "minimax_exponent": minimax_exponent(run.a, run.b),
-    }
 
 
 def _table(config: FigureConfig, summary: dict[str, Any]) -> Table:
@@ -217,7 +214,7 @@ def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
         names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
         writer.writerow(names)
         for run in runs:
-            fixed = [run.noise, run.a, f"{run.b:g}", run.schedule, run.average]
+            fixed = [run.noise, run.problem.a, f"{run.problem.b:g}", run.schedule, run.average]
             for steps, risk in zip(run.steps, run.risks, strict=True):
                 writer.writerow([*fixed, run.multiplier, steps, repr(float(risk))])
     return path
@@ -227,18 +224,18 @@ def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
 
 
 def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
-    """The figure of the paper: the running average of each schedule, and the predicted rate."""
+    """The figure of the paper: the running average of each schedule over the minimax rate."""
     figure, axes = _panels(config, len(config.source_ratio), noise, "running average")
     for panel, problem in zip(axes.flat, config.problems, strict=True):
-        curves = [
-            run
-            for run in runs
-            if (run.a, run.b) == (problem.a, problem.b) and run.average == RUNNING
-        ]
+        curves = [run for run in runs if (run.problem, run.average) == (problem, RUNNING)]
         for run in curves:
             label = f"{plotting.schedule_name(run.schedule)}, $c = {run.multiplier:g}$"
             panel.plot(run.steps, run.risks, color=_COLORS[run.schedule], label=label)
-        _plot_minimax_rate(panel, min(curves, key=lambda x: x.risks[-1]), config.select_at)
+        best = min(curves, key=lambda run: run.risks[-1])
+        late = best.steps >= config.select_at
+        decay = best.steps[late] / best.steps[late][0]
+        rate = 0.7 * best.risks[late][0] * decay ** -minimax_exponent(problem.a, problem.b)
+        panel.plot(best.steps[late], rate, "k--", lw=1, label=r"$N^{-(b-1)/\max(a,b)}$")
         panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
         plotting.plain_log_ticks(panel)
         panel.set_title(f"a = {problem.a:g}, b = {problem.b:g}", fontsize=10)
@@ -248,13 +245,14 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
 
 def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
     """The same for every average, each relative to the running one of its schedule."""
-    rows = [(ratio, name) for ratio in config.source_ratio for name in config.schedules]
+    rows = list(itertools.product(config.source_ratio, config.schedules))
     figure, axes = _panels(config, len(rows), noise, "every average over the running one")
     labels = list(dict.fromkeys(run.average for run in runs))
     shades = dict(zip(labels, plotting.shades(len(labels), 0.95), strict=True))
     for k, (ratio, name) in enumerate(rows):
         for panel, a in zip(axes[k], config.capacity, strict=True):
-            curves = {x.average: x for x in runs if (x.a, x.b, x.schedule) == (a, a * ratio, name)}
+            key = a, a * ratio, name
+            curves = {x.average: x for x in runs if (x.problem.a, x.problem.b, x.schedule) == key}
             for label, run in curves.items():
                 late = run.steps >= config.select_at / 50
                 with np.errstate(invalid="ignore"):  # both may have diverged
@@ -281,11 +279,3 @@ def _panels(config: FigureConfig, rows: int, noise: float, title: str) -> tuple[
     for panel in axes[-1]:
         panel.set_xlabel("updates N")
     return figure, axes
-
-
-def _plot_minimax_rate(axes: Axes, run: SelectedRun, from_step: int) -> None:
-    """A dashed line of the minimax rate, a little below the run from `from_step` on."""
-    late = run.steps >= from_step
-    steps = run.steps[late]
-    line = 0.7 * run.risks[late][0] * (steps / steps[0]) ** -minimax_exponent(run.a, run.b)
-    axes.plot(steps, line, "k--", lw=1, label=r"$N^{-(b-1)/\max(a,b)}$")
