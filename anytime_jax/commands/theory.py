@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _figures(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
     config = read(FigureConfig, config_file.load(arguments))
-    _require_writable("out_dir", Path(config.out_dir))
+    make_writable_directory(Path(config.out_dir), f"out_dir = {config.out_dir!r}")
     files, table = synthetic_figures.make_figures(config, progress)
     return [table, *(f"  {file}" for file in files)]
 
@@ -135,7 +135,8 @@ def _noise_levels(
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
     if arguments.output is not None:
-        _require_writable("--output", arguments.output)
+        require_directory("--output", str(arguments.output))
+        make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")
     comparison = compare(problem, arguments.steps, arguments.doublings, progress)
     return [comparison.at_noise(noise) for noise in noises]
 
@@ -155,11 +156,6 @@ def _bound(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
 def _rates(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
     settings = arguments.multiplier, arguments.steps, arguments.noise
     return reports.exponent_report(*settings, progress)
-
-
-def _require_writable(setting: str, directory: Path) -> None:
-    require_directory(setting, str(directory))
-    make_writable_directory(directory, f"{setting} = {str(directory)!r}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
