@@ -10,20 +10,8 @@ from paths import REPOSITORY
 from anytime_jax.commands import command_line
 
 EXPORT = {"safetensors", "tokenizers"}  # of the extra `export`
-HEAVY = EXPORT | {
-    "array_record",
-    "flax",
-    "grain",
-    "matplotlib",
-    "ml_collections",
-    "orbax",
-    "rich",
-    "sentencepiece",
-    "tensorboardX",
-    "tensorflow",
-    "tensorflow_datasets",
-    "wandb",
-}
+HEAVY = EXPORT | {"array_record", "flax", "grain", "matplotlib", "ml_collections", "orbax", "rich"}
+HEAVY |= {"sentencepiece", "tensorboardX", "tensorflow", "tensorflow_datasets", "wandb"}
 # Half a second each, and not needed before the first update of a run.
 LATE = {"matplotlib", "tensorboardX", "wandb"} | EXPORT
 
@@ -37,13 +25,8 @@ def loaded_by(*modules, without=()):
         f"import json, sys\nsys.modules.update(dict.fromkeys({without!r}))\n"
         f"import {', '.join(modules)}\nprint(json.dumps(sorted(sys.modules)))"
     )
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=REPOSITORY,
-    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert process.returncode == 0, process.stderr
     names = set(json.loads(process.stdout))
     ours = {name for name in names if name.split(".")[0] == "anytime_jax"}

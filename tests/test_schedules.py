@@ -71,19 +71,6 @@ def test_rates_of_the_papers_runs_at_every_step(schedule, formula):
     np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-15 * ETA)
 
 
-def test_constructors_nest_the_dataclasses():
-    warm = {"warmup_steps": 7, "warmup_init": 0.3}
-    constant = Warmup(Power(ETA, 0.0, 1.0, 7), 7, 0.3)
-    assert schedules.constant(ETA, **warm) == constant
-    assert schedules.inverse_sqrt(ETA, 9.0, **warm) == Warmup(Power(ETA, 0.5, 9.0, 7), 7, 0.3)
-    assert schedules.power(ETA, 0.2, 9.0, **warm) == Warmup(Power(ETA, 0.2, 9.0, 7), 7, 0.3)
-    for shape, constructor in (("cosine", schedules.cosine), ("linear", schedules.linear)):
-        expected = Warmup(FixedHorizon(ETA, 99, 7, 0.1, shape), 7, 0.3)
-        assert constructor(ETA, 99, **warm) == expected
-    assert schedules.wsd(ETA, 90, 99, **warm) == Decay(constant, 90, 99, 0.1, "linear")
-    assert {s.peak for s in (constant, schedules.wsd(ETA, 90, 99))} == {ETA}
-
-
 def test_nested_schedules_share_one_clock():
     """A decay inside a warmup, and a warmup inside a decay, are the same schedule."""
     power = Power(ETA, 0.5, 50.0, start=20)
@@ -217,21 +204,17 @@ def test_counts_that_are_not_integers_raise(call):
 
 INVALID = [
     (lambda: Power(0.0, 0.5), "peak = 0"),
-    (lambda: Power(-1.0, 0.5), "peak = -1"),
     (lambda: Power(math.nan, 0.5), "peak = nan"),
     (lambda: Power(math.inf, 0.5), "peak = inf"),
     (lambda: Power("1e-3", 0.5), "peak = '1e-3'"),
     (lambda: Power(True, 0.5), "peak = True"),
     (lambda: Power(1.0, -0.5), "gamma = -0.5"),
-    (lambda: Power(1.0, math.nan), "gamma = nan"),
     (lambda: Power(1.0, 0.5, alpha=0.0), "alpha = 0"),
     (lambda: Power(1.0, 0.5, start=-1), "start = -1"),
-    (lambda: Power(1.0, 0.5, start=1.5), "start = 1.5"),
     (lambda: FixedHorizon(0.0, 10), "peak = 0"),
     (lambda: FixedHorizon(1.0, 10.0), "horizon = 10"),
     (lambda: FixedHorizon(1.0, 10**12), "horizon = 1000000000000"),
     (lambda: FixedHorizon(1.0, 10, floor=1.5), "floor = 1.5"),
-    (lambda: FixedHorizon(1.0, 10, floor=-0.1), "floor = -0.1"),
     (lambda: FixedHorizon(1.0, 10, shape="sqrt"), "shape = 'sqrt'"),
     (lambda: FixedHorizon(1.0, 10, start=10), "starts at update 10 and ends at 10"),
     (lambda: Decay(0.5, 5, 10), "trunk = 0.5"),

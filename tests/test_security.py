@@ -32,58 +32,42 @@ socket.getaddrinfo = socket.gethostbyname = refuse_name
 """
 
 
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory):
-    """A run that prepares its data in an environment with secrets: its directory, its output."""
-    folder = tmp_path_factory.mktemp("watched")
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    place = folder / "place"
+@pytest.mark.slow
+def test_run_with_secrets_connects_nowhere_and_leaves_no_secret_or_code(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    place = tmp_path / "place"
     place.mkdir()
     changes = {**CHANGES, "stop": "1x", "log__tensorboard": True}
-    file = write_config(folder / "config.py", place / "run", place / "data", **changes)
-    settings = environment(folder) | SECRETS | {"CONNECTION_LOG": str(folder / "connections")}
-    settings["PYTHONPATH"] += f"{os.pathsep}{folder / 'site'}"
+    file = write_config(tmp_path / "config.py", place / "run", place / "data", **changes)
+    settings = environment(tmp_path) | SECRETS | {"CONNECTION_LOG": str(tmp_path / "connections")}
+    settings["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'site'}"
     process = subprocess.run(
         [sys.executable, "-m", "anytime_jax.main", f"--config={file}"],
         cwd=place, env=settings, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
-    return folder, process.stdout + process.stderr
+    output = process.stdout + process.stderr
+    assert "prepared" in output
+    assert not (tmp_path / "connections").exists()
 
+    # It writes its own two directories alone.
+    assert {path.name for path in place.iterdir()} == {"run", "data"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names <= {"place", "site", "config.py", "compiled", "__pycache__"}
 
-@pytest.mark.slow
-def test_run_makes_no_connection(finished_run):
-    assert not (finished_run[0] / "connections").exists()
-    assert "prepared" in finished_run[1]
-
-
-@pytest.mark.slow
-def test_secrets_are_not_written_or_printed(finished_run):
-    folder, output = finished_run
-    files = [path for path in (folder / "place").rglob("*") if path.is_file()]
+    files = [path for path in place.rglob("*") if path.is_file()]
     assert {"run.json", "0000.jsonl", "metadata", "curves.png"} <= {path.name for path in files}
     for secret in SECRETS.values():
         assert secret not in output
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
-
-@pytest.mark.slow
-def test_run_writes_only_run_and_data_directories(finished_run):
-    folder, _ = finished_run
-    assert {path.name for path in (folder / "place").iterdir()} == {"run", "data"}
-    names = {path.name for path in folder.iterdir()}
-    assert names <= {"place", "site", "config.py", "compiled", "__pycache__"}
-
-
-@pytest.mark.slow
-def test_run_directory_has_no_pickle_or_zip(finished_run):
-    """A pickle begins with its protocol and ends with a stop; zip files begin with PK."""
-    files = (finished_run[0] / "place" / "run").rglob("*")
-    for path in (path for path in files if path.is_file()):
-        content = path.read_bytes()
-        assert not (content[:1] == b"\x80" and content[1:2] <= b"\x05" and content[-1:] == b".")
-        assert content[:2] != b"PK"
+    # A pickle begins with its protocol and ends with a stop; zip files begin with PK.
+    for path in files:
+        if path.is_relative_to(place / "run"):
+            content = path.read_bytes()
+            assert not (content[:1] == b"\x80" and content[1:2] <= b"\x05" and content[-1:] == b".")
+            assert content[:2] != b"PK"
 
 
 def test_connections_are_logged(tmp_path):

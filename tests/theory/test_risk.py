@@ -175,17 +175,16 @@ def test_risk_equals_simulated_sgd(batch):
     schedule = schedules.Power(0.6 / problem.trace, 0.5, alpha=10.0)
     random = np.random.default_rng(1)
     w = np.zeros((runs, dimension))
-    uniform, window = np.zeros_like(w), np.zeros_like(w)
-    newest = GrowingWindow(6.25).evaluate(np.arange(1, steps + 1))
+    kernels = np.stack([np.eye(steps + 1)[steps], kernel(Uniform(), steps), kernel(6.25, steps)])
+    means = np.zeros((3, *w.shape))
     for t, eta in enumerate(schedule.evaluate(np.arange(steps)), start=1):
         x = random.normal(size=(batch, runs, dimension)) * np.sqrt(lambdas)
         residual = ((w - target) * x).sum(-1) + math.sqrt(noise) * random.normal(size=(batch, runs))
         w = w - eta * (residual[..., None] * x).mean(0)
-        uniform += (w - uniform) / t
-        window += newest[t - 1] * (w - window)
+        means += kernels[:, t, None, None] * w
     risks = excess_risk(problem, [schedule], [Uniform(), 6.25], [steps]).excess(noise)[:, 0, 0]
-    for weights, risk in zip((w, uniform, window), risks, strict=True):
-        losses = 0.5 * ((weights - target) ** 2 @ lambdas)
+    for mean, risk in zip(means, risks, strict=True):
+        losses = 0.5 * ((mean - target) ** 2 @ lambdas)
         error = losses.std() / math.sqrt(runs)
         assert error < 0.02 * risk
         assert abs(losses.mean() - risk) < 4 * error
