@@ -48,14 +48,9 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
 
 
-def apply(
-    config: ModelConfig,
-    params: Params,
-    tokens_BxL: jax.Array,
-    constrain: ShardingConstraint = UNCONSTRAINED,
-) -> jax.Array:
+def apply(config: ModelConfig, params: Params, tokens_BxL: jax.Array) -> jax.Array:
     """Returns the next-token logits, float32 of shape BxLxV, for token ids of any length."""
-    hidden_BxLxD = hidden(config, params, tokens_BxL, constrain)
+    hidden_BxLxD = hidden(config, params, tokens_BxL)
     return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
 
 

@@ -38,10 +38,11 @@ def rows_fixture(request, monkeypatch):
     return request.param
 
 
-def mean_and_gradients(constrain, *arrays):
-    mean = functools.partial(loss.mean_loss_from_hidden, dtype="float32", constrain=constrain)
-    value_and_grad = jax.value_and_grad(lambda h, w, t: mean(h, w, t), argnums=(0, 1))
-    return jax.jit(value_and_grad)(*arrays)
+def twice_mean_and_gradients(constrain, *arrays):
+    def twice_mean(hidden, head, targets):
+        return 2 * loss.mean_loss_from_hidden(hidden, head, targets, "float32", constrain)
+
+    return jax.jit(jax.value_and_grad(twice_mean, argnums=(0, 1)))(*arrays)
 
 
 def test_token_losses():
@@ -60,21 +61,12 @@ def test_token_losses_from_hidden(rows):
 def test_mean_loss_from_hidden_and_gradients(rows):
     arrays = random_arrays()
     losses, dhidden, dhead = reference(*arrays)
-    mean, grads = mean_and_gradients(UNCONSTRAINED, *arrays)
+    twice_mean, grads = twice_mean_and_gradients(UNCONSTRAINED, *arrays)
+    assert float(twice_mean) == pytest.approx(2 * losses.mean(), rel=1e-6)
+    mean = loss.mean_loss_from_hidden(*arrays, "float32", UNCONSTRAINED)  # without a gradient
     assert float(mean) == pytest.approx(losses.mean(), rel=1e-6)
-    assert float(loss.mean_loss_from_hidden(*arrays, "float32", UNCONSTRAINED)) == pytest.approx(
-        float(mean)
-    )
-    np.testing.assert_allclose(grads[0], dhidden, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(grads[1], dhead, rtol=0, atol=1e-6)
-
-
-def test_gradient_scales_with_a_factor():
-    hidden, head, targets = random_arrays()
-    twice = jax.grad(
-        lambda x: 2 * loss.mean_loss_from_hidden(x, head, targets, "float32", UNCONSTRAINED)
-    )(hidden)
-    np.testing.assert_allclose(twice, 2 * reference(hidden, head, targets)[1], rtol=0, atol=2e-7)
+    np.testing.assert_allclose(grads[0], 2 * dhidden, rtol=0, atol=2e-7)
+    np.testing.assert_allclose(grads[1], 2 * dhead, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("axes", [{}, {"fsdp": 2}, {"fsdp": 2, "tensor": 2}])
@@ -84,11 +76,12 @@ def test_sharded_loss_matches_single_device(axes, rows):
     hidden, head, targets = random_arrays()
     head = np.concatenate([head, head[:, :1]], axis=1)  # an even number, to split
     put = functools.partial(sharding.put_batch, mesh, batch_size=B)
-    mean, grads = mean_and_gradients(ShardingConstraint(mesh), put(hidden), head, put(targets))
-    single_mean, single_grads = mean_and_gradients(UNCONSTRAINED, hidden, head, targets)
-    assert float(mean) == pytest.approx(float(single_mean), rel=1e-6)
-    for grad, expected in zip(grads, single_grads, strict=True):
-        np.testing.assert_allclose(grad, expected, rtol=0, atol=1e-7)
+    constrain = ShardingConstraint(mesh)
+    loss_and_grads = twice_mean_and_gradients(constrain, put(hidden), head, put(targets))
+    expected = twice_mean_and_gradients(UNCONSTRAINED, hidden, head, targets)
+    assert float(loss_and_grads[0]) == pytest.approx(float(expected[0]), rel=1e-6)
+    for grad, single in zip(loss_and_grads[1], expected[1], strict=True):
+        np.testing.assert_allclose(grad, single, rtol=0, atol=2e-7)
 
 
 def test_bfloat16_operands():
