@@ -43,11 +43,24 @@ class RecordWriter:
         directory.mkdir(parents=True, exist_ok=True)
         number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
+        self._step = from_step
+        self._names: set[str] = set()  # written at that step
         fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
         self._write({**fields, **header})
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Appends values of a step."""
+        """Appends values of a step.
+
+        Raises a ValueError if a name was already written at this step, or if the step decreases.
+        """
+        if step != self._step:
+            self._names.clear()
+        repeated = self._names.intersection(values)
+        if step < self._step or repeated:
+            problem = f"{sorted(repeated)} again" if repeated else "into the past"
+            raise ValueError(f"records: writing {problem} at step {step}, after step {self._step}")
+        self._step = step
+        self._names.update(values)
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
 
     def sync(self) -> None:

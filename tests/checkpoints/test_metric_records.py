@@ -53,6 +53,22 @@ def test_rows_round_trip(tmp_path):
     assert json.loads(header) == {"format_version": 1, "segment": 0, "from_step": 0, "jax": "1"}
 
 
+def test_write_rejects_repeated_names_and_earlier_steps(tmp_path):
+    writer = RecordWriter(tmp_path, 5, {})
+    writer.write(5, 50, {"a": 1.0, "b": 1.0})  # the first step itself is no earlier one
+    with pytest.raises(ValueError, match=r"\['b'\] again at step 5"):
+        writer.write(5, 50, {"c": 1.0, "b": 1.0})
+    writer.write(5, 50, {"c": 2.0})  # a rejected row leaves no name behind
+    with pytest.raises(ValueError, match="at step 4, after step 5"):
+        writer.write(4, 40, {"d": 1.0})
+    writer.write(6, 60, {"b": 2.0})
+    writer.close()
+    assert [row.values for row in read_records(tmp_path)] == [
+        {"a": 1.0, "b": 1.0, "c": 2.0},
+        {"b": 2.0},
+    ]
+
+
 def test_segment_supersedes_later_rows_of_earlier_ones(tmp_path):
     for start, steps in ((0, (2, 4, 6)), (4, (6, 8, 10)), (8, ())):
         write(tmp_path, start, [(step, {"from": float(start)}) for step in steps])

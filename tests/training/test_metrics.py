@@ -189,6 +189,8 @@ def test_writers_without_mirrors_only_write_records(tmp_path):
     log = LogConfig("1 steps", tensorboard=False, wandb_project="")
     writers = Writers(tmp_path, "run", log, 0, {})
     writers.write(1, 10, {"train/loss": 1.0})
+    with pytest.raises(ValueError, match="again"):
+        writers.write(1, 10, {"train/loss": 1.0})
     writers.close()
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
