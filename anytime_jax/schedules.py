@@ -242,8 +242,8 @@ class FixedHorizon(Schedule):
     with the shapes of `Decay`.
 
     Examples:
-      >>> trunk = schedules.FixedHorizon(peak=1.0, horizon=100, floor=0.0, shape="1-sqrt")
-      >>> trunk.evaluate([0, 25, 100])
+      >>> schedule = schedules.FixedHorizon(peak=1.0, horizon=100, floor=0.0, shape="1-sqrt")
+      >>> schedule.evaluate([0, 25, 100])
       array([1. , 0.5, 0. ])
     """
 

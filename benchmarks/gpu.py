@@ -102,9 +102,9 @@ PARTS = {
         "--output=DATA",
         "prepare --source=builtin --megabytes=3 --train-vocabulary=512 --length=64 --output=DATA",
     ),
-    "training": Part(
+    "short_run": Part(
         80,
-        "benchmarks.training",
+        "benchmarks.short_run",
         "--data=DATA --scratch=SCRATCH --model=150m --updates=40 --batch=32",
         "--data=DATA --scratch=SCRATCH --updates=8 --batch=4",
         columns=("value", "met"),

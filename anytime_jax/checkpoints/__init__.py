@@ -1,6 +1,6 @@
 """Run directory: checkpoints, their verification and retention, and records.
 
 Start with `manager.CheckpointManager`, which saves and restores a `train_state.TrainState`.
-`checkpoint_directory` lists what is on disk and `checkpoint_reader` reads and verifies it, both
+`checkpoint_listing` lists what is on disk and `checkpoint_reader` reads and verifies it, both
 without the run. `run_directory` owns `run.json` and the lock, `metric_records` the metrics.
 """

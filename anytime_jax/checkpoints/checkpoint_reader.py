@@ -12,10 +12,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from anytime_jax.checkpoints.checkpoint_directory import classify
-from anytime_jax.checkpoints.checksums import checksums, json_digest
+from anytime_jax.checkpoints.checkpoint_listing import classify
+from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.errors import RunError
+from anytime_jax.json_files import json_digest
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8

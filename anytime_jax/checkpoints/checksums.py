@@ -1,4 +1,4 @@
-"""Checksums of arrays, independent of their sharding, and digests of JSON data.
+"""Checksums of arrays, independent of their sharding.
 
 The checksum of an array is a sum of its elements' bits, each multiplied by an odd number that
 depends on its position:
@@ -11,9 +11,6 @@ where word_i are the bits of the i-th element in row-major order. A change of an
 changes the sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -46,12 +43,6 @@ def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
         for name, x in flat.items()
     }
     return texts, [name for name in flat if not sums[name][1]]
-
-
-def json_digest(data: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of JSON data, independent of the order of keys."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 @jax.jit

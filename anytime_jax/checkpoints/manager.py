@@ -25,14 +25,15 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
-from anytime_jax.checkpoints.checksums import checksums_and_nonfinite, json_digest
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
+from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import RunError
+from anytime_jax.json_files import json_digest
 
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -62,10 +63,10 @@ class CheckpointManager:
     ):
         """Removes half-written saves; `report` gets a line for each entry that is no checkpoint."""
         self._run_dir = Path(run_dir).absolute()
-        self._directory = self._run_dir / checkpoint_directory.DIRECTORY
+        self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
         if processes.is_primary():
-            for entry in checkpoint_directory.list_entries(run_dir):
+            for entry in checkpoint_listing.list_entries(run_dir):
                 if entry.kind == "half-written":
                     shutil.rmtree(entry.path)
                     report(f"removed {entry.path.name}: an interrupted save")
@@ -124,9 +125,7 @@ class CheckpointManager:
     def restore(self, step: int, abstract: TrainState) -> RestoredCheckpoint:
         """Waits for saves in progress, then restores the checkpoint of a step."""
         self.wait()
-        return restore_checkpoint(
-            checkpoint_directory.checkpoint_path(self._run_dir, step), abstract
-        )
+        return restore_checkpoint(checkpoint_listing.checkpoint_path(self._run_dir, step), abstract)
 
     def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
         """Restores the latest checkpoint; returns None if there is none.
@@ -134,10 +133,10 @@ class CheckpointManager:
         If the latest is damaged, `fall_back` sets it aside, without deleting anything, and restores
         the newest good one; otherwise this raises a RunError that names the newest good one.
         """
-        entries = checkpoint_directory.list_entries(self._run_dir)
+        entries = checkpoint_listing.list_entries(self._run_dir)
         steps = [int(x.path.name) for x in entries if x.kind in ("complete", "incomplete")]
         while (step := processes.broadcast(steps.pop() if steps else -1)) >= 0:
-            path = checkpoint_directory.checkpoint_path(self._run_dir, step)
+            path = checkpoint_listing.checkpoint_path(self._run_dir, step)
             steps = [earlier for earlier in steps if earlier < step]
             try:
                 with processes.fail_together("see a checkpoint", RunError):
@@ -156,7 +155,7 @@ class CheckpointManager:
         return None
 
     def _set_aside(self, path: Path, error: RunError) -> None:
-        damaged = path.name + checkpoint_directory.DAMAGED_SUFFIX
+        damaged = path.name + checkpoint_listing.DAMAGED_SUFFIX
         names = (damaged + (f".{n}" if n else "") for n in itertools.count())
         target = next(x for name in names if not (x := path.with_name(name)).exists())
         if processes.is_primary():
@@ -178,7 +177,7 @@ class CheckpointManager:
             )
             if any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {free_bytes(self._directory):,} bytes are free"
-            last = checkpoint_directory.saved_steps(self._run_dir)[-1:]
+            last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
                 f"one is {f'that of step {last[0]:,}' if last else 'none'}"
@@ -222,7 +221,7 @@ class _Keep(checkpoint_managers.PreservationPolicy):
 
 def _fall_back_advice(run_dir: Path, steps: Sequence[int]) -> str:
     for step in reversed(steps):
-        if checkpoint_reader.is_intact(checkpoint_directory.checkpoint_path(run_dir, step)):
+        if checkpoint_reader.is_intact(checkpoint_listing.checkpoint_path(run_dir, step)):
             return (
                 f"The newest good one is that of step {step:,}: --fall-back sets the damaged ones "
                 "aside and resumes from there"

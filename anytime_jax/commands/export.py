@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     model_format = model_reader.FORMATS[arguments.format or config.architecture]
     model_format.check(config)
     file, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
-    mixture, params = run_options.load_weights(saved, arguments.weights, limits)
+    mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
     if len(mixture.parts) > 1:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step)
     _, vocabulary = run_options.find_vocabulary(saved, arguments.vocabulary)
-    mixture, params = run_options.load_weights(saved, arguments.weights, limits)
+    mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     tokens = generate_tokens(
         saved.config.model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id
     )
-    decoder = vocabulary.incremental_decoder()
+    text_decoder = vocabulary.incremental_decoder()
     try:
         for token in itertools.chain(prompt, tokens):
-            print(decoder.decode(int(token)), end="", flush=True)
-        print(decoder.flush(), flush=True)
+            print(text_decoder.decode(int(token)), end="", flush=True)
+        print(text_decoder.flush(), flush=True)
     except BrokenPipeError:  # the pipe was closed: discard the rest of the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

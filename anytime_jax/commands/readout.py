@@ -21,7 +21,7 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, window_grid
+from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, growing_window_grid
 
 EXAMPLES = ("--run=runs/quickstart",)
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step)
-    grid = window_grid(saved, _POINTS)
+    grid = growing_window_grid(saved, _POINTS)
     if not grid:
         raise InputError(
             f"{saved.run_dir} has no growing-window average at step {saved.step:,}, so no f to "
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
     search = ReadoutSearch(saved, scorer, half, limits)
     stored = [search.score(label) for label in saved.weights]
-    windows = search.score_windows(grid)
-    best = [search.best_window(windows)] if len(windows) > 2 else []
+    windows = search.score_growing_windows(grid)
+    best = [search.best_growing_window(windows)] if len(windows) > 2 else []
     checkpoints = min(limits.checkpoints, len({x.step for x in saved.history}))
     with console.status("mixing") as status:
         mixtures = [search.best_mixture(n, status.update) for n in sorted({1, checkpoints})]

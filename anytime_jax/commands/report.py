@@ -16,7 +16,7 @@ from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.study import report_items, report_page, run_report, study_files
+from anytime_jax.study import paper_items, report_page, run_report, study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.results import Results
 
@@ -62,7 +62,7 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
     results = Results(study, arguments.average, warnings.append)
     out = arguments.output or root / "report"
     make_writable_directory(out, f"--output={out}")
-    items, skipped = report_items.make_items(results)
+    items, skipped = paper_items.make_items(results)
     summary = [study.title, _summary(results), *warnings]
     title = f"{study.name}: pretraining without a horizon"
     files = report_page.write(out, title, summary, items, skipped, arguments.pdf)

@@ -71,7 +71,7 @@ def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
     return MixtureLimits(arguments.max_error, arguments.checkpoints)
 
 
-def load_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple[Mixture, Params]:
+def load_named_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple[Mixture, Params]:
     """Returns weights of a run by name, float32 in host memory, and the mixture that gave them."""
     mixture = weight_names.resolve(run, name, limits)
     return mixture, saved_run.load_weights(run, mixture)

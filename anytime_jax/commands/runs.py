@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
@@ -101,9 +101,9 @@ def _add_checkpoints(table: Table, run_dir: Path, verify: bool) -> bool:
     """Adds a row for each checkpoint of a run; returns whether one of them is damaged."""
     saved_notes = _read_notes(run_dir)
     notes, damaged = dict(saved_notes), False
-    for entry in checkpoint_directory.list_entries(run_dir):
+    for entry in checkpoint_listing.list_entries(run_dir):
         name, step = entry.path.name, "" if entry.step is None else f"{entry.step:,}"
-        size = format_bytes(checkpoint_directory.disk_usage(entry.path))
+        size = format_bytes(checkpoint_listing.disk_usage(entry.path))
         if entry.kind in _KINDS:
             table.add_row(step, "", "", size, name, _KINDS[entry.kind])
             continue

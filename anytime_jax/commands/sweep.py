@@ -21,7 +21,7 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.study import slurm, study_files
+from anytime_jax.study import slurm_scripts, study_files
 from anytime_jax.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, make_tasks
@@ -52,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     study = study_files.load_file(arguments.study)
     tasks = _select(study, arguments.only)
     if arguments.slurm:
-        console.print(slurm.write(study, arguments.study, tasks, arguments.slurm), markup=False)
+        console.print(
+            slurm_scripts.write(study, arguments.study, tasks, arguments.slurm), markup=False
+        )
         return 0
     if arguments.list:
         speed = arguments.tokens_per_s

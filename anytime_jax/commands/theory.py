@@ -20,8 +20,8 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.theory import reports, sweeps, synthetic_figures
-from anytime_jax.theory.comparison import NoiseLevel, compare
+from anytime_jax.theory import parallel_risks, reports, synthetic_figures
+from anytime_jax.theory.comparison import NoiseComparison, compare
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import require_noise
 from anytime_jax.theory.synthetic_figures import FigureConfig
@@ -108,14 +108,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _figures(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+def _figures(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     config = read(FigureConfig, config_file.load(arguments))
     make_writable_directory(Path(config.out_dir), f"out_dir = {config.out_dir!r}")
     files, table = synthetic_figures.make_figures(config, progress)
     return [table, *(f"  {file}" for file in files)]
 
 
-def _compare(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+def _compare(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     levels = _noise_levels(arguments, arguments.noise, progress)
     report = [part for level in levels for part in reports.length_table(level)]
     if len(levels) > 1:
@@ -123,14 +123,14 @@ def _compare(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report
     return report + _write(arguments, levels[0])
 
 
-def _advise(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+def _advise(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     (level,) = _noise_levels(arguments, [arguments.noise], progress)
     return reports.advice(level) + _write(arguments, level)
 
 
 def _noise_levels(
-    arguments: argparse.Namespace, noises: Sequence[float], progress: sweeps.Progress
-) -> list[NoiseLevel]:
+    arguments: argparse.Namespace, noises: Sequence[float], progress: parallel_risks.Progress
+) -> list[NoiseComparison]:
     for noise in noises:
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
@@ -141,19 +141,19 @@ def _noise_levels(
     return [comparison.at_noise(noise) for noise in noises]
 
 
-def _write(arguments: argparse.Namespace, level: NoiseLevel) -> Report:
+def _write(arguments: argparse.Namespace, level: NoiseComparison) -> Report:
     if arguments.output is None:
         return []
     return [f"  {file}" for file in reports.write_comparison(level, arguments.output)]
 
 
-def _bound(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+def _bound(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
     settings = arguments.gamma, arguments.multiplier, arguments.steps, arguments.noise
     return reports.bound_report(problem, *settings, progress)
 
 
-def _rates(arguments: argparse.Namespace, progress: sweeps.Progress) -> Report:
+def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     settings = arguments.multiplier, arguments.steps, arguments.noise
     return reports.exponent_report(*settings, progress)
 

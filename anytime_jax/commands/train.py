@@ -32,9 +32,9 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
-from anytime_jax.study import loss_table, study_files
+from anytime_jax.study import run_losses, study_files
 from anytime_jax.study.tasks import StudyTask, log_file, make_tasks
-from anytime_jax.training import startup, trainer
+from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 
 EXAMPLES = (
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.excepthook = _hide_cancelled_writes
     if not (arguments.study or arguments.runs):
         status = command_line.exit_status(lambda: _train(arguments), arguments.debug)
-        return processes.exit_together(status)
+        return processes.exit_without_waiting(status)
     if arguments.config or not (arguments.study and arguments.runs):
         raise InputError("--study and --runs go together, without --config")
     return _train_fleet(arguments)
@@ -91,7 +91,7 @@ def _train(arguments: argparse.Namespace) -> int:
             mesh = startup.make_mesh(config)
         dataset = startup.open_dataset(config, mesh, display)
         start = time.monotonic()
-        with startup.interruptible() as interrupted:
+        with signals.interruptible() as interrupted:
             outcome = trainer.train(
                 config, mesh, dataset, display, interrupted, arguments.fall_back
             )
@@ -114,10 +114,10 @@ def _report(
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, Path(config.run_dir)
     rows = read_records(run_dir, display.say)
-    evaluated = loss_table.evaluations(rows)
+    evaluated = run_losses.evaluations(rows)
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
-        display.console.print(loss_table.loss_table(clock, doublings or evaluated[-1:]))
+        display.console.print(run_losses.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
@@ -183,7 +183,7 @@ def _train_fleet(arguments: argparse.Namespace) -> int:
         mesh = startup.make_mesh(configs[0], jax.devices()[:1])
         dataset = startup.open_dataset(configs[0], mesh, Display(configs[0].clock, console))
         start = time.monotonic()
-        with startup.interruptible() as interrupted:
+        with signals.interruptible() as interrupted:
             outcomes = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
         duration = format_duration(time.monotonic() - start)
         for config, display, outcome in zip(configs, displays, outcomes, strict=True):

@@ -71,7 +71,7 @@ class Clock:
         point, size = last
         require_count("batch_growth", size, least=1)
         before = dataclasses.replace(self, growth=tuple(earlier))
-        step, previous = before.steps(point, "batch_growth"), before.stages[-1]
+        step, previous = before.step_at(point, "batch_growth"), before.stages[-1]
         allowed = f"later points and larger batches than {previous.batch_size} one after another"
         ok = step > previous.step and size > previous.batch_size
         require(ok, "batch_growth", (point, size), allowed)
@@ -117,7 +117,7 @@ class Clock:
         """Updates in the budget "1x", rounded up."""
         return self._first_step(self._chinchilla_samples)
 
-    def steps(self, point: str, name: str = "the point") -> int:
+    def step_at(self, point: str, name: str = "the point") -> int:
         """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
         match = _match(point)
         require(match, name, point, _ALLOWED)
@@ -212,7 +212,7 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
         return Stop(horizon, doubles=False)
     point = text.removesuffix("+")
     require(_match(point), "stop", text, _STOPS)
-    step = clock.steps(point, "stop")
+    step = clock.step_at(point, "stop")
     require(step >= 1, "stop", text, "at least one update")
     doubles = text.endswith("+")
     allowed = 'a point without "+": this schedule has a horizon'

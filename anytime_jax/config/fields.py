@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 
 class Allowed(NamedTuple):
-    """Allowed values of a setting: a description, and a check that raises a ValueError."""
+    """Allowed values of a setting: a description, and a check that raises a ValueError.
+
+    Without a check, the value is checked where it is parsed.
+    """
 
     text: str
     check: Callable[[str, Any], None] = lambda name, value: None
@@ -52,7 +55,7 @@ ANY = Allowed("")
 FRACTION = Allowed("a fraction from 0 to 1", require_fraction)
 POSITIVE = Allowed("above 0", require_positive)
 DIRECTORY = Allowed("a directory", require_directory)
-POINT = Allowed("a point")  # parsed by the clock
+POINT = Allowed("a point")  # parsed by `clock`
 
 
 def count(least: int = 0) -> Allowed:

@@ -34,7 +34,10 @@ class ScheduleConfig(Group):
         kinds=("inverse_sqrt", "power"), branch="free",
     )  # fmt: skip
     gamma: float | None = setting(
-        "exponent of the decay", Allowed("0 or more"), kinds=("power",), branch="free"
+        "exponent of the decay",
+        allow("0 or more", lambda gamma: gamma >= 0),
+        kinds=("power",),
+        branch="free",
     )
     horizon: str | None = setting(
         'end of the decay; "branch" for the horizon that the branch names',
@@ -60,7 +63,7 @@ class ScheduleConfig(Group):
         """
         points = ("warmup", "horizon")
         arguments = {k: v for k, v in self.to_dict().items() if k not in ("kind", *points)}
-        warmup = arguments["warmup_steps"] = clock.steps(self.warmup, "warmup")
+        warmup = arguments["warmup_steps"] = clock.step_at(self.warmup, "warmup")
         if self.horizon == "branch":
             if branch_horizon is None:
                 raise ValueError(
@@ -69,7 +72,7 @@ class ScheduleConfig(Group):
                 )
             arguments["horizon"] = branch_horizon
         elif self.horizon is not None:
-            arguments["horizon"] = clock.steps(self.horizon, "horizon")
+            arguments["horizon"] = clock.step_at(self.horizon, "horizon")
         if self.kind == "wsd":
             start = branch_step or clock.branch_step(arguments["horizon"])
             allowed = f"over before the decay starts at update {start:,}"

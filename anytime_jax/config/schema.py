@@ -33,6 +33,8 @@ from anytime_jax.config.fields import (
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
 
+Section = Literal["eval", "checkpoint", "log"]  # sections with a setting "every"
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Group):
@@ -250,27 +252,27 @@ class Config(Group):
             return None
         if not self.branch.multiple:
             return self.clock.horizon_of_branch(self.branch.step)
-        return self.clock.steps(f"{self.branch.multiple:.9f}x", "branch.multiple")
+        return self.clock.step_at(f"{self.branch.multiple:.9f}x", "branch.multiple")
 
     @property
     def eval_windows(self) -> int:
         """Number of validation windows per evaluation."""
         return self.eval.tokens // self.model.length
 
-    def every(self, section: Literal["eval", "checkpoint", "log"]) -> int:
+    def interval_steps(self, section: Section) -> int:
         """Returns the distance between evaluations, rolling checkpoints or rows, in updates."""
-        return self._distance(getattr(self, section).every, f"{section}.every")
+        return self._count_steps(getattr(self, section).every, f"{section}.every")
 
     @property
     def keep_every_steps(self) -> int | None:
         """Distance between permanent checkpoints, in updates; None for milestones only."""
         if self.checkpoint.keep_every == "never":
             return None
-        return self._distance(self.checkpoint.keep_every, "checkpoint.keep_every")
+        return self._count_steps(self.checkpoint.keep_every, "checkpoint.keep_every")
 
-    def _distance(self, point: str, name: str) -> int:
+    def _count_steps(self, point: str, name: str) -> int:
         """Returns a distance in updates, which stays constant as the batch grows."""
-        steps = dataclasses.replace(self.clock, growth=()).steps(point, name)
+        steps = dataclasses.replace(self.clock, growth=()).step_at(point, name)
         require(steps >= 1, name, point, "at least one update")
         return steps
 
@@ -289,7 +291,12 @@ class Config(Group):
 
     def _check(self) -> None:
         _ = self.clock.stages, self.averaging_rules, self.learning_rate, self.stop_rule
-        _ = self.every("eval"), self.every("checkpoint"), self.every("log"), self.keep_every_steps
+        _ = (
+            self.interval_steps("eval"),
+            self.interval_steps("checkpoint"),
+            self.interval_steps("log"),
+            self.keep_every_steps,
+        )
         if self.batch_size % self.microbatches:
             raise ValueError(
                 f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
@@ -323,7 +330,7 @@ class Config(Group):
                 "the weights of its trunk"
             )
         warmup = self.schedule.warmup
-        if start < clock.steps(warmup, "schedule.warmup"):
+        if start < clock.step_at(warmup, "schedule.warmup"):
             raise ValueError(
                 f"branch: it would leave its trunk at {clock.describe(start)}, before the end of "
                 f"the warmup at {warmup}: choose a later point"

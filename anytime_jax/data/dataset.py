@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.json_files import json_digest, write_json
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import json_digest, write_json
 
 FORMAT_VERSION = 4
 # Written last: a directory that has it is complete.

@@ -32,7 +32,6 @@ from anytime_jax.data.dataset import (
     save_metadata,
     token_file_size,
 )
-from anytime_jax.data.json_files import json_digest, read_json, write_json
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.preparation_lock import (
     Share,
@@ -46,6 +45,7 @@ from anytime_jax.data.verification import compute_fingerprint
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.json_files import json_digest, read_json, write_json
 
 # A vocabulary is trained on the beginnings of so many parts, so many characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000

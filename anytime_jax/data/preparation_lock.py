@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from anytime_jax.data.dataset import METADATA_NAME, VOCABULARY_NAME, WORK_NAME
-from anytime_jax.data.json_files import read_json, write_json
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _count_unfinished(text: str) -> int:
     return min(len(text) - len(text.rstrip("\ufffd")), _CHARACTER_BYTES - 1)
 
 
-def train_model(texts: Iterable[str], size: int) -> bytes:
+def train_sentencepiece(texts: Iterable[str], size: int) -> bytes:
     """Trains a byte-pair model on the first few megabytes of `texts`: see `train_vocabulary`."""
     if size <= _FIXED_PIECES:
         raise InputError(

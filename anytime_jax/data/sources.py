@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from anytime_jax.data.document_files import JSON_SUFFIXES, find_files, read_json_lines, read_text
 from anytime_jax.data.local_paths import absolute_path
-from anytime_jax.data.text_files import JSON_SUFFIXES, find_files, read_json_lines, read_text
 from anytime_jax.errors import InputError
 
 TRAIN, VALIDATION = "train", "validation"

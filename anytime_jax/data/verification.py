@@ -7,10 +7,10 @@ import hashlib
 import os
 
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
-from anytime_jax.data.json_files import json_digest
 from anytime_jax.data.token_files import TokenReader
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import RunError
+from anytime_jax.json_files import json_digest
 
 # Tokens are hashed so many at a time: the fingerprint is a digest of these hashes.
 _TASK_TOKENS = 128_000_000

@@ -14,7 +14,7 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.hf_tokenizer import HfTokenizer, bundle, is_hf_tokenizer
 from anytime_jax.data.local_paths import require_local_path
-from anytime_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from anytime_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.errors import InputError
 
 
@@ -102,7 +102,7 @@ def train_vocabulary(
     Raises:
       InputError: the texts cannot give a vocabulary of `size` pieces.
     """
-    model = train_model(texts, size)
+    model = train_sentencepiece(texts, size)
     with atomic_write(path, scratch) as temporary:
         temporary.write_bytes(model)
     return load_vocabulary(path)

@@ -73,34 +73,31 @@ class Windows:
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
-    @property
-    def samples_available(self) -> int | None:
-        """Number of samples, or None if they repeat without end."""
-        return None if self._repeat else self._windows
-
-    def batch(self, n: int, size: int, rows: slice | None = None) -> np.ndarray:
-        """Reads samples n to n + size − 1, a batch over all processes.
+    def batch(self, first: int, size: int, rows: slice | None = None) -> np.ndarray:
+        """Reads samples `first` to `first + size − 1`, a batch over all processes.
 
         Args:
-          n: number of samples before this batch.
+          first: number of samples before this batch.
           size: number of samples, over all processes.
           rows: rows of this process; all by default. Others are not read.
 
         Returns:
-          tokens_BxW: int32; row i is sample n + i.
+          tokens_BxW: int32; row i is sample `first + i`.
 
         Raises:
-          DataExhausted: there are fewer than n + size samples.
+          DataExhausted: there are fewer than `first + size` samples.
           RunError: a file is damaged; the message names it.
         """
-        if n < 0 or size < 1:
-            raise InputError(f"batch of {size} samples at {n}; give a size from 1 and n from 0")
-        if not self._repeat and n + size > self._windows:
+        if first < 0 or size < 1:
+            raise InputError(
+                f"batch of {size} samples at {first}; give a size from 1 and samples from 0"
+            )
+        if not self._repeat and first + size > self._windows:
             raise DataExhausted(
-                f"samples {n} to {n + size - 1} asked, {self._name} has {self._windows}; "
+                f"samples {first} to {first + size - 1} asked, {self._name} has {self._windows}; "
                 "prepare more text, or set repeat for another pass over it"
             )
-        samples = range(n, n + size)[slice(None) if rows is None else rows]
+        samples = range(first, first + size)[slice(None) if rows is None else rows]
         tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
         try:
             for row, sample in zip(tokens_BxW, samples, strict=True):
@@ -108,9 +105,9 @@ class Windows:
                 row[:] = self._reader.read(start, start + self._length + 1)
         except RunError as error:
             raise RunError(
-                f"samples {n} to {n + size - 1} of {self._name}: {error}; copy that file again, or "
-                f"delete the dataset and prepare it again (python -m anytime_jax prepare --verify "
-                f"--output={self._path} reads all of it)"
+                f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
+                "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
+                f"--verify --output={self._path} reads all of it)"
             ) from error
         return tokens_BxW
 

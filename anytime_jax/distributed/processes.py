@@ -163,7 +163,7 @@ class PreemptionSignal:
         return self._received
 
 
-def exit_together(status: int) -> int:
+def exit_without_waiting(status: int) -> int:
     """Returns the status; in a multi-process run, a nonzero one ends this process at once."""
     if status and not is_single():
         sys.stdout.flush()

@@ -48,7 +48,7 @@ PieceType = enum.IntEnum(
 )
 
 
-def parse_model(content: bytes) -> Any:
+def parse_sentencepiece(content: bytes) -> Any:
     """Parses a valid `.model` file into a message with the fields of the schema."""
     return _message_class().FromString(content)
 

@@ -22,7 +22,7 @@ from anytime_jax.data.hf_tokenizer import (
 )
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_model
+from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
 
 _SPACE = "▁"  # SentencePiece's mark for a space
 _ALL = 2**31 - 1  # strips all leading spaces
@@ -83,7 +83,7 @@ def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
 
 def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:
     library = import_tokenizers()
-    model = parse_model(vocabulary.model)
+    model = parse_sentencepiece(vocabulary.model)
     if problem := _find_unsupported(model):
         raise InputError(f"vocabulary {path} {problem}")
     special = [p.piece for p in model.pieces if p.type in (PieceType.CONTROL, PieceType.UNKNOWN)]

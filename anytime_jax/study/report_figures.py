@@ -1,6 +1,6 @@
 """Figures of a study: the empirical figures of the paper.
 
-Which curves are drawn is decided in `selection` and `report_items`; their look in `plotting`.
+Which curves are drawn is decided in `selection` and `paper_items`; their look in `plotting`.
 """
 
 import math

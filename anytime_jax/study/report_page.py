@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
-from anytime_jax.study.report_items import ReportItem
+from anytime_jax.study.paper_items import ReportItem
 
 PAGE = "index.html"
 

@@ -20,8 +20,8 @@ from anytime_jax.config.clock import BRANCH_FRACTION
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
-from anytime_jax.study.loss_table import evaluations
 from anytime_jax.study.plan import Study, StudyRun
+from anytime_jax.study.run_losses import evaluations
 
 COSINE = "cosine"  # the schedule of the envelope
 HORIZON_FREE = ("constant", "inverse_sqrt", "power")
@@ -138,7 +138,7 @@ class Results:
             known = ", ".join(self.labels)
             raise InputError(f"--average={average}: no run was evaluated with it; give {known}")
 
-    def curves(self, kind: str) -> list[LossCurve]:
+    def comparable_curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, with the decay of the kind's first run."""
         decay = next((_decay(run.settings) for run in self.runs if run.kind == kind), None)
         key = kind, self.runs[0].seed, decay

@@ -1,6 +1,6 @@
 """Figure of one run: its losses so far, and the gain of each average.
 
-Separate from `loss_table`, which every start of a run imports: Matplotlib takes half a second.
+Separate from `run_losses`, which every start of a run imports: Matplotlib takes half a second.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.study.loss_table import evaluations
+from anytime_jax.study.run_losses import evaluations
 
 FILE = "curves.png"
 

@@ -13,7 +13,7 @@ from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.study import run_figure
-from anytime_jax.study.loss_table import evaluations, loss_table
+from anytime_jax.study.run_losses import evaluations, loss_table
 
 _ROWS = 12  # evaluations in the table
 

@@ -49,11 +49,11 @@ class Selections(NamedTuple):
 
 def select(results: Results) -> Selections:
     """Selects the curves that a report shows."""
-    cosines = _best_at_each(results.curves(COSINE), results.multiples)
+    cosines = _best_at_each(results.comparable_curves(COSINE), results.multiples)
     best: dict[str, Selection] = {}
     single: dict[str, Selection] = {}
     for kind in dict.fromkeys([*published.KINDS, *(curve.kind for curve in results.all_curves)]):
-        curves = results.curves(kind)
+        curves = results.comparable_curves(kind)
         best[kind] = single[kind] = _best_at_each(curves, cosines)
         if kind in HORIZON_FREE:
             curve = closest(curves, cosines)
@@ -134,7 +134,7 @@ def at_grid_edge(results: Results, curve: LossCurve, multiples: Sequence[float])
     Compared are the curves that differ in that setting alone and have a loss at all `multiples`; a
     setting with one value is at no edge.
     """
-    curves = [x for x in results.curves(curve.kind) if x.losses.keys() >= set(multiples)]
+    curves = [x for x in results.comparable_curves(curve.kind) if x.losses.keys() >= set(multiples)]
     edges = []
     for name, value in curve.settings.items():
         tried = {x.settings[name] for x in curves if x.differs_in(curve) <= {name}}

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config import schema
@@ -47,7 +47,7 @@ class StudyTask:
     @property
     def step(self) -> int:
         """Updates done at the latest checkpoint."""
-        return max(checkpoint_directory.saved_steps(self.run.run_dir), default=self.start_step)
+        return max(checkpoint_listing.saved_steps(self.run.run_dir), default=self.start_step)
 
     @property
     def is_finished(self) -> bool:
@@ -124,8 +124,8 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
     if task.start_step:
         from_run = Path(task.config.branch.from_run)
         identity["branch.checkpoint"] = saved.get("branch.checkpoint")
-        if task.start_step in checkpoint_directory.saved_steps(from_run):
-            path = checkpoint_directory.checkpoint_path(from_run, task.start_step)
+        if task.start_step in checkpoint_listing.saved_steps(from_run):
+            path = checkpoint_listing.checkpoint_path(from_run, task.start_step)
             identity["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
     run_directory.check_identity(task.run.run_dir, identity)
 

@@ -21,15 +21,15 @@ from anytime_jax.checks import require_count
 from anytime_jax.schedules import Schedule
 from anytime_jax.theory.convergence_rates import gamma_star
 from anytime_jax.theory.iterate_averages import Average
+from anytime_jax.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import Risks, largest_error
-from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 
 # Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges
 # beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
 MULTIPLIERS = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
 AVERAGES: tuple[Average, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
-TOLERANCE = 0.02  # of `NoiseLevel.tune`
+TOLERANCE = 0.02  # of `NoiseComparison.tune`
 ENVELOPE = "cosine"  # the baseline that gaps are relative to
 
 # Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
@@ -93,7 +93,7 @@ def mean_gap(gaps: np.ndarray) -> float:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NoiseLevel:
+class NoiseComparison:
     """A comparison at one noise level; arrays are float64[lengths]."""
 
     comparison: "Comparison"
@@ -146,7 +146,7 @@ class Comparison:
         parts = [risks for baseline in self.baselines.values() for risks in baseline]
         return largest_error([*self.anytime, *parts])
 
-    def at_noise(self, noise: float) -> NoiseLevel:
+    def at_noise(self, noise: float) -> NoiseComparison:
         """Returns the gaps at a noise level sigma^2."""
         ends = {
             name: np.stack([risks.excess(noise, LIVE)[:, -1] for risks in baseline])
@@ -168,7 +168,7 @@ class Comparison:
             for k, (family, multiplier) in enumerate(settings)
             if np.isfinite(gaps[row, k]).all()
         ]
-        return NoiseLevel(
+        return NoiseComparison(
             self,
             noise,
             envelope,
@@ -201,12 +201,12 @@ def compare(
     lengths = tuple(steps >> k for k in range(doublings, -1, -1))
     families = _families(problem, lengths[0])
     peaks = [multiplier * problem.step_unit for multiplier in MULTIPLIERS]
-    sweeps = []
+    arguments = []
     for half in (families[: len(families) // 2], families[len(families) // 2 :]):  # for two cores
         runs = [schedules.Power(peak, x.gamma, x.alpha) for x in half for peak in peaks]
-        sweeps.append(Sweep(problem, runs, AVERAGES, lengths))
+        arguments.append(RiskArguments(problem, runs, AVERAGES, lengths))
     for baseline, length in itertools.product(BASELINES.values(), lengths):
-        sweeps.append(Sweep(problem, [baseline(x, length) for x in peaks], [], [length]))
-    first, second, *rest = run_sweeps(sweeps, progress)
+        arguments.append(RiskArguments(problem, [baseline(x, length) for x in peaks], [], [length]))
+    first, second, *rest = compute_risks(arguments, progress)
     by_name = {name: rest[k * len(lengths) :][: len(lengths)] for k, name in enumerate(BASELINES)}
     return Comparison(problem, lengths, tuple(families), (first, second), by_name)

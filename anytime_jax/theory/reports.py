@@ -21,7 +21,7 @@ from anytime_jax.theory.comparison import (
     ENVELOPE,
     MULTIPLIERS,
     TOLERANCE,
-    NoiseLevel,
+    NoiseComparison,
     Trajectory,
     mean_gap,
 )
@@ -33,9 +33,9 @@ from anytime_jax.theory.convergence_rates import (
     power_law_exponent,
     theorem_1,
 )
+from anytime_jax.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_jax.theory.problem import Problem
 from anytime_jax.theory.risk import largest_error, require_noise
-from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 LIMITS = (
@@ -48,7 +48,7 @@ _GAMMAS = tuple(round(0.1 * k, 1) for k in range(6))
 _LAST_HALF = LastFraction(0.5)
 
 
-def length_table(level: NoiseLevel) -> list[Table | str]:
+def length_table(level: NoiseComparison) -> list[Table | str]:
     """Returns gaps at every length: baselines tuned there, the best run of each family."""
     comparison, problem = level.comparison, level.comparison.problem
     title = (
@@ -72,7 +72,7 @@ def length_table(level: NoiseLevel) -> list[Table | str]:
     return [table, footnote]
 
 
-def noise_table(levels: Sequence[NoiseLevel]) -> Table:
+def noise_table(levels: Sequence[NoiseComparison]) -> Table:
     """Returns mean gaps over all lengths, a row for each noise level of a comparison."""
     comparison, problem = levels[0].comparison, levels[0].comparison.problem
     title = (
@@ -102,7 +102,7 @@ def noise_table(levels: Sequence[NoiseLevel]) -> Table:
     return table
 
 
-def advice(level: NoiseLevel) -> list[Table | str]:
+def advice(level: NoiseComparison) -> list[Table | str]:
     """Returns the run to choose and when to tune it, with the evidence and its limits."""
     comparison, problem = level.comparison, level.comparison.problem
     run, shortest = level.best(), comparison.lengths[0]
@@ -134,7 +134,7 @@ def advice(level: NoiseLevel) -> list[Table | str]:
     ]
 
 
-def write_comparison(level: NoiseLevel, directory: Path) -> list[Path]:
+def write_comparison(level: NoiseComparison, directory: Path) -> list[Path]:
     """Writes the picture `compare.png` and every number behind it, `compare.json`."""
     comparison, problem = level.comparison, level.comparison.problem
     baselines = {name: gaps for name, gaps in level.baseline_gaps.items() if name != ENVELOPE}
@@ -161,11 +161,11 @@ def write_comparison(level: NoiseLevel, directory: Path) -> list[Path]:
     }
     return [
         plotting.save(_plot_gaps(level), directory / "compare.png", dpi=130),
-        write_json(directory / "compare.json", content),
+        write_finite_json(directory / "compare.json", content),
     ]
 
 
-def _plot_gaps(level: NoiseLevel) -> Figure:
+def _plot_gaps(level: NoiseComparison) -> Figure:
     """Excess risks over that of the tuned cosine: solid for single runs, dashed for baselines."""
     problem, lengths = level.comparison.problem, level.comparison.lengths
     figure = Figure(figsize=(9.0, 4.6), layout="constrained")
@@ -235,7 +235,9 @@ def bound_report(
     lengths = np.array([n for n in half_decades if n >= 10])
     bounds = [theorem_1(problem, eta, gamma, int(n), noise) for n in lengths]
     ends = [2 * int(n) for n in lengths]
-    (risks,) = run_sweeps([Sweep(problem, [Power(eta, gamma)], [_LAST_HALF], ends)], progress)
+    (risks,) = compute_risks(
+        [RiskArguments(problem, [Power(eta, gamma)], [_LAST_HALF], ends)], progress
+    )
     exact = risks.excess(noise, _LAST_HALF.label)[0]
     title = (
         f"Theorem 1 at a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}, eta_t = "
@@ -273,12 +275,12 @@ def exponent_report(
     require_count("steps", steps, least=1600)
     ends = [steps // 2**k for k in range(int(np.log2(steps / 100)), -1, -1)]
     stars = [gamma_star(a, b) for a, b in SPECTRA]
-    sweeps = []
+    arguments = []
     for (a, b), star in zip(SPECTRA, stars, strict=True):
         problem = Problem(a, b)
         runs = [Power(multiplier / problem.trace, gamma) for gamma in (*_GAMMAS, star)]
-        sweeps.append(Sweep(problem, runs, [_LAST_HALF], ends))
-    results = run_sweeps(sweeps, progress)
+        arguments.append(RiskArguments(problem, runs, [_LAST_HALF], ends))
+    results = compute_risks(arguments, progress)
     title = (
         "p of risk ~ N^-p by gamma: fitted to the exact risk of the mean of the last half, "
         f"sigma^2 = {noise:g}, N = {steps // 16:,} .. {steps:,}, d = infinity "
@@ -315,7 +317,7 @@ def new_table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def write_json(path: Path, content: Any) -> Path:
+def write_finite_json(path: Path, content: Any) -> Path:
     """Writes a file whole or not at all; numbers that are not finite become null."""
     finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
     with atomic_write(path) as part:

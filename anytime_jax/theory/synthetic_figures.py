@@ -23,10 +23,10 @@ from anytime_jax.checks import is_number, require, require_choice, require_count
 from anytime_jax.schedules import Power
 from anytime_jax.theory.convergence_rates import fitted_exponent, minimax_exponent
 from anytime_jax.theory.iterate_averages import Average, track
+from anytime_jax.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_jax.theory.problem import Problem
-from anytime_jax.theory.reports import new_table, write_json
+from anytime_jax.theory.reports import new_table, write_finite_json
 from anytime_jax.theory.risk import Risks, largest_error, require_noise
-from anytime_jax.theory.sweeps import Progress, Sweep, run_sweeps
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 RUNNING = Uniform().label
@@ -156,8 +156,8 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
     start = time.monotonic()
     out = Path(config.out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    sweeps = [_sweep(config, problem) for problem in config.problems]
-    results = run_sweeps(sweeps, progress)
+    arguments = [_risk_arguments(config, problem) for problem in config.problems]
+    results = compute_risks(arguments, progress)
     seconds = time.monotonic() - start
     runs = select(config, results)
     summary = {
@@ -166,7 +166,7 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
         "largest_relative_error": largest_error(results),
         "selected": [run.summary() for run in runs],
     }
-    files = [_write_csv(out / "curves.csv", runs), write_json(out / "figure.json", summary)]
+    files = [_write_csv(out / "curves.csv", runs), write_finite_json(out / "figure.json", summary)]
     for noise in config.noise:
         at_noise = [run for run in runs if run.noise == noise]
         running, averages = (out / f"synthetic_{noise:g}{x}.png" for x in ("", "_averages"))
@@ -175,7 +175,7 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
     return files, _table(config, summary)
 
 
-def _sweep(config: FigureConfig, problem: Problem) -> Sweep:
+def _risk_arguments(config: FigureConfig, problem: Problem) -> RiskArguments:
     """Every schedule at every multiplier."""
     runs = [
         Power(multiplier / problem.trace, GAMMAS[name])
@@ -183,7 +183,7 @@ def _sweep(config: FigureConfig, problem: Problem) -> Sweep:
         for multiplier in config.multipliers
     ]
     checkpoints = checkpoints_through(config.select_at, config.steps)
-    return Sweep(problem, runs, config.averages, checkpoints)
+    return RiskArguments(problem, runs, config.averages, checkpoints)
 
 
 def _table(config: FigureConfig, summary: dict[str, Any]) -> Table:

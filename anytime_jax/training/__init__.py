@@ -2,7 +2,8 @@
 
 Begin with `trainer.py`, the loop; `training_run.py` is one run in it, `step.py` the update on the
 device with `optimizer.py` and `bad_updates.py`. `fleet.py` vectorises several runs into one
-program. `startup.py`, `preflight.py` and `memory.py` come before the first update; `branching.py`
-and `pretrained.py` are other starts than random weights. `batches.py`, `metrics.py`, `evaluator.py`
-and `progress.py` are input and output of the loop.
+program; `loop_program.py` is what the loop calls of it, or of a single run. `signals.py`,
+`startup.py`, `preflight.py` and `memory.py` come before the first update; `branching.py` and
+`pretrained.py` are other starts than random weights. `batches.py`, `metrics.py`, `evaluator.py` and
+`progress.py` are input and output of the loop.
 """

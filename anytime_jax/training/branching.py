@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.config.schema import SETTINGS, Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
@@ -54,8 +54,8 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
             f"config.run_dir = {config.run_dir!r} is the trunk's own directory: a branch is a new "
             "run, give it another"
         )
-    path = checkpoint_directory.checkpoint_path(from_run, step)
-    if checkpoint_directory.saved_steps(run_dir):
+    path = checkpoint_listing.checkpoint_path(from_run, step)
+    if checkpoint_listing.saved_steps(run_dir):
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
         if saved and not _is_readable(path):
@@ -130,7 +130,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
 def _check_saved(config: Config, from_run: Path, step: int) -> None:
     """Raises an InputError if the trunk has no checkpoint at the step."""
-    saved = checkpoint_directory.saved_steps(from_run)
+    saved = checkpoint_listing.saved_steps(from_run)
     if step in saved:
         return
     point = config.clock.describe(step)

@@ -187,7 +187,7 @@ class Writers:
             self._wandb.finish()
 
 
-def check_mirrors(log: LogConfig) -> None:
+def check_wandb(log: LogConfig) -> None:
     """Raises an InputError if the package of a configured mirror is not installed."""
     if log.wandb_project and importlib.util.find_spec("wandb") is None:
         raise InputError(

@@ -31,6 +31,7 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdamW, clipped by global norm and guarded, followed by the averages of the weights.
 
+    Weight decay, if any, applies to every parameter.
     Its `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and accepts
     `update_averages` (see `averaging.average_params`).
 

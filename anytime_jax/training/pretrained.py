@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints import checkpoint_directory, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
@@ -44,7 +44,7 @@ def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
     if not config.initial_weights:
         return None
     path, run_dir = Path(config.initial_weights), Path(config.run_dir)
-    if checkpoint_directory.saved_steps(run_dir):
+    if checkpoint_listing.saved_steps(run_dir):
         try:
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed

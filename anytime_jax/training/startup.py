@@ -1,13 +1,12 @@
-"""Setup shared by the training commands: mesh, paths, data set and signals."""
+"""Setup shared by the training commands: mesh, paths and data set."""
 
 import contextlib
 import errno
 import os
 import shlex
-import signal
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,32 +68,6 @@ def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> Dataset
         dataset = _load(config)
         preflight.check_data(config, dataset)
     return dataset
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether SIGINT or SIGTERM has asked the run to save and end.
-
-    In a run of one process, a second SIGINT raises KeyboardInterrupt.
-    """
-    if not processes.is_single():
-        yield processes.PreemptionSignal()
-        return
-    received: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        del frame
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> None:

@@ -11,7 +11,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import RunError
 from anytime_jax.training import batches, fleet
-from anytime_jax.training.fleet import LoopProgram
+from anytime_jax.training.loop_program import LoopProgram
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import TrainState, make_program
 from anytime_jax.training.training_run import Outcome, TrainingRun, end_on_error
@@ -101,7 +101,7 @@ def _train(
         if not active:
             return
         if len(active) < len(runs):
-            program, state = program.keep(state, [i for i, _ in active])
+            program, state = program.subset(state, [i for i, _ in active])
             runs = [run for _, run in active]
 
         metrics = {}
@@ -110,7 +110,7 @@ def _train(
 
         for i, run in _active(runs):
             with end_on_error(run):
-                run.record(metrics, i)
+                run.finish_update(metrics, i)
                 # Before the evaluation: one that is cut short is made up for at the next start.
                 if run.is_save_due():
                     run.save(program.state_of_run(state, i))

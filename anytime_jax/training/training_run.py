@@ -16,8 +16,8 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_directory, run_directory
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints import checkpoint_listing, run_directory
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
     RestoredCheckpoint,
@@ -32,7 +32,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.models import flops
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
-from anytime_jax.training.metrics import Measurement, Meter, Writers, check_mirrors
+from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
 from anytime_jax.training.pretrained import Pretrained, find_pretrained, init_from_pretrained
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics, Program, TrainState
@@ -78,7 +78,10 @@ class TrainingRun:
         self._read_batches = read_batches
         self._directory = Path(config.run_dir)
         self._resources = contextlib.ExitStack()
-        self._eval_every, self._save_every = config.every("eval"), config.every("checkpoint")
+        self._eval_every, self._save_every = (
+            config.interval_steps("eval"),
+            config.interval_steps("checkpoint"),
+        )
         self._retention = retention_policy(config)
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
@@ -109,7 +112,7 @@ class TrainingRun:
             return None
         with processes.fail_together():
             if processes.is_primary():
-                check_mirrors(config.log)
+                check_wandb(config.log)
             self.program = preflight.make_checked_program(config, self._mesh, shared_program)
             if processes.is_primary():
                 self._claim(identity, trunk)
@@ -199,7 +202,7 @@ class TrainingRun:
         self._resources.callback(self._close_writers)
         peak = flops.peak_flops(mesh.devices.flat[0])
         self._meter = Meter(
-            config.every("log"),
+            config.interval_steps("log"),
             config.clock.tokens,
             peak and peak * mesh.size / flops.flops_per_token(config.model),
             meta.get("interval"),
@@ -229,10 +232,10 @@ class TrainingRun:
         """Whether the next update updates the averages."""
         return (self.step + 1) % self.config.average_every == 0
 
-    def record(self, metrics: Metrics, run: int) -> None:
-        """Counts an update and passes its metrics, those of run `run` of a fleet, to the meter."""
+    def finish_update(self, metrics: Metrics, index: int) -> None:
+        """Counts an update; passes its metrics, those of run `index` of a fleet, to the meter."""
         self.step += 1
-        self._write(self._meter.push(self.step, metrics, run))
+        self._write(self._meter.push(self.step, metrics, index))
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""
@@ -299,7 +302,7 @@ class TrainingRun:
     def error(self, what: str, advice: str = "") -> RunError:
         """Returns an error that names the last good checkpoint."""
         last = f"that of step {self.saved_step:,}" if self.saved_step else "none"
-        directory = self._directory.absolute() / checkpoint_directory.DIRECTORY
+        directory = self._directory.absolute() / checkpoint_listing.DIRECTORY
         message = f"{what}; the last good checkpoint in {directory} is {last}"
         return RunError(message + (f". Try {advice}" if advice else ""))
 

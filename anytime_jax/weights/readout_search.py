@@ -60,7 +60,7 @@ class ReadoutSearch:
         mixture = resolve(self._run, name, self._limits)
         return self._score(name, mixture, load_weights(self._run, mixture))
 
-    def score_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
+    def score_growing_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
         """Scores growing windows f, omitting those whose kernel error is above the limit."""
         scored = []
         for f in grid:
@@ -70,7 +70,7 @@ class ReadoutSearch:
                 continue
         return scored
 
-    def best_window(self, windows: Sequence[ScoredReadout]) -> ScoredReadout:
+    def best_growing_window(self, windows: Sequence[ScoredReadout]) -> ScoredReadout:
         """Returns the best f, refined by a parabola in log f through the three lowest losses.
 
         `windows` must be at least three growing windows in order of f.
@@ -94,7 +94,7 @@ class ReadoutSearch:
         steps = sorted({x.step for x in self._run.history})[-checkpoints:]
         stored = [x for x in self._run.history if x.step in steps]
         trees = [load_weights(self._run, Mixture((x,))) for x in stored]
-        start = stored.index(self._run.weights[_nearest_to_f25(self._run.windows)])
+        start = stored.index(self._run.weights[_nearest_to_f25(self._run.growing_windows)])
         coefficients = self._minimize(trees, start, report).tolist()
         pairs = zip(stored, coefficients, strict=True)
         terms = ", ".join(f'"{x.name}": {coefficient:.9g}' for x, coefficient in pairs)
@@ -148,9 +148,9 @@ class ReadoutSearch:
         return ScoredReadout(name, mixture, float(selection.mean()), heldout)
 
 
-def window_grid(run: SavedRun, points: int) -> list[float]:
+def growing_window_grid(run: SavedRun, points: int) -> list[float]:
     """Returns windows f, evenly in log f, from half the smallest stored to twice the largest."""
-    stored = run.windows.values()
+    stored = run.growing_windows.values()
     return np.geomspace(min(stored) / 2, max(stored) * 2, points).tolist() if stored else []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
-from anytime_jax.checkpoints.checkpoint_directory import checkpoint_path, saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, saved_steps
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
@@ -51,7 +51,7 @@ class SavedRun:
         return {x.label: x for x in self.history if x.step == self.step}
 
     @property
-    def windows(self) -> dict[str, float]:
+    def growing_windows(self) -> dict[str, float]:
         """The f of every growing window stored in this checkpoint, by label."""
         rules = {label: x.rule for label, x in self.weights.items()}
         return {label: x.f for label, x in rules.items() if isinstance(x, GrowingWindow)}
@@ -117,7 +117,7 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
     if text == "latest":
         return steps[-1]
     try:
-        step = int(text) if text.isdecimal() else config.clock.steps(text, "step")
+        step = int(text) if text.isdecimal() else config.clock.step_at(text, "step")
     except ValueError as error:
         raise InputError(
             f'step {text!r} is not allowed: give "latest", a number, or a milestone such as "4x"'

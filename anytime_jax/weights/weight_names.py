@@ -100,9 +100,9 @@ def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advi
 
 
 def _window_advice(run: SavedRun) -> str:
-    if not run.windows:
+    if not run.growing_windows:
         return "choose a step that stores a growing window"
-    stored = ", ".join(f"{f:g}" for f in run.windows.values())
+    stored = ", ".join(f"{f:g}" for f in run.growing_windows.values())
     return f"choose an f closer to a stored one ({stored})"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import data, fleet, roofline, train_step, training
+from benchmarks import data, fleet, roofline, short_run, train_step
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from benchmarks import data, fleet, roofline, train_step, training
     [
         (roofline, ["--model", "none.py"], "--model=none.py"),
         (train_step, ["--model", "none.py"], "--model=none.py"),
-        (training, ["--data=none", "--updates=9"], "--updates=9"),
+        (short_run, ["--data=none", "--updates=9"], "--updates=9"),
         (fleet, ["--runs", "0"], "--runs=0"),
         (data, ["--documents=none"], "--vocabulary"),
     ],

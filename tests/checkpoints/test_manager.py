@@ -23,7 +23,7 @@ from small_run import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import manager
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import (
     ARRAY_ITEMS,
     read_arrays,

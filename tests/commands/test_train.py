@@ -18,7 +18,7 @@ from small_run import write_config
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
 from anytime_jax.distributed import jax_settings
-from anytime_jax.training import startup
+from anytime_jax.training import signals
 
 # Bad input: arguments, and what the message names
 BAD = {
@@ -137,7 +137,7 @@ def test_run_directory_inside_a_file_is_rejected(train_rejected, dataset, tmp_pa
 def test_first_signal_requests_a_save_and_a_second_interrupt_kills():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGTERM, signal.SIGINT):
-        with startup.interruptible() as interrupted:
+        with signals.interruptible() as interrupted:
             assert not interrupted()
             os.kill(os.getpid(), number)
             assert interrupted()

@@ -24,8 +24,8 @@ def test_budgets_of_the_paper():
     assert SMALL.tokens_per_step == 262_144
     assert SMALL.tokens(12_500) == PAPER
     assert LARGE.chinchilla_steps == 782  # 781.25 rounded up
-    assert [LARGE.steps(f"{m}x") for m in (1, 2, 4, 8, 16)] == [782, 1564, 3128, 6256, 12_512]
-    assert [SMALL.steps(f"{2**i}x") for i in range(6)] == [12_500 * 2**i for i in range(6)]
+    assert [LARGE.step_at(f"{m}x") for m in (1, 2, 4, 8, 16)] == [782, 1564, 3128, 6256, 12_512]
+    assert [SMALL.step_at(f"{2**i}x") for i in range(6)] == [12_500 * 2**i for i in range(6)]
     assert [SMALL.branch_step(step) for step in (12_500, 25_000)] == [11_250, 22_500]
     assert LARGE.branch_step(782) == 704  # 703.8 rounded up
 
@@ -51,7 +51,7 @@ POINTS = {
 
 @pytest.mark.parametrize("step", POINTS)
 def test_point_is_a_step(step):
-    assert [SMALL.steps(point) for point in POINTS[step]] == [step] * len(POINTS[step])
+    assert [SMALL.step_at(point) for point in POINTS[step]] == [step] * len(POINTS[step])
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_point_is_a_step(step):
 )
 def test_unreadable_point_is_named(point):
     with pytest.raises(ValueError, match=r'must be a point in a run such as "12500 steps"') as bad:
-        SMALL.steps(point, "stop")
+        SMALL.step_at(point, "stop")
     assert str(bad.value).startswith(f"stop = {format_value(point)} is not allowed")
 
 
 @pytest.mark.parametrize("point", ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"])
 def test_point_beyond_int32_is_refused(point):
-    assert SMALL.steps("2147483647 steps") == 2**31 - 1
+    assert SMALL.step_at("2147483647 steps") == 2**31 - 1
     with pytest.raises(ValueError, match=r"must be less than 2\^31 updates away") as bad:
         read_stop(point, SMALL, None)
     assert "horizon" not in str(bad.value)
@@ -91,16 +91,16 @@ clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integer
 @given(clocks, st.integers(0, 10**15))
 def test_tokens_round_up_to_an_update(clock, tokens):
     assume(tokens <= (2**31 - 1) * clock.tokens_per_step)
-    step = clock.steps(f"{tokens} tokens")
+    step = clock.step_at(f"{tokens} tokens")
     assert clock.tokens(step) >= tokens
     assert step == 0 or clock.tokens(step - 1) < tokens
 
 
 @given(clocks, st.integers(0, 10**9))
 def test_step_is_its_own_point(clock, step):
-    assert clock.steps(f"{step} steps") == step
-    assert clock.steps(f"{step:_} steps") == step
-    assert clock.steps(f"{clock.tokens(step)} tokens") == step
+    assert clock.step_at(f"{step} steps") == step
+    assert clock.step_at(f"{step:_} steps") == step
+    assert clock.step_at(f"{clock.tokens(step)} tokens") == step
     assert clock.multiple(step) == pytest.approx(step / clock.chinchilla_steps, rel=1e-15)
 
 
@@ -108,7 +108,7 @@ def test_step_is_its_own_point(clock, step):
 def test_multiples_count_whole_updates(clock, multiple):
     exact = Fraction(multiple) * clock.chinchilla_steps
     assume(exact < 2**31)
-    assert clock.steps(f"{multiple:f}x") == math.ceil(exact)
+    assert clock.step_at(f"{multiple:f}x") == math.ceil(exact)
     one = clock.chinchilla_steps
     assert (one - 1) * clock.tokens_per_step < clock.chinchilla_tokens
     assert one * clock.tokens_per_step >= clock.chinchilla_tokens
@@ -166,9 +166,9 @@ def test_grown_batch_counts_samples():
     for step in range(0, 6000, 7):
         assert GROWN.tokens(step) == 128 * samples[step]
         assert GROWN.multiple(step) == samples[step] / one
-        assert GROWN.steps(f"{samples[step] * 128} tokens") == step
+        assert GROWN.step_at(f"{samples[step] * 128} tokens") == step
     for number in (1, 2, 3.5, 4, 8, 16):
-        assert GROWN.steps(f"{number}x") == bisect.bisect_left(samples, number * one)
+        assert GROWN.step_at(f"{number}x") == bisect.bisect_left(samples, number * one)
 
 
 def test_doublings_and_branches_of_grown_batch():

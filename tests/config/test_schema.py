@@ -79,7 +79,11 @@ def test_quickstart():
     assert built.stop_rule == Stop(1600, doubles=True)
     assert built.learning_rate == schedules.inverse_sqrt(1e-2, 800.0, warmup_steps=160)
     assert list(built.averaging_rules) == ["f6.25", "f12.5", "f25", "f50", "f100"]
-    assert [built.every(section) for section in ("eval", "checkpoint", "log")] == [200, 400, 10]
+    assert [built.interval_steps(section) for section in ("eval", "checkpoint", "log")] == [
+        200,
+        400,
+        10,
+    ]
     assert (built.keep_every_steps, built.eval_windows) == (None, 256)
     assert built.to_dict() == quickstart()
 

@@ -10,10 +10,10 @@ import shutil
 import pytest
 
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.json_files import json_digest
 from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.windows import Windows, prefetch_batches
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.json_files import json_digest
 
 TRAIN = "train-00000-of-00002.tokens"
 VALIDATION = "validation-00001-of-00002.tokens"

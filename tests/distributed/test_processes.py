@@ -13,7 +13,7 @@ import small_run
 from forked_starts import environment
 from small_run import write_config
 
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
@@ -152,7 +152,7 @@ def test_layouts_of_eight_devices_train_the_same_run(
 
 def wait_for_checkpoint(start, run_dir, step, seconds=120):
     limit = time.monotonic() + seconds
-    while step not in checkpoint_directory.saved_steps(run_dir):
+    while step not in checkpoint_listing.saved_steps(run_dir):
         assert time.monotonic() < limit
         assert all(x.poll() is None for x in start.processes), start.output(0)
         time.sleep(0.05)
@@ -165,7 +165,7 @@ def test_signal_to_one_process_saves_once_on_all(name, index, dataset, tmp_path)
     wait_for_checkpoint(both, tmp_path / "run", 20)
     both.processes[index].send_signal(getattr(signal, name))
     both.succeed(60)
-    last = checkpoint_directory.saved_steps(tmp_path / "run")[-1]
+    last = checkpoint_listing.saved_steps(tmp_path / "run")[-1]
     assert f"saved at {last:,} steps" in both.output(0)
     assert checkpoint_metadata(tmp_path / "run", last)["samples"] == last * small_run.BATCH
 
@@ -244,4 +244,4 @@ def test_single_process_needs_no_runtime():
     processes.barrier()
     with pytest.raises(KeyError, match="mine"), processes.fail_together():
         raise KeyError("mine")
-    assert processes.exit_together(2) == 2
+    assert processes.exit_without_waiting(2) == 2

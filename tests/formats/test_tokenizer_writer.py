@@ -16,7 +16,7 @@ from byte_level_tokenizer import write_byte_level
 from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import tokenizer_writer
-from anytime_jax.formats.sentencepiece_model import parse_model
+from anytime_jax.formats.sentencepiece_model import parse_sentencepiece
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
 
 LIBRARY = pathlib.Path(sysconfig.get_path("stdlib"))
@@ -240,7 +240,7 @@ def test_schema_agrees_with_sentencepiece(tmp_path):
     path = sentencepiece_model(tmp_path, add_dummy_prefix=False, byte_fallback=True, vocab_size=600)
     for model in (path.read_bytes(), b""):  # set fields, and defaults
         theirs.ParseFromString(model)
-        ours = parse_model(model)
+        ours = parse_sentencepiece(model)
         assert [(p.piece, p.score, p.type) for p in ours.pieces] == [
             (p.piece, p.score, p.type) for p in theirs.pieces
         ]

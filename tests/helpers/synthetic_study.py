@@ -101,7 +101,7 @@ def write_run(run, run_dir, until=None):
     (run_dir / "run.json").write_text(json.dumps(about))
     writer = RecordWriter(run_dir, first, {"version": "0.1.0"})
     for multiple in MULTIPLES:
-        step = CLOCK.steps(f"{multiple}x")
+        step = CLOCK.step_at(f"{multiple}x")
         if step > first and multiple <= min(stop, until or stop):
             row = {f"eval/{k}/loss": loss(run, multiple, k, config.seed) for k in FACTORS}
             row |= {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}

@@ -220,14 +220,14 @@ def test_slice_needs_name_and_action(start, tpu_vm):
 
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_pod_has_the_exit_status_of_its_run(status, start, tmp_path):
-    assert end(start("pod.sh", "--config=a b", HOW=f"ends {status}"))[0] == status
+    assert end(start("jobset_pod.sh", "--config=a b", HOW=f"ends {status}"))[0] == status
     line = (tmp_path / "process-0.txt").read_text()
     assert line.endswith(" -m anytime_jax.main --config=a b\n")
 
 
 @pytest.mark.parametrize(("answer", "status"), [(0, 143), (1, 1)])
 def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
-    process = start("pod.sh", "--config=c.py", ANSWER=str(answer))
+    process = start("jobset_pod.sh", "--config=c.py", ANSWER=str(answer))
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
     assert end(process)[0] == status

@@ -20,7 +20,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.commands import sweep
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError

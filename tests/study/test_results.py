@@ -11,7 +11,7 @@ from anytime_jax.study.results import Results
 
 
 def test_branches_of_a_trunk_are_one_curve(results):
-    curve = next(x for x in results.curves("wsd") if x.settings["peak"] == 0.01)
+    curve = next(x for x in results.comparable_curves("wsd") if x.settings["peak"] == 0.01)
     expected = {m: expected_loss(f"wsd-peak=0.01-horizon={m:g}x", m, "last") for m in MULTIPLES}
     assert curve.losses == expected
 
@@ -21,7 +21,7 @@ def test_branch_on_other_data_is_a_curve_of_its_own(tmp_path):
     results = Results(write_study(tmp_path, study=study))
     data = [x.settings["data"] for x in results.all_curves if "data" in x.settings]
     assert data == ["elsewhere"]
-    assert len(results.curves("wsd")) == 3
+    assert len(results.comparable_curves("wsd")) == 3
 
 
 def test_study_without_evaluations_is_rejected(tmp_path):

@@ -12,7 +12,7 @@ from run_command import run_command
 from training_runs import after, bits, finished, records, saved, start, updates
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import runs
 from anytime_jax.data.preparation import prepare

@@ -13,9 +13,9 @@ import pytest
 import small_run
 from training_runs import EVAL_NAMES, TRAIN_NAMES, bits, records, saved, start
 
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
-from anytime_jax.checkpoints.checksums import json_digest
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.json_files import json_digest
 from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.metrics import Writers

@@ -10,7 +10,7 @@ from rich.console import Console
 from training_runs import records, saved, start
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import fleet
 from anytime_jax.training.progress import Display

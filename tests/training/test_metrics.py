@@ -12,7 +12,7 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metrics
-from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_mirrors
+from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_wandb
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -199,5 +199,5 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
     log = LogConfig("1 steps", tensorboard=False, wandb_project="mine")
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"config\.log\.wandb_project"):
-        check_mirrors(log)
-    check_mirrors(LogConfig("1 steps", tensorboard=True, wandb_project=""))
+        check_wandb(log)
+    check_wandb(LogConfig("1 steps", tensorboard=True, wandb_project=""))

@@ -10,7 +10,7 @@ import small_run
 from training_runs import after, bits, records, saved, start, update_by_hand
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config import schema
 from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.errors import InputError

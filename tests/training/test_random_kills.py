@@ -15,7 +15,7 @@ from forked_starts import MOMENTS, Starts
 from small_run import CHANGES, write_config
 from training_runs import bits, records
 
-from anytime_jax.checkpoints import checkpoint_directory, checkpoint_reader
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 
 
 def arguments(folder: pathlib.Path, name: str, stop: str) -> list[str]:
@@ -29,7 +29,7 @@ def arguments(folder: pathlib.Path, name: str, stop: str) -> list[str]:
 def outcome(folder: pathlib.Path):
     """Meta and arrays of every checkpoint, the records, and the files of the data set."""
     checkpoints = {}
-    for step in checkpoint_directory.saved_steps(folder / "run"):
+    for step in checkpoint_listing.saved_steps(folder / "run"):
         meta = checkpoint_reader.read_meta(folder / "run" / "checkpoints" / str(step))
         for name in ("config", "digest"):  # these depend on the run directory
             del meta[name]
@@ -107,7 +107,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
                 break
             assert status == -9, start.output
             phases[start.phase] += 1
-            entries = checkpoint_directory.list_entries(tmp_path / f"run{runs}" / "run")
+            entries = checkpoint_listing.list_entries(tmp_path / f"run{runs}" / "run")
             half_written += any(x.kind == "half-written" for x in entries)
         if status:
             complete(starts, argv)

@@ -25,7 +25,7 @@ from training_runs import (
 )
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.checkpoint_directory import saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError

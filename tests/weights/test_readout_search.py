@@ -27,7 +27,7 @@ class QuadraticSearch(ReadoutSearch):
 @pytest.mark.parametrize("best_f", [17.0, 3.0, 220.0])
 def test_best_window_is_the_vertex_of_the_parabola(best_f):
     search = QuadraticSearch(best_f)
-    best = search.best_window(search.score_windows(np.geomspace(3.1, 200, 13)))
+    best = search.best_growing_window(search.score_growing_windows(np.geomspace(3.1, 200, 13)))
     assert float(best.name.removeprefix("f=")) == pytest.approx(np.clip(best_f, 3.1, 200), rel=2e-3)
 
 

@@ -9,8 +9,8 @@ import pytest
 from training_runs import start
 
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays
-from anytime_jax.checkpoints.checksums import json_digest
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.json_files import json_digest
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import load_weights, open_run
 

@@ -16,7 +16,7 @@ from small_study import study_fixture  # noqa: F401
 
 from anytime_jax.commands import sweep
 from anytime_jax.data.dataset import METADATA_NAME
-from anytime_jax.study import slurm
+from anytime_jax.study import slurm_scripts
 
 JOB = {"SLURM_JOB_ID": "77", "SLURM_GPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "8"}
 
@@ -113,7 +113,7 @@ def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_p
     (tmp_path / "prepared" / METADATA_NAME).unlink()
     assert run_command(sweep, arguments) == 2
     assert "config.data.path" in capsys.readouterr().err
-    monkeypatch.setattr("anytime_jax.study.slurm._MAX_TASKS", 5)
+    monkeypatch.setattr("anytime_jax.study.slurm_scripts._MAX_TASKS", 5)
     assert run_command(sweep, arguments) == 2
     assert "--only" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
@@ -125,6 +125,6 @@ def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_p
 def test_branches_of_branches_follow_their_trunk():
     trunks = {"a": None, "b": "a", "c": "b", "d": None, "e": "gone", "f": "b", "g": "d"}
     tasks = [SimpleNamespace(run=SimpleNamespace(name=x, trunk=y)) for x, y in trunks.items()]
-    groups = slurm._group_by_trunk(tasks)
+    groups = slurm_scripts._group_by_trunk(tasks)
     names = [(trunk, "".join(x.run.name for x in group)) for trunk, group in groups.items()]
     assert names == [("", "ade"), ("a", "b"), ("b", "cf"), ("d", "g")]

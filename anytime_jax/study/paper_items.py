@@ -32,7 +32,7 @@ from anytime_jax.study.selection import (
 Table = Sequence[Sequence[str]]  # rows of cells, the header first
 Key = TypeVar("Key", float, str)  # a multiple or a weight label
 
-SELECT_AT = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
+SELECTION_MULTIPLES = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
 
 
 class ReportItem(NamedTuple):
@@ -58,7 +58,7 @@ def _comparison(results: Results, selections: Selections) -> ReportItem | None:
     settings, provisional = [], []  # single curves selected before all rivals were evaluated
     for kind, selection in _horizon_free(selections.single).items():
         settings.append(f"{_name_cell(kind)}: {next(iter(selection.values())).description}")
-        common = common_multiples(results.curves(kind), cosines)
+        common = common_multiples(results.comparable_curves(kind), cosines)
         if common != list(cosines):
             provisional.append(f"{_name_cell(kind)} on {', '.join(_headers(common))}")
     note = f"Provisional, as runs are unfinished: selected {'; '.join(provisional)} only."
@@ -164,7 +164,7 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
     differences_of: dict[str, dict[str, dict[float, float]]] = {}  # by kind and settings
     rows = []
     for kind, selection in _horizon_free(selections.best).items():
-        for m in [m for m in multiples[:SELECT_AT] if m in selection]:
+        for m in [m for m in multiples[:SELECTION_MULTIPLES] if m in selection]:
             every = differences(selection[m], selections.cosines)
             later = {k: x for k, x in every.items() if k >= m}
             settings = selection[m].description
@@ -188,13 +188,13 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
 def _alpha(results: Results, selections: Selections) -> ReportItem | None:
     cosines, kind = selections.cosines, "inverse_sqrt"
     multiples = list(cosines)
-    at = multiples[:SELECT_AT][-1] if multiples else 0.0
-    selected = best_at(results.curves(kind), at)
+    at = multiples[:SELECTION_MULTIPLES][-1] if multiples else 0.0
+    selected = best_at(results.comparable_curves(kind), at)
     if selected is None or "alpha" not in selected.settings:
         return None
     curves = {
         x.settings["alpha"]: {m: loss for m, loss in x.losses.items() if m in cosines}
-        for x in results.curves(kind)
+        for x in results.comparable_curves(kind)
         if x.differs_in(selected) <= {"alpha"}
     }
     if len(curves) < 2:
@@ -239,7 +239,7 @@ def _averages(results: Results, selections: Selections) -> ReportItem | None:
 def _decay_ends(results: Results, selections: Selections) -> ReportItem | None:
     del selections
     changes: dict[str, dict[float, float]] = {}
-    for curve in [x for kind in (COSINE, "wsd", "linear") for x in results.curves(kind)]:
+    for curve in [x for kind in (COSINE, "wsd", "linear") for x in results.comparable_curves(kind)]:
         for other in results.all_curves:
             is_same_run = (other.kind, other.seed) == (curve.kind, curve.seed)
             if not is_same_run or not set() < other.differs_in(curve) <= set(DECAY):

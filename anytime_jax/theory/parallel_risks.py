@@ -1,4 +1,4 @@
-"""Sweeps: exact risks of several sets of runs, computed in threads, with their joint progress."""
+"""Exact risks of several sets of runs, computed in threads, with their joint progress."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from anytime_jax.theory.risk import Risks, excess_risk
 Progress = Callable[[float], None]  # takes the fraction that is done
 
 
-class Sweep(NamedTuple):
+class RiskArguments(NamedTuple):
     """Arguments of `excess_risk`."""
 
     problem: Problem
@@ -25,20 +25,21 @@ class Sweep(NamedTuple):
     checkpoints: Sequence[int]
 
 
-def run_sweeps(sweeps: Sequence[Sweep], progress: Progress) -> list[Risks]:
-    """Returns the risks of every sweep, in order; an error or Ctrl-C ends them all.
+def compute_risks(arguments: Sequence[RiskArguments], progress: Progress) -> list[Risks]:
+    """Returns `excess_risk` of each of the arguments, in order; an error or Ctrl-C ends them all.
 
     `progress` is called in this thread, several times a second.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0, dimension=1)
-      >>> sweep = theory.sweeps.Sweep(problem, [schedules.Power(0.5, gamma=0.0)], [], [1, 2])
-      >>> (risks,) = theory.sweeps.run_sweeps([sweep], progress=lambda fraction: None)
+      >>> runs = [schedules.Power(0.5, gamma=0.0)]
+      >>> arguments = [theory.parallel_risks.RiskArguments(problem, runs, [], [1, 2])]
+      >>> (risks,) = theory.parallel_risks.compute_risks(arguments, lambda fraction: None)
       >>> risks.excess(noise=0.0, label="last")
       array([[0.375  , 0.28125]])
     """
-    sizes = [len(x.schedules) * (1 + len(x.averages)) * x.checkpoints[-1] for x in sweeps]
-    done = np.zeros(len(sweeps))
+    sizes = [len(x.schedules) * (1 + len(x.averages)) * x.checkpoints[-1] for x in arguments]
+    done = np.zeros(len(arguments))
     stopped = threading.Event()
 
     def run(k: int) -> Risks:
@@ -47,11 +48,11 @@ def run_sweeps(sweeps: Sequence[Sweep], progress: Progress) -> list[Risks]:
             if stopped.is_set():
                 raise KeyboardInterrupt
 
-        return excess_risk(*sweeps[k], progress=report)
+        return excess_risk(*arguments[k], progress=report)
 
     pool = futures.ThreadPoolExecutor(os.cpu_count() or 1)
     try:
-        results = [pool.submit(run, k) for k in range(len(sweeps))]
+        results = [pool.submit(run, k) for k in range(len(arguments))]
         pending = set(results)
         while pending:
             finished, pending = futures.wait(pending, 0.2, futures.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""150M, warmup-stable-decay: a branch of the constant run for each horizon.
+"""300M, warmup-stable-decay: a branch of the constant run for each horizon.
 
-    python -m anytime_jax.main --config=configs/150m_wsd.py \
-        --config.branch.from_run=runs/150m_constant --config.branch.multiple=4
+    python -m anytime_jax.main --config=configs/300m_wsd_branch.py \
+        --config.branch.from_run=runs/300m_constant --config.branch.multiple=4
 
 Starts from the trunk's checkpoint at 90% of the horizon and decays from there; the trunk must have
 reached it, and is only read. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine",
@@ -9,12 +9,12 @@ reached it, and is only read. `--config.schedule.shape` is "linear", "1-sqrt" or
 instead of the multiple it starts from another checkpoint, whose step is 90% of the horizon unless
 `--config.schedule.horizon` is set; then give a `run_dir` too.
 
-Settings: those of the trunk, configs/150m_constant.py.
-Cost:     0.3 hours of one H100 at 1x, 9.7 hours at 32x: 10% of a run of that length.
+Settings: those of the trunk, configs/300m_constant.py.
+Cost:     1.1 hours of one H100 at 1x, 18 hours at 16x: 10% of a run of that length.
 Result:   validation loss of the last iterate, published (the best branch of any trunk):
 
-          1x      2x      4x      8x     16x     32x
-      3.0252  2.9338  2.8673  2.8168  2.7772  2.7461
+          1x      2x      4x      8x     16x
+      2.8621  2.7767  2.7143  2.6673  2.6296
 """
 
 from ml_collections import ConfigDict
@@ -24,5 +24,5 @@ from configs import paper
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.model_150m("150m_wsd")
-    return paper.wsd(config, peak=3e-3, b2=0.99, trunk="150m_constant")
+    config = paper.model_300m("300m_wsd_branch")
+    return paper.wsd(config, peak=3e-3, b2=0.95, trunk="300m_constant")

@@ -1,6 +1,6 @@
 """150M at batch 4096, warmup-stable-decay: a branch of the constant run for each horizon.
 
-    python -m anytime_jax.main --config=configs/150m_b4096_wsd.py \
+    python -m anytime_jax.main --config=configs/150m_b4096_wsd_branch.py \
         --config.branch.from_run=runs/150m_b4096_constant --config.branch.multiple=4
 
 Starts from the trunk's checkpoint at 90% of the horizon and decays from there; the trunk must have
@@ -21,5 +21,5 @@ from configs import paper
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.large_batch("150m_b4096_wsd")
+    config = paper.large_batch("150m_b4096_wsd_branch")
     return paper.wsd(config, peak=3e-3, b2=0.95, trunk="150m_b4096_constant")

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
-from anytime_jax.study.loss_table import evaluations, loss_table
+from anytime_jax.study.run_losses import evaluations, loss_table
 
 
 def test_table_of_the_rows_with_losses_marks_the_best():

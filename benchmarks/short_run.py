@@ -1,7 +1,7 @@
 """Short real run: decrease of the loss, exact resume, speed while a checkpoint is written.
 
-    python -m benchmarks.training --data=runs/data/builtin-1024-128
-    python -m benchmarks.training --data=DATA --model=150m --updates=40 --batch=64 --microbatches=2
+    python -m benchmarks.short_run --data=runs/data/builtin-1024-128
+    python -m benchmarks.short_run --data=DATA --model=150m --updates=40 --batch=64 --microbatches=2
 
 `python -m anytime_jax.main` trains the same run twice: uninterrupted, and stopped and resumed half
 way, where both save. Their records are compared number by number, except timings. On a GPU,
@@ -30,7 +30,7 @@ _LAST = 3  # updates whose mean is the last loss
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("training", __doc__, data=True, model=True)
+    parser = harness.make_parser("short_run", __doc__, data=True, model=True)
     add = parser.add_argument
     add("--updates", type=int, default=60, help="an even number (default 60)")
     add("--batch", type=int, default=32, help="windows in an update (default 32)")

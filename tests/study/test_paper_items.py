@@ -9,7 +9,7 @@ import synthetic_study
 from synthetic_study import MULTIPLES, PEAKS, expected_loss, make_study, with_copy, write_study
 
 from anytime_jax.study import plan, study_files
-from anytime_jax.study.report_items import ITEMS, make_items
+from anytime_jax.study.paper_items import ITEMS, make_items
 from anytime_jax.study.results import Results
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
