@@ -1,6 +1,6 @@
 """Studies: sets of runs written as code, trained together, and reported from their records.
 
-Start with `plan`, which study files use. `tasks`, `local_executor` and `slurm` train the runs.
+Start with `plan`, which study files use. `tasks`, `local_executor` and `slurm_scripts` train them.
 `results` reads their records, `selection` selects settings as the paper does, and `paper_items`
 makes each figure and table (`report_figures`, `report_page`). `run_report` shows a single run.
 """
