@@ -3,15 +3,15 @@
 import os
 import sys
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import dispatch
 
 
 def main() -> int:
     """Runs the console script `anytime`."""
     sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
-    return command_line.main(command_line.executable(sys.argv[0], "anytime"))
+    return dispatch.main(dispatch.executable(sys.argv[0], "anytime"))
 
 
 if __name__ == "__main__":
-    python = command_line.executable(sys.executable, "python")
-    sys.exit(command_line.main(f"{python} -m anytime_jax"))
+    python = dispatch.executable(sys.executable, "python")
+    sys.exit(dispatch.main(f"{python} -m anytime_jax"))

@@ -230,7 +230,7 @@ def average_params(
       2.0 3.0
       1.0 2.3333333
     """
-    labelled = label_rules(rules)
+    labeled = label_rules(rules)
     require_count("every", every, least=1)
 
     def init(params: optax.Params) -> AverageParamsState:
@@ -239,7 +239,7 @@ def average_params(
         def copy() -> optax.Params:  # a shared buffer could not be donated to the train step
             return jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
 
-        return AverageParamsState(jnp.zeros((), jnp.int32), {label: copy() for label in labelled})
+        return AverageParamsState(jnp.zeros((), jnp.int32), {label: copy() for label in labeled})
 
     def update(updates, state, params=None, *, update_averages=None, **_):
         if params is None:
@@ -250,8 +250,8 @@ def average_params(
 
         def moved() -> dict[str, optax.Params]:
             new_params = optax.apply_updates(params, updates)
-            newest = {label: rule.newest_weight(count, every) for label, rule in labelled.items()}
-            if missing := ", ".join(sorted(set(labelled) - set(state.averages))):
+            newest = {label: rule.newest_weight(count, every) for label, rule in labeled.items()}
+            if missing := ", ".join(sorted(set(labeled) - set(state.averages))):
                 raise ValueError(
                     f"the state has no average {missing}, only {', '.join(state.averages)}: add a "
                     "float32 copy of the parameters with replace_averages"
@@ -280,7 +280,7 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
       >>> averaging.label_rules([25.0, averaging.Uniform()])
       {'f25': GrowingWindow(f=25.0), 'uniform': Uniform(start=0)}
     """
-    labelled: dict[str, Rule] = {}
+    labeled: dict[str, Rule] = {}
     pairs = rules.items() if isinstance(rules, Mapping) else ((None, rule) for rule in rules)
     for label, rule in cast(Iterable[tuple[Any, Any]], pairs):
         if not isinstance(rule, Rule):
@@ -289,10 +289,10 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
             rule = GrowingWindow(float(rule))
         label = rule.label if label is None else label
         require(isinstance(label, str) and bool(label), "label", label, "a word")
-        if label == LIVE or label in labelled:
+        if label == LIVE or label in labeled:
             raise ValueError(f"the label {label!r} is taken: every average needs its own")
-        labelled[label] = rule
-    return labelled
+        labeled[label] = rule
+    return labeled
 
 
 def label_order(label: str) -> tuple[str, float]:
@@ -368,7 +368,7 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
 
 
 def _spacing(x: jax.Array) -> jax.Array:
-    """The distance between neighbouring float32 numbers at x: its power of two, times 2^-23."""
+    """The distance between neighboring float32 numbers at x: its power of two, times 2^-23."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0x7F800000)
     return jax.lax.bitcast_convert_type(bits, jnp.float32) * jnp.float32(2.0**-23)
 

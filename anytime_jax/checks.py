@@ -1,7 +1,7 @@
 """Validation of single values: each error names the setting, the value and what is allowed."""
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,7 +13,12 @@ _LONGEST = 120  # characters of a value in a message
 def require(ok: Any, name: str, value: Any, allowed: str) -> None:
     """Raises a ValueError that names the setting, the value and what is allowed, unless `ok`."""
     if not ok:
-        raise ValueError(f"{name} = {format_value(value)} is not allowed: it must be {allowed}")
+        reject(name, value, allowed)
+
+
+def reject(name: str, value: Any, allowed: str) -> NoReturn:
+    """Raises the ValueError of `require`."""
+    raise ValueError(f"{name} = {format_value(value)} is not allowed: it must be {allowed}")
 
 
 def format_value(value: Any) -> str:

@@ -2,8 +2,8 @@
 
 import sys
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import dispatch
 
 if __name__ == "__main__":
-    python = command_line.executable(sys.executable, "python")
-    sys.exit(command_line.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    python = dispatch.executable(sys.executable, "python")
+    sys.exit(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Figure style: colours, the look of each kind of schedule, legends and saving.
+"""Figure style: colors, the look of each kind of schedule, legends and saving.
 
 Matplotlib takes half a second to import: import this module where a figure is drawn.
 """
@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from anytime_jax.atomic import atomic_write
 
-# Distinct for colour-blind readers: Okabe and Ito, https://jfly.uni-koeln.de/color/
+# Distinct for color-blind readers: Okabe and Ito, https://jfly.uni-koeln.de/color/
 ORANGE, SKY_BLUE, GREEN, BLUE, PURPLE, VERMILION = PALETTE = (
     "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#CC79A7", "#D55E00",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def schedule_name(kind: str, math: bool = True) -> str:
 
 
 def shades(number: int, lightest: float = 0.85) -> np.ndarray:
-    """Returns RGBA colours from dark to light, `float64[number, 4]`."""
+    """Returns RGBA colors from dark to light, `float64[number, 4]`."""
     return matplotlib.colormaps["viridis"](np.linspace(0, lightest, number))
 
 

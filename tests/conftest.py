@@ -103,7 +103,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
-    """The data set of small runs."""
+    """The dataset of small runs."""
     import small_run
 
     folder = small_run.made_once(tmp_path_factory, "tiny", small_run.prepare_dataset)

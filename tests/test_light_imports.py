@@ -7,7 +7,7 @@ import sys
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import dispatch
 
 EXPORT = {"safetensors", "tokenizers"}  # of the extra `export`
 HEAVY = EXPORT | {"array_record", "flax", "grain", "matplotlib", "ml_collections", "orbax", "rich"}
@@ -50,8 +50,8 @@ def test_lowest_layers_load_nothing_heavy(modules):
 
 
 def test_command_loads_no_other_command():
-    commands = {f"anytime_jax.commands.{name}" for name in command_line.COMMANDS}
-    _, ours = loaded_by("anytime_jax.commands.command_line", "anytime_jax.commands.runs")
+    commands = {f"anytime_jax.commands.{name}" for name in dispatch.COMMANDS}
+    _, ours = loaded_by("anytime_jax.commands.dispatch as dispatch; dispatch.load('runs')")
     assert ours & commands == {"anytime_jax.commands.runs"}
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +52,11 @@ def classify(path: Path) -> Entry:
 def saved_steps(run_dir: str | Path) -> list[int]:
     """Returns the steps of a run's complete checkpoints in ascending order."""
     return [x.step for x in list_entries(run_dir) if x.kind == "complete" and x.step is not None]
+
+
+def format_steps(steps: Sequence[int]) -> str:
+    """Returns the last eight steps as text for a message."""
+    return ", ".join(["..."] * (len(steps) > 8) + [f"{step:,}" for step in steps[-8:]])
 
 
 def checkpoint_path(run_dir: str | Path, step: int) -> Path:

@@ -122,7 +122,9 @@ def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
                     warn(f"{segment}: written by version {written_by}, this is {__version__}")
                 yield _count(fields["from_step"])
                 continue
-            values = dict(fields["values"].items())
+            values = fields["values"]
+            if type(values) is not dict:
+                raise ValueError("values is not an object")
             if any(type(x) not in (int, float) for x in values.values()):
                 raise ValueError("a value is not a number")
             yield Row(_count(fields["step"]), _count(fields["tokens"]), values)

@@ -21,7 +21,7 @@ _ADVICE = "choose another run_dir"
 def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
     """Returns the identity settings of a run, or None; raises the errors of `read_run_file`."""
     content = read_run_file(run_dir, advice)
-    return content and content["identity"]
+    return None if content is None else content["identity"]
 
 
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
@@ -73,10 +73,8 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():
         return
-    content, partial = (
-        json.dumps({"identity": identity, **about}, indent=1),
-        run_dir / _PARTIAL_FILE,
-    )
+    content = json.dumps({"identity": identity, **about}, indent=1)
+    partial = run_dir / _PARTIAL_FILE
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         partial.write_text(content, encoding="utf-8")

@@ -44,7 +44,11 @@ _SOURCES = {
 }
 _SOURCE_OPTIONS = ("validation_fraction", *_SOURCES)
 _PREPARATION_OPTIONS = (
-    *("source", "vocabulary", "train_vocabulary", "length", "share"),
+    "source",
+    "vocabulary",
+    "train_vocabulary",
+    "length",
+    "share",
     *_SOURCE_OPTIONS,
 )
 
@@ -120,7 +124,7 @@ def _prepare(arguments: argparse.Namespace) -> str:
     if isinstance(info, RemainingWork):
         rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
         return (
-            f"share {share}: its parts are tokenised, "
+            f"share {share}: its parts are tokenized, "
             f"{rest if info.parts_left else 'and so are all others'}; the same command without "
             "--share completes the dataset"
         )

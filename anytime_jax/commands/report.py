@@ -72,7 +72,7 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
     lines += dict.fromkeys(f"note     {note}" for item in items.values() for note in item.notes)
     lines.append(f"{len(results.runs)} runs; {len(files)} files in {out}; the page: {files[0]}")
     for line in lines:
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _summary(results: Results) -> str:

@@ -66,7 +66,7 @@ def _find_runs(folder: Path) -> list[Path]:
 
 def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     """Prints a run and its checkpoints; returns whether one of them is damaged."""
-    console.print(f"{run_dir}: {_describe(run_dir)}", markup=False)
+    console.print(f"{run_dir}: {_describe(run_dir)}")
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in ("step", "tokens", "multiple", "size"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -78,7 +78,7 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     records = read_records(run_dir, warnings.append)
     last = f", the last of step {records[-1].step:,}" if records else ""
     for line in (f"{len(records):,} rows of records{last}", *warnings):
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {line}")
     return damaged
 
 

@@ -12,7 +12,6 @@ import argparse
 import fnmatch
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from rich import box
 from rich.table import Table
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError(f"--tokens-per-s={speed:g}: give a speed above 0")
         console.print(_table(study, tasks, speed))
         return 0
-    slots, print_line = split_machine(arguments.jobs), partial(console.print, markup=False)
+    slots, print_line = split_machine(arguments.jobs), console.print
     return LocalExecutor(study, arguments.study, tasks, slots, arguments.fleet, print_line).run()
 
 

@@ -189,7 +189,7 @@ def _train_fleet(arguments: argparse.Namespace) -> int:
         for config, display, outcome in zip(configs, displays, outcomes, strict=True):
             line = _fleet_line(config, outcome, duration)
             display.say(line)
-            console.print(f"{config.name}: {line}", markup=False)
+            console.print(f"{config.name}: {line}")
     return _fleet_status(outcomes)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from anytime_jax.checks import LARGEST_COUNT, require, require_count
+from anytime_jax.checks import LARGEST_COUNT, reject, require, require_count
 from anytime_jax.formatting import format_count
 
 BRANCH_FRACTION = Fraction(9, 10)  # of the horizon, at which a WSD branch leaves its trunk
@@ -41,6 +41,8 @@ class Stage(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Clock:
     """Conversion between steps, samples, tokens and Chinchilla multiples.
+
+    Its counts are not checked: they are settings, which `schema.Config` has checked.
 
     Attributes:
       batch_size: sequences in the first updates.
@@ -120,8 +122,8 @@ class Clock:
     def step_at(self, point: str, name: str = "the point") -> int:
         """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
         match = _match(point)
-        require(match, name, point, _ALLOWED)
-        assert match is not None  # which `require` has checked
+        if match is None:
+            reject(name, point, _ALLOWED)
         number = Fraction(match["number"].replace("_", "")) * _SCALE[(match["scale"] or "").upper()]
         allowed = "less than 2^31 updates away"
         if match["unit"] is None:

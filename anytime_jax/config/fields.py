@@ -124,8 +124,11 @@ class Group:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None:  # as is a setting of another kind
-                field.metadata["allowed"].check(field.name, value)
+            if value is None:  # a setting of another kind
+                continue
+            if choices := typing.get_args(_type(field)):
+                require_choice(field.name, value, choices)
+            field.metadata["allowed"].check(field.name, value)
         self._check()
 
     def _check(self) -> None:

@@ -63,7 +63,8 @@ class ScheduleConfig(Group):
         """
         points = ("warmup", "horizon")
         arguments = {k: v for k, v in self.to_dict().items() if k not in ("kind", *points)}
-        warmup = arguments["warmup_steps"] = clock.step_at(self.warmup, "warmup")
+        warmup = clock.step_at(self.warmup, "warmup")
+        arguments["warmup_steps"] = warmup
         if self.horizon == "branch":
             if branch_horizon is None:
                 raise ValueError(

@@ -216,8 +216,7 @@ class Config(Group):
     @functools.cached_property
     def clock(self) -> Clock:
         """Conversion between steps, tokens and Chinchilla multiples."""
-        length, one = self.model.length, self.chinchilla_tokens
-        return Clock(self.batch_size, length, one, self.batch_growth)
+        return Clock(self.batch_size, self.model.length, self.chinchilla_tokens, self.batch_growth)
 
     @functools.cached_property
     def averaging_rules(self) -> dict[str, averaging.Rule]:
@@ -230,9 +229,8 @@ class Config(Group):
     @functools.cached_property
     def learning_rate(self) -> schedules.Schedule:
         """The learning rate as a function of the update."""
-        branch = self.branch_step, self.branch_horizon
         with errors_named("schedule"):
-            return self.schedule.build(self.clock, *branch)
+            return self.schedule.build(self.clock, self.branch_step, self.branch_horizon)
 
     @functools.cached_property
     def stop_rule(self) -> Stop:

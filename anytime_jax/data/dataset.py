@@ -153,6 +153,8 @@ def _check_values(info: DatasetInfo) -> None:
     for count in counts:
         if type(count) is not int or count < 0:
             raise ValueError(f"{count!r} is not a count")
+    if info.length == 0:
+        raise ValueError("windows of no token")
     if info.token_dtype not in ("uint16", "int32"):
         raise ValueError(f"tokens of type {info.token_dtype!r}")
     for split, files in info.files.items():

@@ -127,7 +127,7 @@ def prepare_share(
             for index, part in enumerate(parts)
         ]
         own = tasks if share is None else tasks[share.index :: share.count]
-        results = run_tasks(own, workers, "tokenising", progress)
+        results = run_tasks(own, workers, "tokenizing", progress)
         if share is not None:
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)

@@ -102,10 +102,11 @@ class FileSource:
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
         suffixes = JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
-        train = find_files(self.input, suffixes)
         if self.validation_input is None:
             check_fraction(self.validation_fraction)
+            train = find_files(self.input, suffixes)
             return group_files(train, self.validation_fraction, self.text_field)
+        train = find_files(self.input, suffixes)
         validation = find_files(self.validation_input, suffixes)
         if common := set(train) & set(validation):
             raise InputError(
@@ -140,9 +141,10 @@ def group_files(
     files: Iterable[tuple[str, int]], validation_fraction: float, text_field: str = ""
 ) -> list[FilesPart]:
     """Groups (path, bytes) in order, into parts of at least `PART_BYTES` each except the last."""
-    groups, total = list[list[tuple[str, int]]](), PART_BYTES
+    groups: list[list[tuple[str, int]]] = []
+    total = 0
     for path, size in files:
-        if total >= PART_BYTES:
+        if not groups or total >= PART_BYTES:
             groups.append([])
             total = 0
         groups[-1].append((path, size))

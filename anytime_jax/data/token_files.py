@@ -74,7 +74,7 @@ class TokenReader:
 
     def __init__(self, info: DatasetInfo, split: str):
         self._info = info
-        self._dtype = np.dtype(info.token_dtype)
+        self._dtype = np.dtype(info.token_dtype).newbyteorder("<")
         self._files = info.files[split]
         self._starts = [0, *itertools.accumulate(file.tokens for file in self._files)]
         self._open = functools.lru_cache(_OPEN_FILES)(self._open_file)

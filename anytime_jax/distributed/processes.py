@@ -42,13 +42,13 @@ def initialize(
     missing = [name for name, value in options.items() if value is None]
     if cluster and len(missing) < 3:
         raise InputError(f"--cluster sets {', '.join(options)} itself: leave them out")
-    if not cluster and len(missing) == 3:
-        return
-    if not cluster and missing:
-        raise InputError(
-            f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
-        )
     if not cluster:
+        if len(missing) == 3:
+            return
+        if missing:
+            raise InputError(
+                f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
+            )
         _check(str(coordinator), int(processes or 0), int(process or 0))
     try:
         jax.distributed.initialize(

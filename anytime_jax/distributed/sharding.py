@@ -46,7 +46,7 @@ def tree_shardings(
 ) -> Any:
     """Returns a `NamedSharding` for every leaf of a tree of arrays or shapes.
 
-    A leaf is recognised by the last dict key on its path. Moments and averages have the parameters'
+    A leaf is recognized by the last dict key on its path. Moments and averages have the parameters'
     names there, so they are sharded alike. Leaves with other names are replicated. `axes` has the
     axis names by parameter name (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked
     layers, are not split.

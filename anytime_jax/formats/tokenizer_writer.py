@@ -51,9 +51,9 @@ _SAMPLES = (
 def write_tokenizer(
     vocabulary_path: str | os.PathLike[str], directory: str | os.PathLike[str], length: int
 ) -> None:
-    """Writes a vocabulary for `transformers.AutoTokenizer`, without custom code.
+    """Writes the files of a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
-    The tokenizer adds no special tokens and recognises none in text: "</s>" in a text is text.
+    The tokenizer adds no special tokens and recognizes none in text: "</s>" in a text is text.
     `length` in tokens becomes `model_max_length`.
 
     Raises:
@@ -161,7 +161,7 @@ def _algorithm(model: Any) -> Any:
 
 
 def _merges(model: Any) -> list[tuple[str, str]]:
-    """Derives BPE merges: SentencePiece merges neighbours that form a piece, best score first."""
+    """Derives BPE merges: SentencePiece merges neighbors that form a piece, best score first."""
     normal = [piece for piece in model.pieces if piece.type == PieceType.NORMAL]
     known = {piece.piece for piece in normal}
     return [

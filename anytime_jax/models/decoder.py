@@ -50,8 +50,7 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
 
 def apply(config: ModelConfig, params: Params, tokens_BxL: jax.Array) -> jax.Array:
     """Returns the next-token logits, float32 of shape BxLxV, for token ids of any length."""
-    hidden_BxLxD = hidden(config, params, tokens_BxL)
-    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
+    return _logits(config, params, hidden(config, params, tokens_BxL))
 
 
 def hidden(
@@ -97,7 +96,11 @@ def decode(
     """
     output = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
     hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], output)
-    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype), cache
+    return _logits(config, params, hidden_BxLxD), cache
+
+
+def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
+    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
 
 
 @functools.lru_cache

@@ -108,10 +108,10 @@ def _compare(
         noise = (
             f"Differences are means over {' or '.join(map(str, seeds))} seeds of weights and data, "
             "with their standard error where there is more than one. The first seed selected the "
-            "settings, which favours it a little: the table has rows for the other seeds."
+            "settings, which favors it a little: the table has rows for the other seeds."
         )
-    published = results.study.published
-    draw = partial(report_figures.draw_comparison, results.clock, series, longest_cosine, published)
+    model = results.study.published
+    draw = partial(report_figures.draw_comparison, results.clock, series, longest_cosine, model)
     table = _comparison_table(series, list(cosines))
     notes = [*_notes(results, selected), *notes]
     return ReportItem(title, f"{caption} {noise}", table, draw, notes)
@@ -241,8 +241,8 @@ def _decay_ends(results: Results, selections: Selections) -> ReportItem | None:
     changes: dict[str, dict[float, float]] = {}
     for curve in [x for kind in (COSINE, "wsd", "linear") for x in results.comparable_curves(kind)]:
         for other in results.all_curves:
-            is_same_run = (other.kind, other.seed) == (curve.kind, curve.seed)
-            if not is_same_run or not set() < other.differs_in(curve) <= set(DECAY):
+            has_same_seed = (other.kind, other.seed) == (curve.kind, curve.seed)
+            if not has_same_seed or not set() < other.differs_in(curve) <= set(DECAY):
                 continue
             ends = ", ".join(
                 f"{name} {curve.settings[name]} → {other.settings[name]}"

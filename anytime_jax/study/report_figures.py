@@ -96,7 +96,8 @@ def _draw_published(
     hollow = {"lw": 0.8, "markerfacecolor": "none"}
     for kind, by_multiple in numbers.items():
         losses = {m: x for m, x in by_multiple.items() if m in multiples}
-        axes.plot(*_xy(losses), **plotting.schedule_style(kind) | hollow, alpha=0.7)
+        style = {**plotting.schedule_style(kind), **hollow}
+        axes.plot(*_xy(losses), **style, alpha=0.7)
     axes.plot([], [], label=f"hollow: the paper, {model}", color="0.3", marker="o", **hollow)
     axes.legend(loc="best", frameon=False, fontsize=8)
 

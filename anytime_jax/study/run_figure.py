@@ -53,10 +53,10 @@ def _draw_losses(
     axes.plot(_millions(trained), losses, color="0.75", linewidth=0.8, label="training")
     final = evaluated[-1][1]
     best = min(final, key=lambda label: final[label])
-    for label, colour in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():
+    for label, color in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():
         points = [(row, losses[label]) for row, losses in evaluated if label in losses]
         x, y = _millions([row for row, _ in points]), [loss for _, loss in points]
-        axes.plot(x, y, ".-", color=colour, label=f"validation, {label}")
+        axes.plot(x, y, ".-", color=color, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
 
 

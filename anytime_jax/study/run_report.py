@@ -25,9 +25,9 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
     """
     if watch is not None and not 0 < watch < 1e6:
         raise InputError(f"--watch={watch:g}: give a number of seconds above 0")
-    name, clock = _read_run(Path(run_dir))
     seen: Row | None = None
     while True:
+        name, clock = _read_run(Path(run_dir))
         warnings: list[str] = []
         rows = read_records(run_dir, warnings.append)
         lines = [] if rows else [f"{run_dir}: {name} has written no record yet"]
@@ -38,7 +38,7 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
                 lines += [loss_table(clock, evaluated[-_ROWS:]), _describe_best(clock, evaluated)]
                 lines.append(f"  curves: {run_figure.draw(run_dir, name, rows)}")
         for line in [*lines, *warnings]:
-            console.print(line, markup=False)
+            console.print(line)
         if watch is None:
             return
         time.sleep(watch)

@@ -58,7 +58,8 @@ def select(results: Results) -> Selections:
         if kind in HORIZON_FREE:
             curve = closest(curves, cosines)
             single[kind] = dict.fromkeys(differences(curve, cosines), curve) if curve else {}
-    best, single = ({kind: x for kind, x in each.items() if x} for each in (best, single))
+    best = {kind: selection for kind, selection in best.items() if selection}
+    single = {kind: selection for kind, selection in single.items() if selection}
     return Selections(cosines, best, single)
 
 

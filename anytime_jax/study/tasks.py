@@ -118,7 +118,7 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
     if len(fingerprints) > 1:
         raise InputError(
             f"its data differ from those of {next(iter(fingerprints.values()))} (by fingerprint): "
-            "losses are compared on one data set; move one of the run directories away"
+            "losses are compared on one dataset; move one of the run directories away"
         )
     identity = task.config.identity(fingerprint)
     if task.start_step:

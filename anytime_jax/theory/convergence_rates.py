@@ -72,6 +72,8 @@ def power_law_exponent(a: float, b: float, gamma: float) -> float:
 
     Source: Theorem 1 with lambda_k = k^-a, lambda_k (w*_k)^2 = k^-b.
     """
+    Problem(a, b)  # raises for bad exponents
+    require(is_number(gamma) and 0 <= gamma < 1, "gamma", gamma, "a number from 0 to below 1")
     return min(1.0, (1 - gamma) * (b - 1) / a, 1 - (1 - gamma) / a)
 
 
@@ -84,6 +86,7 @@ def minimax_exponent(a: float, b: float) -> float:
 
     Source: Table 1; Section 2, "Nonparametric Least Squares".
     """
+    Problem(a, b)  # raises for bad exponents
     return (b - 1) / max(a, b)
 
 

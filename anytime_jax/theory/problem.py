@@ -2,7 +2,7 @@
 
     x ~ N(0, H),  y = <x, w*> + N(0, sigma^2),  H = diag(i^-a),  (w*_i)^2 = i^-(b-a),  i = 1 .. d
 
-Source: Section 3, "Setup and notation"; Corollary 1 (here the target is not normalised).
+Source: Section 3, "Setup and notation"; Corollary 1 (here the target is not normalized).
 """
 
 import dataclasses

@@ -289,9 +289,9 @@ def exponent_report(
     names = ["a, b", *(f"{gamma:g}" for gamma in _GAMMAS), "gamma*", "at gamma*", "minimax"]
     table = new_table(title, names)
     for (a, b), star, risks in zip(SPECTRA, stars, results, strict=True):
-        late, ends = risks.excess(noise, _LAST_HALF.label)[:, -5:], risks.checkpoints[-5:]
+        late, last_ends = risks.excess(noise, _LAST_HALF.label)[:, -5:], risks.checkpoints[-5:]
         cells = [
-            f"{fitted_exponent(ends, row):.2f} ({power_law_exponent(a, b, gamma):.2f})"
+            f"{fitted_exponent(last_ends, row):.2f} ({power_law_exponent(a, b, gamma):.2f})"
             for row, gamma in zip(late, (*_GAMMAS, star), strict=True)
         ]
         minimax = f"{minimax_exponent(a, b):.2f}"
@@ -303,9 +303,11 @@ def _proven_table() -> Table:
     spectra = [f"{a:g}, {b:g}" for a, b in SPECTRA]
     names = ["step sizes", "average", "horizon", "regime", *spectra]
     table = new_table("proven, up to constants and logarithms", names)
-    for *cells, holds in RATES:
-        exponents = [f"{minimax_exponent(a, b):.2f}" if holds(a, b) else "" for a, b in SPECTRA]
-        table.add_row(*cells, *exponents)
+    for rate in RATES:
+        exponents = [
+            f"{minimax_exponent(a, b):.2f}" if rate.holds(a, b) else "" for a, b in SPECTRA
+        ]
+        table.add_row(rate.schedule, rate.averaged, rate.horizon, rate.regime, *exponents)
     return table
 
 

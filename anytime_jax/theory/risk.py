@@ -197,8 +197,8 @@ def _run(
         risk = np.einsum("k,kcs->cs", weights, m)
         averaged = np.repeat(risk[None], len(tracked.means), axis=0)
         state = _State(*jax.device_put((m, risk, cross, averaged)))
-        for end, *chunk in _chunks(schedules, tracked, checkpoints):
-            state = _advance(state, lambdas, weights, *chunk, problem.batch_size)
+        for end, rates, newest, updates in _chunks(schedules, tracked, checkpoints):
+            state = _advance(state, lambdas, weights, rates, newest, updates, problem.batch_size)
             if end in checkpoints:
                 at = checkpoints.index(end)
                 out[..., at] = _risks(state, tracked.source[:, at])

@@ -1,7 +1,7 @@
-"""Training: from a checked configuration and a data set to a trained run.
+"""Training: from a checked configuration and a dataset to a trained run.
 
 Begin with `trainer.py`, the loop; `training_run.py` is one run in it, `step.py` the update on the
-device with `optimizer.py` and `bad_updates.py`. `fleet.py` vectorises several runs into one
+device with `optimizer.py` and `bad_updates.py`. `fleet.py` vectorizes several runs into one
 program; `loop_program.py` is what the loop calls of it, or of a single run. `signals.py`,
 `startup.py`, `preflight.py` and `memory.py` come before the first update; `branching.py` and
 `pretrained.py` are other starts than random weights. `batches.py`, `metrics.py`, `evaluator.py` and

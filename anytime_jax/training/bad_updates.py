@@ -97,7 +97,8 @@ def spike_threshold(state: GuardState, spike: float) -> jax.Array:
 
 def get_guard_state(opt_state: optax.OptState) -> GuardState:
     """Returns the one `GuardState` inside an optimizer's state."""
-    return optax.tree.get(opt_state, "GuardState")
+    ((_, state),) = optax.tree.get_all_with_path(opt_state, "GuardState")
+    return state
 
 
 def _observe(

@@ -57,9 +57,10 @@ def read_once(dataset: DatasetInfo) -> ReadBatches:
 
     def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
         order = config.data.seed, config.data.repeat
-        windows = shared.setdefault(order, _windows(dataset, config))
+        if order not in shared:
+            shared[order] = _windows(dataset, config)
         for sample in itertools.count(start, batch_size):
-            yield batch(windows, sample, batch_size)[rows]
+            yield batch(shared[order], sample, batch_size)[rows]
 
     return read
 

@@ -2,7 +2,7 @@
 
 A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
 clocks and position in the data. Only the shape of the schedule changes, and the data if
-`branch.data` names another data set. The trunk is never written to.
+`branch.data` names another dataset. The trunk is never written to.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
     if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
         raise InputError(
             f"config.data.path = {str(dataset.path)!r} has other data than the trunk {from_run} "
-            "was trained on: give that data set, or name this one as config.branch.data"
+            "was trained on: give that dataset, or name this one as config.branch.data"
         )
     if meta["vocabulary"] != dataset.vocabulary_sha256:
         raise InputError(
@@ -99,10 +99,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
     Raises an InputError that names every other changed setting, or a jump of the learning rate.
     """
-    theirs, ours = (
-        x.select(lambda setting: setting.identity and setting.branch != "free")
-        for x in (trunk, config)
-    )
+    theirs, ours = _inherited(trunk), _inherited(config)
     differing = [
         name
         for name in sorted(theirs.keys() | ours.keys())
@@ -128,6 +125,11 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         )
 
 
+def _inherited(config: Config) -> dict[str, Any]:
+    """Returns the settings that a branch inherits from its trunk, by dotted name."""
+    return config.select(lambda setting: setting.identity and setting.branch != "free")
+
+
 def _check_saved(config: Config, from_run: Path, step: int) -> None:
     """Raises an InputError if the trunk has no checkpoint at the step."""
     saved = checkpoint_listing.saved_steps(from_run)
@@ -138,7 +140,7 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     if not saved or step > saved[-1]:
         last = f"its last is that of {config.clock.describe(saved[-1])}" if saved else "it has none"
         raise InputError(f"{problem} yet, {last}: train the trunk to there, or leave it earlier")
-    steps = ", ".join(["..."] * (len(saved) > 8) + [f"{x:,}" for x in saved[-8:]])
+    steps = checkpoint_listing.format_steps(saved)
     raise InputError(
         f"{problem}; it has those of steps {steps}: choose one of them with --config.branch.step"
     )

@@ -50,14 +50,15 @@ class Evaluator:
 
         `interrupted` is called before every batch; once it returns true, the result is None.
         """
-        passes: list[dict[str, decoder.Params]] = [{}]
+        on_device: dict[str, decoder.Params] = {}
+        on_host: list[dict[str, decoder.Params]] = []
         for label, tree in trees.items():
-            if any(map(sharding.is_in_host_memory, jax.tree.leaves(tree))):
-                passes.append({label: tree})
+            if any(sharding.is_in_host_memory(leaf) for leaf in jax.tree.leaves(tree)):
+                on_host.append({label: tree})  # one by one, to save device memory
             else:
-                passes[0][label] = tree
+                on_device[label] = tree
         losses: dict[str, Any] = {}
-        for group in filter(None, passes):
+        for group in [on_device, *on_host] if on_device else on_host:
             group_losses = self._one_pass(sharding.to_device_memory(group), interrupted)
             if group_losses is None:
                 return None

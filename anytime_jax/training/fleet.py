@@ -1,4 +1,4 @@
-"""Fleets: runs of one shape, vectorised into one program.
+"""Fleets: runs of one shape, vectorized into one program.
 
 One small model leaves most of a device idle; a fleet trains many at once. The state of every run
 gets a leading axis R, and one call updates all of them (`jax.vmap`). Seed, order of the text,
@@ -47,9 +47,19 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
     def update(
         states: TrainState, tokens_RxBxT: jax.Array, update_averages: bool
     ) -> tuple[TrainState, Metrics]:
-        def update_one(state: Any, tokens_BxT: jax.Array, rate: jax.Array, numbers: Any) -> Any:
-            inputs = state, tokens_BxT, update_averages
-            return step.train_step(first, lambda count: rate, numbers, constrain, None, *inputs)
+        def update_one(
+            state: TrainState, tokens_BxT: jax.Array, rate: jax.Array, numbers: Hyperparameters
+        ) -> tuple[TrainState, Metrics]:
+            return step.train_step(
+                config=first,
+                schedule=lambda count: rate,
+                optimizer=numbers,
+                constrain=constrain,
+                average_shardings=None,
+                state=state,
+                tokens_BxT=tokens_BxT,
+                update_averages=update_averages,
+            )
 
         rates_R = jnp.stack([x.learning_rate(states.step[i]) for i, x in enumerate(configs)])
         update_all = jax.vmap(update_one, in_axes=(0, 0, 0, axes))

@@ -54,7 +54,7 @@ class Memory:
 def measure(config: Config, shape: Mapping[str, int], platform: str) -> Memory:
     """Returns the memory of a run on a mesh of this shape; `platform` is "cpu", "gpu" or "tpu".
 
-    Raises ValueError if the mesh does not divide a parameter.
+    Raises InputError if the mesh does not divide a parameter.
     """
     weights = sum(_weights(config.model, shape).values())
     parts = config.microbatches > 1 or config.clock.growth  # a grown batch has several

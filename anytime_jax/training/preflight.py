@@ -62,7 +62,7 @@ def _state_bytes(program: Program) -> int:
 
 
 def check_data(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError if a data set does not fit the model or the evaluation."""
+    """Raises an InputError if a dataset does not fit the model or the evaluation."""
     model, windows = config.model, dataset.splits["validation"].windows
     if dataset.length != model.length:
         raise InputError(
@@ -89,7 +89,7 @@ def find_stop(
 ) -> tuple[int | None, str]:
     """Returns the update to stop at, None for never, and the reason: "stop" or "data".
 
-    `step` counts the updates done and `samples` the windows of the data set consumed. Raises an
+    `step` counts the updates done and `samples` the windows of the dataset consumed. Raises an
     InputError if the data end before the configured stop.
     """
     clock, horizon = config.clock, config.learning_rate.horizon_steps

@@ -1,4 +1,4 @@
-"""Setup shared by the training commands: mesh, paths and data set."""
+"""Setup shared by the training commands: mesh, paths and dataset."""
 
 import contextlib
 import errno
@@ -31,7 +31,8 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
     Raises an InputError if the configuration does not fit the devices.
     """
-    mesh = sharding.make_mesh(config.mesh, devices)
+    with _naming("config.mesh"):
+        mesh = sharding.make_mesh(config.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform, host_memory = mesh.devices.flat[0].platform, sharding.has_host_memory(mesh)
     schema.check_layout(config, mesh.size, shards, tensor, platform, host_memory)
@@ -57,9 +58,9 @@ def check_paths(config: schema.Config) -> None:
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:
-    """Returns the run's data set; prepares the built-in corpus first, if that is configured.
+    """Returns the run's dataset; prepares the built-in corpus first, if that is configured.
 
-    Raises an InputError if the data set is missing or does not fit the configuration.
+    Raises an InputError if the dataset is missing or does not fit the configuration.
     """
     with processes.fail_together():
         if processes.is_primary():

@@ -193,21 +193,36 @@ def eval_step(
     return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
 
 
-def _batch_loss(
-    loss_from_hidden: Any,
+def batch_mean_loss(
     config: decoder.ModelConfig,
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    tokens_BxT = constrain(tokens_BxT, ("batch", None))
-    hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain)
-    return loss_from_hidden(
-        hidden_BxLxD, params["head"], tokens_BxT[:, 1:], config.dtype, constrain
+    """Returns the mean loss in nats of the tokens of a batch, with a cheap gradient."""
+    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
+    return mean_loss_from_hidden(hidden_BxLxD, params["head"], targets_BxL, config.dtype, constrain)
+
+
+def batch_token_losses(
+    config: decoder.ModelConfig,
+    constrain: sharding.ShardingConstraint,
+    params: decoder.Params,
+    tokens_BxT: jax.Array,
+) -> jax.Array:
+    """Returns the loss in nats of every token of a batch, float32 of shape BxL."""
+    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
+    return token_losses_from_hidden(
+        hidden_BxLxD, params["head"], targets_BxL, config.dtype, constrain
     )
 
 
-# Loss in nats of every token of a batch of windows, float32 of shape BxL; its mean, with a cheaper
-# gradient. Both are functions of `(config, constrain, params, tokens_BxT)`.
-batch_token_losses = functools.partial(_batch_loss, token_losses_from_hidden)
-batch_mean_loss = functools.partial(_batch_loss, mean_loss_from_hidden)
+def _run_model(
+    config: decoder.ModelConfig,
+    constrain: sharding.ShardingConstraint,
+    params: decoder.Params,
+    tokens_BxT: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the hidden states of a batch of windows, and the targets."""
+    tokens_BxT = constrain(tokens_BxT, ("batch", None))
+    return decoder.hidden(config, params, tokens_BxT[:, :-1], constrain), tokens_BxT[:, 1:]

@@ -40,7 +40,7 @@ from anytime_jax.training.step import Metrics, Program, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a start of a run ended, after `step` updates and `samples` windows of its data set.
+    """How a start of a run ended, after `step` updates and `samples` windows of its dataset.
 
     `reason` is "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
     """
@@ -117,9 +117,14 @@ class TrainingRun:
             if processes.is_primary():
                 self._claim(identity, trunk)
         _check_shared(run_dir)
-        steps = self.step, self._stop_step
         preflight.print_summary(
-            config, self._mesh, self._dataset, self._display, self.program, *steps
+            config,
+            self._mesh,
+            self._dataset,
+            self._display,
+            self.program,
+            self.step,
+            self._stop_step,
         )
         state, meta = self._restore_or_init(trunk, pretrained, fall_back)
         self._open_records(meta)
@@ -128,7 +133,7 @@ class TrainingRun:
         return state
 
     def _samples(self, step: int) -> int:
-        """Windows of the data set consumed after a number of updates."""
+        """Windows of the dataset consumed after a number of updates."""
         return self._sample_offset + self.config.clock.samples(step)
 
     def _find_stop(self) -> None:

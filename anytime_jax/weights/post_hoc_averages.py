@@ -202,7 +202,7 @@ def _bin(kernel: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _solve(inner: np.ndarray, onto: np.ndarray) -> np.ndarray:
-    """Returns the coefficients x, with sum 1, that minimise x.inner.x - 2 x.onto."""
+    """Returns the coefficients x, with sum 1, that minimize x.inner.x - 2 x.onto."""
     # Kernels are scaled to unit norm: otherwise long ones would be negligible beside short ones.
     scale = 1 / np.sqrt(np.diag(inner))
     n = len(onto)

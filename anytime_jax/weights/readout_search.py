@@ -88,7 +88,7 @@ class ReadoutSearch:
     def best_mixture(self, checkpoints: int, report: Callable[[str], None]) -> ScoredReadout:
         """Returns the best sum of stored weights, with coefficients of any sign that sum to 1.
 
-        The loss is minimised by BFGS in the few directions between the weights of the last
+        The loss is minimized by BFGS in the few directions between the weights of the last
         `checkpoints` checkpoints. `report` is called with a line at every evaluation of the loss.
         """
         steps = sorted({x.step for x in self._run.history})[-checkpoints:]
@@ -104,7 +104,7 @@ class ReadoutSearch:
     def _minimize(
         self, trees: list[Params], start: int, report: Callable[[str], None]
     ) -> np.ndarray:
-        """Returns the coefficients of the trees that minimise the selection loss."""
+        """Returns the coefficients of the trees that minimize the selection loss."""
         stacked = self._scorer.put(jax.tree.map(lambda *x: np.stack(x), *trees))
         directions = _directions(trees)
         origin = np.eye(len(trees))[start]
@@ -172,6 +172,6 @@ def _directions(trees: Sequence[Params]) -> np.ndarray:
         matrix -= matrix.mean(axis=0)
         covariance += matrix @ matrix.T
     variances, vectors = np.linalg.eigh(covariance)
-    # After centring, directions are orthogonal to a common change: the coefficients' sum stays 1.
+    # After centering, directions are orthogonal to a common change: the coefficients' sum stays 1.
     large = variances > _MIN_VARIANCE * variances[-1]
     return vectors[:, large] / np.sqrt(variances[large])

@@ -11,7 +11,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
-from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, saved_steps
+from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
@@ -124,10 +124,8 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
         ) from error
     if step in steps:
         return step
-    existing = ", ".join(f"{s:,}" for s in steps[-8:])
     raise InputError(
-        f"{run_dir} has no checkpoint of step {step:,}; it has those of steps "
-        f"{'..., ' if len(steps) > 8 else ''}{existing}"
+        f"{run_dir} has no checkpoint of step {step:,}; it has those of steps {format_steps(steps)}"
     )
 
 

@@ -19,7 +19,7 @@ from anytime_jax.training import step
 
 
 class Scorer:
-    """Losses on a split of a data set, "train" or "validation", in stored order, on all devices."""
+    """Losses on a split of a dataset, "train" or "validation", in stored order, on all devices."""
 
     def __init__(self, config: ModelConfig, dataset: DatasetInfo, split: str, batch_size: int):
         """Opens a split; `batch_size` in windows is rounded up to a multiple of the devices.

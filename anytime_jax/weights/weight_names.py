@@ -13,6 +13,7 @@ import json
 from typing import cast, get_args
 
 from anytime_jax.averaging import GrowingWindow, Rule
+from anytime_jax.checkpoints.checkpoint_listing import format_steps
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import DecayShape
@@ -121,10 +122,10 @@ def _sum(run: SavedRun, argument: str) -> Mixture:
     for name, x in terms.items():
         full = name if "@" in name else f"{name}@{run.step}"
         if full not in stored:
-            steps = sorted({x.step for x in run.history})[-8:]
+            steps = format_steps(sorted({x.step for x in run.history}))
             raise ValueError(
-                f"{name!r} is not stored; choose from {', '.join(run.weights)}, with @STEP for one "
-                f"of {', '.join(map(str, steps))}"
+                f"{name!r} is not stored; choose from {', '.join(run.weights)}, with "
+                f"@STEP for one of {steps}"
             )
         coefficients[stored[full]] = coefficients.get(stored[full], 0.0) + x
     return Mixture(tuple(coefficients), tuple(coefficients.values()))
@@ -143,7 +144,7 @@ def _merge(run: SavedRun, argument: str) -> Mixture:
     if shape not in get_args(DecayShape):
         raise ValueError("give a number of checkpoints, or a decay such as linear:0.1, 1-sqrt:0.1")
     target = DecayedRate(_positive("fraction", fraction), cast(DecayShape, shape))
-    first = run.step - round(target.fraction * run.step)
+    first = LastFraction(target.fraction).updates_before(run.step)
     inside = [x for x in live if x.step >= first]
     if len(inside) < 2:
         raise ValueError(

@@ -12,7 +12,7 @@ import pytest
 from paths import REPOSITORY
 from run_command import run_command
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, dispatch
 from anytime_jax.errors import InputError, RunError
 
 
@@ -76,21 +76,21 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
 
 def test_overrides_are_separated_from_options():
     words = ["--config.seed", "1", "--config=a.py", "--config.name=a b", "--noconfig.data.repeat"]
-    arguments = command_line.parse(command_line.load("train"), "train", words)
+    arguments = command_line.parse(dispatch.load("train"), "train", words)
     assert arguments.config == ["a.py"]
     assert arguments.overrides == [words[0], words[1], *words[3:]]
 
 
-@pytest.mark.parametrize("name", command_line.COMMANDS)
+@pytest.mark.parametrize("name", dispatch.COMMANDS)
 def test_help_has_summary_defaults_and_examples(name, capsys):
-    module = command_line.load(name)
-    assert module.__doc__.splitlines()[0] == command_line.COMMANDS[name]
+    module = dispatch.load(name)
+    assert module.__doc__.splitlines()[0] == dispatch.COMMANDS[name]
     with pytest.raises(SystemExit) as exit:
         run_command(module, ["--help"])
     assert exit.value.code == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"usage: python -m anytime_jax {name} ")
-    assert command_line.COMMANDS[name] in lines
+    assert dispatch.COMMANDS[name] in lines
     assert name != "generate" or "(default: 0.8)" in " ".join(lines)
     examples = lines[lines.index("example:") + 1 :]
     assert [line.strip() for line in examples] == [
@@ -101,14 +101,14 @@ def test_help_has_summary_defaults_and_examples(name, capsys):
 @pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0), (["-h"], 0)])
 def test_commands_are_listed(argv, status, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["anytime", *argv])
-    assert command_line.main("anytime") == status
+    assert dispatch.main("anytime") == status
     printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in command_line.COMMANDS)
+    assert all(f"  {name} " in printed for name in dispatch.COMMANDS)
 
 
 def test_unknown_command_is_bad_input(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["anytime", "trian"])
-    assert command_line.main("anytime") == 2
+    assert dispatch.main("anytime") == 2
     assert "train" in capsys.readouterr().err
 
 

@@ -32,7 +32,7 @@ def test_summary_is_printed(text, tmp_path, command):
     status, out, err = command(prepare, *words)
     assert status == 0, err
     info = load_dataset(output)
-    assert "tokenising: 1/1 done" in err
+    assert "tokenizing: 1/1 done" in err
     summary = out.splitlines()
     assert len(summary) == 3
     for line, (split, counts) in zip(summary, info.splits.items(), strict=False):
@@ -146,7 +146,7 @@ def wait_for(pattern: str, output: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 def test_killed_preparation_resumes(tmp_path):
-    """Real processes, killed while tokenising and at its end, by SIGKILL and by Ctrl-C."""
+    """Real processes, killed while tokenizing and at its end, by SIGKILL and by Ctrl-C."""
     source, output = tmp_path / "text", tmp_path / "output"
     source.mkdir()
     page = inspect.getsource(inspect)
@@ -163,7 +163,7 @@ def test_killed_preparation_resumes(tmp_path):
 
     interrupted = start(source, output, workers=2)
     assert interrupted.stderr is not None
-    assert "tokenising" in interrupted.stderr.readline()  # workers are about to start
+    assert "tokenizing" in interrupted.stderr.readline()  # workers are about to start
     os.killpg(interrupted.pid, signal.SIGINT)
     _, message = interrupted.communicate(timeout=60)
     assert interrupted.returncode == 130, message
@@ -177,7 +177,7 @@ def test_killed_preparation_resumes(tmp_path):
     last = start(source, output, workers=3)
     printed, message = last.communicate(timeout=60)
     assert last.returncode == 0, message
-    assert "tokenising: 4/4" in message
+    assert "tokenizing: 4/4" in message
     assert "ready in" in printed
 
     whole = start(source, tmp_path / "whole", workers=1)

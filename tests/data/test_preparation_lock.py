@@ -24,7 +24,7 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 # between two writes of its temporary file.
 PROCESS = """
 import os, sys, time
-from anytime_jax.commands import command_line
+from anytime_jax.commands import dispatch
 from anytime_jax.data import sources
 sources.PART_BYTES = 1
 fsync = os.fsync
@@ -35,7 +35,7 @@ def hang(descriptor):
     fsync(descriptor)
 if sys.argv[1] == "hang":
     os.fsync = hang
-sys.exit(command_line.start("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
+sys.exit(dispatch.start("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
 pytestmark = pytest.mark.usefixtures("part_per_file")
@@ -103,7 +103,7 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     for line in capfd.readouterr().err.splitlines():
         assert "is being prepared by another process; wait for it or stop it" in line
     lines = [end(other) for other in others]
-    assert any("its parts are tokenised, 3 of 8 are left to others" in line for line in lines)
+    assert any("its parts are tokenized, 3 of 8 are left to others" in line for line in lines)
     assert len(finished_parts(output)) == PARTS - 3
     written = list((output / ".preparing" / "share-1-of-3").glob("*.tmp"))
     assert written  # others leave the temporary files of a live share alone
@@ -126,19 +126,24 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
 @pytest.mark.slow
 def test_kills_of_shares_cost_nothing(text, tmp_path, start):
     """Twelve rounds of three shares, one of them killed later and later, at any moment."""
+    began = time.monotonic()
+    for share in [start(f"{index}/3") for index in range(3)]:
+        end(share)
+    seconds = time.monotonic() - began
     killed = 0
     for round_ in range(12):
+        for k, file in enumerate(finished_parts(tmp_path / "output")):
+            if k % 3 != round_ % 3:
+                file.unlink()
         shares = [start(f"{index}/3") for index in range(3)]
         victim = shares[round_ % 3]
-        time.sleep(0.8 + 0.15 * round_)
+        time.sleep(seconds * (0.3 + 0.06 * round_))
         victim.kill()
         victim.communicate()
         killed += victim.returncode == -signal.SIGKILL
         for share in shares:
             if share is not victim:
                 end(share)
-        for file in finished_parts(tmp_path / "output")[round_ % 3 :: 3]:
-            file.unlink()  # leaves work to the next round
     assert killed > 3
     for output in ("output", "whole"):
         prepare_part(text, tmp_path / output, None)

@@ -7,7 +7,7 @@ import shlex
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import command_line, config_file, dispatch
 from configs import quickstart
 
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
@@ -33,12 +33,12 @@ COMMANDS = sorted({line for path in (*PAGES, *CONFIGS) for line in read_commands
 
 
 def test_every_command_has_an_example_in_the_documentation():
-    assert {name for name, _ in COMMANDS} == {*command_line.COMMANDS}
+    assert {name for name, _ in COMMANDS} == {*dispatch.COMMANDS}
 
 
 @pytest.mark.parametrize(("name", "argv"), COMMANDS)
 def test_documented_command_line_is_valid(name, argv):
-    arguments = command_line.parse(command_line.load(name), name, argv)
+    arguments = command_line.parse(dispatch.load(name), name, argv)
     known = {*config_file.setting_names(quickstart.get_config())}
     if name == "train":
         for word in arguments.overrides:

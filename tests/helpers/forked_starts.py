@@ -176,7 +176,7 @@ def serve() -> None:
 
 def _run(order: dict) -> NoReturn:
     """Runs the command line in the child, and ends it with the command's exit status."""
-    from anytime_jax.commands import command_line
+    from anytime_jax.commands import dispatch
 
     number, errors = order["number"], "err" if order["separate_errors"] else "log"
     for stream, suffix in ((1, "log"), (2, errors)):
@@ -190,7 +190,7 @@ def _run(order: dict) -> NoReturn:
         else:
             _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
-        status = command_line.start("train", "python -m anytime_jax.main", order["argv"])
+        status = dispatch.start("train", "python -m anytime_jax.main", order["argv"])
     except SystemExit as error:
         status = error.code or 0
     except BaseException:

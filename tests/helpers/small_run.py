@@ -1,4 +1,4 @@
-"""Small run: text, data set, configuration, and programs compiled once."""
+"""Small run: text, dataset, configuration, and programs compiled once."""
 
 import fcntl
 import os
@@ -98,7 +98,7 @@ def made_once(
 
 
 def prepare_dataset(folder: pathlib.Path) -> DatasetInfo:
-    """Prepares a data set of random words, with enough windows for about 4x."""
+    """Prepares a dataset of random words, with enough windows for about 4x."""
     words = random.Random(0)
     pool = ["".join(words.choices("abcdefghij", k=words.randint(1, 6))) for _ in range(300)]
     documents = [" ".join(words.choices(pool, k=12)) for _ in range(150)]

@@ -27,7 +27,7 @@ def arguments(folder: pathlib.Path, name: str, stop: str) -> list[str]:
 
 
 def outcome(folder: pathlib.Path):
-    """Meta and arrays of every checkpoint, the records, and the files of the data set."""
+    """Meta and arrays of every checkpoint, the records, and the files of the dataset."""
     checkpoints = {}
     for step in checkpoint_listing.saved_steps(folder / "run"):
         meta = checkpoint_reader.read_meta(folder / "run" / "checkpoints" / str(step))

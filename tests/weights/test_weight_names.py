@@ -96,7 +96,8 @@ def test_smaller_error_limit_uses_more_checkpoints(run):
         ("merge:1", "merge:1"),
         ("merge:99", "merge:99"),
         ("merge:steep:0.1", "number of checkpoints, or a decay"),
-        ("merge:linear:0.01", "step 40, and 1 checkpoint"),
+        ("merge:linear:0.01", "step 39, and 1 checkpoint"),
+        ("merge:linear:2", r"fraction = 2\.0 is not allowed"),
     ],
 )
 def test_resolve_rejects(run, name, message):

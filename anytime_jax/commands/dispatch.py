@@ -1,0 +1,97 @@
+"""Commands by name: lists them, imports the one that is asked for, and runs it.
+
+This module imports little, so that a wrong name is reported at once.
+"""
+
+import contextlib
+import difflib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from anytime_jax import __version__
+from anytime_jax.commands.command_line import exit_status, run
+from anytime_jax.errors import InputError
+
+# The first docstring line of each module, repeated so that listing them imports none.
+COMMANDS = {
+    "train": "Train a model, or resume its training.",
+    "prepare": "Turn text into a dataset of token windows.",
+    "evaluate": "Loss and perplexity of any weights of a run.",
+    "readout": "Find the best read-out of a run without training.",
+    "generate": "Generate text with any weights of a run.",
+    "export": "Export weights of a run for other software.",
+    "runs": "List runs and their checkpoints, and verify them.",
+    "sweep": "List or train the runs of a study.",
+    "report": "Draw the figures and tables of a study, or the curves of one run.",
+    "layouts": "Estimate the device memory of a run for each number of devices.",
+    "theory": "Compute exact risks of SGD on power-law linear regression.",
+}
+
+
+def main(program: str) -> int:
+    """Runs the command named by the first argument of this process; returns the exit status.
+
+    `program` is the text before that argument, such as `python -m anytime_jax`.
+    """
+    name, *argv = sys.argv[1:] or [""]
+    if name in ("", "-h", "--help"):
+        lines = (f"  {name:10} {summary}" for name, summary in COMMANDS.items())
+        print(f"usage: {program} COMMAND ...\n", *lines, "", sep="\n")
+        print(f"`{program} COMMAND --help` lists the options of one, with an example.")
+        return 0 if name else 2
+    if name == "--version":
+        print(f"anytime_jax {__version__}")
+        return 0
+    return start(name, f"{program} {name}", argv)
+
+
+def start(name: str, program: str, argv: Sequence[str]) -> int:
+    """Runs a command as the sole work of this process and returns the exit status.
+
+    `program` is the text before the arguments, as `--help` and messages show it.
+    """
+    if name not in COMMANDS:
+        return exit_status(lambda: _refuse(name), "--debug" in argv)
+    with _uninterrupted_imports():
+        command = load(name)
+    faulthandler.enable()
+    logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
+    return run(command, program, argv)
+
+
+def _refuse(name: str) -> NoReturn:
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    raise InputError(f"{name!r} is not a command: {hint}")
+
+
+@contextlib.contextmanager
+def _uninterrupted_imports() -> Iterator[None]:
+    """Makes Ctrl-C end the process silently during the imports, which take seconds."""
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
+    try:
+        yield
+    finally:
+        gc.freeze()  # later collections skip them too
+        gc.enable()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def load(name: str) -> ModuleType:
+    """Imports the module of one command only."""
+    return importlib.import_module(f"anytime_jax.commands.{name}")
+
+
+def executable(path: str, name: str) -> str:
+    """Returns the relative path of a program below the working directory, or else its name."""
+    relative = os.path.relpath(path)
+    return name if relative.startswith("..") else relative
