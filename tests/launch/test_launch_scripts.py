@@ -151,7 +151,7 @@ done
 
 
 @pytest.fixture
-def tpu_vm(start, bin_path, tmp_path):
+def tpu_vm(start, bin_path):
     """Runs tpu_vm.sh with two workers on this machine."""
     write_command(bin_path / "gcloud", GCLOUD)
     place = {"NAME": "mine", "ZONE": "here-a", "WORKER_PYTHON": str(bin_path / "python")}
