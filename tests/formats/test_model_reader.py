@@ -154,6 +154,11 @@ def test_truncated_weights_are_rejected(length, tmp_path):
         ("olmo2", {"num_key_value_heads": 2}, "num_key_value_heads = 2 .*num_attention_heads = 4"),
         ("olmo2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
         ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn' .* 'default'"),
+        (
+            "olmo2",
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
+            "rope_type = 'linear'",
+        ),
         ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu' .*must be 'silu'"),
         ("olmo2", {"rope_theta": ...}, "rope_theta is missing"),
