@@ -139,11 +139,11 @@ def quadratic(params):
     return sum(jnp.sum((leaf.astype(jnp.float32) - 1) ** 2) for leaf in jax.tree.leaves(params))
 
 
-def make_params(dtype=jnp.float32):
+def make_params():
     rng = np.random.default_rng(1)
     return {
-        "matrix": jnp.asarray(rng.normal(size=(8, 4)), dtype),
-        "inner": {"vector": jnp.asarray(rng.normal(size=(4,)), dtype)},
+        "matrix": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32),
+        "inner": {"vector": jnp.asarray(rng.normal(size=(4,)), jnp.float32)},
     }
 
 

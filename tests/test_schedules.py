@@ -71,6 +71,19 @@ def test_rates_of_the_papers_runs_at_every_step(schedule, formula):
     np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-15 * ETA)
 
 
+def test_constructors_pass_every_number_on():
+    warm, warmup = {"warmup_steps": 7, "warmup_init": 0.3}, (7, 0.3)
+    constant = Warmup(Power(ETA, 0.0, start=7), *warmup)
+    assert schedules.constant(ETA, **warm) == constant
+    assert schedules.inverse_sqrt(ETA, 9.0, **warm) == Warmup(Power(ETA, 0.5, 9.0, 7), *warmup)
+    assert schedules.power(ETA, 0.2, 9.0, **warm) == Warmup(Power(ETA, 0.2, 9.0, 7), *warmup)
+    for shape, constructor in (("cosine", schedules.cosine), ("linear", schedules.linear)):
+        whole = FixedHorizon(ETA, 99, 7, 0.2, shape)
+        assert constructor(ETA, 99, **warm, floor=0.2) == Warmup(whole, *warmup)
+    decay = Decay(constant, 90, 99, 0.2, "1-sqrt")
+    assert schedules.wsd(ETA, 90, 99, **warm, floor=0.2, shape="1-sqrt") == decay
+
+
 def test_nested_schedules_share_one_clock():
     """A decay inside a warmup, and a warmup inside a decay, are the same schedule."""
     power = Power(ETA, 0.5, 50.0, start=20)

@@ -1,6 +1,7 @@
 """Timing in turn, and the record of a benchmark."""
 
 import json
+import pathlib
 
 import jax
 
@@ -40,3 +41,13 @@ def test_record_has_date_and_versions_but_no_directory(tmp_path, monkeypatch):
         assert contents["versions"]["jax"] == jax.__version__
         assert contents["date"].startswith("20")
         assert {"cpu", "cores", "load"} <= contents["machine"].keys()
+
+
+def test_committed_records_have_one_layout():
+    keys = {"benchmark", "date", "command", "machine", "versions", "rows"}
+    lines = pathlib.Path(record.__file__).with_name("results.jsonl").read_text().splitlines()
+    assert lines
+    for line in lines:
+        contents = json.loads(line)
+        assert keys <= contents.keys() <= {*keys, "details"}
+        assert contents["rows"]

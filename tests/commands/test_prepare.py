@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,15 @@ def test_address_of_a_bucket_is_rejected(text, tmp_path, monkeypatch, rejected, 
     assert list(tmp_path.iterdir()) == [text]
 
 
+# A race of Python's: an interrupt in the callback that drops the lock of an imported module.
+IGNORED = re.compile(
+    r"Exception ignored in: <function _get_module_lock\.<locals>\.cb at 0x[0-9a-f]+>\n"
+    r"Traceback \(most recent call last\):\n"
+    r'  File "<frozen importlib\._bootstrap>", line \d+, in cb\n'
+    r"KeyboardInterrupt: \n"
+)
+
+
 def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
     command = [
         *(sys.executable, "-m", "anytime_jax", "prepare", "--source=folder", f"--input={source}"),
@@ -167,7 +177,7 @@ def test_killed_preparation_resumes(tmp_path):
     os.killpg(interrupted.pid, signal.SIGINT)
     _, message = interrupted.communicate(timeout=60)
     assert interrupted.returncode == 130, message
-    assert "Traceback" not in message
+    assert "Traceback" not in IGNORED.sub("", message)
 
     killed = start(source, output, workers=1)
     wait_for("parts/000002.json", output, killed)

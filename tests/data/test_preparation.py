@@ -13,7 +13,8 @@ from byte_level_tokenizer import EOS, write_byte_level
 from source_documents import read_files
 
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.preparation import prepare
+from anytime_jax.data.preparation import RemainingWork, prepare, prepare_share
+from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.vocabulary import train_vocabulary
@@ -43,9 +44,11 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def prepare_inputs(inputs, output, **options):
+def prepare_inputs(inputs, output, share=None, **options):
     options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1, **options}
     source = FileSource("json", str(inputs / "train.*"), str(inputs / "validation.jsonl"))
+    if share:
+        return prepare_share(source, output, share, **options)
     return prepare(source, output, **options)
 
 
@@ -165,6 +168,12 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
         tokens += [*oracle.encode(text, add_special_tokens=False).ids, oracle.token_to_id(EOS)]
     np.testing.assert_array_equal(read_windows(whole, "validation"), cut(tokens, LENGTH))
     assert (whole.vocab_size, whole.eos_id) == (oracle.get_vocab_size(), 1)
+
+    for index in range(2):
+        left = prepare_inputs(inputs, tmp_path / "s", Share(index, 2), vocabulary=vocabulary)
+    assert left == RemainingWork(4, 0)
+    prepare_inputs(inputs, tmp_path / "s", vocabulary=vocabulary)
+    assert read_files(tmp_path / "s") == read_files(whole.path)
 
     # The dataset's own file of the vocabulary serves for it and for other text.
     shutil.rmtree(vocabulary.parent)

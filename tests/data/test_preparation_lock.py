@@ -164,6 +164,20 @@ def test_shares_of_any_counts_write_every_part_once(text, tmp_path):
     assert read_files(output) == read_files(whole)
 
 
+def test_share_with_other_settings_is_refused(text, tmp_path):
+    output = tmp_path / "output"
+    prepare_part(text, output, Share(0, 2))
+    before = read_files(output)
+    for settings, message in (
+        ({"length": 16}, r"length 32 \(asked: 16\)"),
+        ({"vocabulary": PIECES + 1}, r"vocabulary 'trained, 300 pieces' \(asked: 'trained, 301"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prepare_part(text, output, Share(1, 2), **settings)
+    assert before.items() <= read_files(output).items()
+    assert prepare_part(text, output, Share(1, 2)) == RemainingWork(8, 0)
+
+
 def test_parts_of_other_input_are_done_again(text, tmp_path):
     """A host that sees other files costs time, but does not change the dataset."""
     output, whole = tmp_path / "output", tmp_path / "whole"

@@ -71,7 +71,8 @@ class Processes:
                     x.kill()
 
     def succeed(self, seconds=240):
-        assert self.wait(seconds) == [0] * len(self.logs), "".join(map(self.output, range(2)))
+        count = len(self.logs)
+        assert self.wait(seconds) == [0] * count, "".join(map(self.output, range(count)))
 
 
 def write(folder, dataset, **changes):
@@ -150,8 +151,8 @@ def test_layouts_of_eight_devices_train_the_same_run(
     checkpoint_metadata(tmp_path / "run", STEPS)
 
 
-def wait_for_checkpoint(start, run_dir, step, seconds=120):
-    limit = time.monotonic() + seconds
+def wait_for_checkpoint(start, run_dir, step):
+    limit = time.monotonic() + 120
     while step not in checkpoint_listing.saved_steps(run_dir):
         assert time.monotonic() < limit
         assert all(x.poll() is None for x in start.processes), start.output(0)

@@ -206,3 +206,12 @@ def test_multi_steps_counts_updates_inside_and_microbatches_outside():
     for label, rule in averaging.label_rules(rules).items():
         assert_close(averaging.averages(without)[label], rule.kernel(60 * k) @ theta)
         assert_close(averaging.averages(within)[label], rule.kernel(60) @ theta[::k])
+
+    # As the page says: outside, windows of f stay within an update, one of FixedDecay is k times
+    # shorter.
+    def mean_age(kernel, every):
+        return kernel @ (60 - np.arange(len(kernel)) // every)
+
+    f, ema = averaging.label_rules(rules).values()
+    assert mean_age(f.kernel(60 * k), k) == pytest.approx(mean_age(f.kernel(60), 1), abs=1)
+    assert mean_age(ema.kernel(60 * k), k) < 1.2 / k * mean_age(ema.kernel(60), 1)

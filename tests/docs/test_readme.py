@@ -24,7 +24,9 @@ def test_paper_map_symbols_exist_and_are_documented():
 
 
 def test_update_page_symbols_exist():
-    for symbol in set(re.findall(r"`(anytime_jax\.[\w.]+)`", read("docs/update.md"))):
+    symbols = set(re.findall(r"`(anytime_jax\.[\w.]+)`", read("docs/update.md")))
+    assert symbols
+    for symbol in symbols:
         try:
             importlib.import_module(symbol)
         except ModuleNotFoundError:
@@ -35,6 +37,8 @@ def test_update_page_symbols_exist():
 def test_readme_paths_exist():
     paths = re.findall(r"(?:configs|anytime_jax|docs)/[\w/]+\.(?:py|md)", README)
     configs = [f"configs/{name}" for name in re.findall(r"`(\d+m_\w+\.py)`", README)]
+    assert paths
+    assert configs
     for path in (*paths, *configs):
         assert (REPOSITORY / path).exists(), path
 

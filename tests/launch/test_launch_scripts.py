@@ -151,7 +151,7 @@ done
 
 
 @pytest.fixture
-def tpu_vm(start, bin_path, tmp_path):
+def tpu_vm(start, bin_path):
     """Runs tpu_vm.sh with two workers on this machine."""
     write_command(bin_path / "gcloud", GCLOUD)
     place = {"NAME": "mine", "ZONE": "here-a", "WORKER_PYTHON": str(bin_path / "python")}
@@ -238,6 +238,7 @@ def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
 def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
+    assert (document["apiVersion"], document["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert document["spec"]["failurePolicy"]["maxRestarts"] > 0
     (hosts,) = document["spec"]["replicatedJobs"]
     job = hosts["template"]["spec"]

@@ -60,7 +60,7 @@ def test_cancelled_job_saves_and_is_not_requeued(job, tmp_path):
     assert read_calls(tmp_path) == [LINE]
 
 
-def test_task_uses_all_gpus_of_its_host(start, bin_path, tmp_path):
+def test_task_uses_all_gpus_of_its_host(start, bin_path):
     (bin_path / "srun").write_text('#!/bin/sh\necho "${JAX_LOCAL_DEVICE_IDS-} $SRUN_CPUS_PER_TASK"')
     assert end(start("slurm.sbatch", **JOB)) == (0, "0,1,2,3 8\n")
     assert end(start("slurm.sbatch", **JOB, SLURM_NTASKS_PER_NODE="4")) == (0, " 8\n")

@@ -97,7 +97,7 @@ def test_same_configuration_error_twice_ends_the_sweep(study, fake_training, cap
     assert started(root) == ["constant-seed=0", "constant-seed=1"]
 
 
-def test_run_locked_by_another_process_is_started_last(study, fake_training):
+def test_locked_run_starts_after_the_others_once_it_is_unlocked(study, fake_training):
     file, root = study("[]")
     fake_training()
     config = tasks.make_tasks(study_files.load_file(file))[0].config
@@ -106,8 +106,13 @@ def test_run_locked_by_another_process_is_started_last(study, fake_training):
     (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
-        assert run(file) == 0
+        unlock = threading.Timer(1.5, fcntl.flock, (lock, fcntl.LOCK_UN))
+        unlock.start()
+        try:
+            assert run(file) == 0
+        finally:
+            unlock.cancel()  # or it would unlock a closed file
+            unlock.join()
     assert started(root) == ["constant-seed=1", "constant-seed=0"]
 
 
@@ -123,14 +128,21 @@ def test_interrupt_reaches_every_run(study, fake_training, capsys):
     file, root = study()
     fake_training(constant_seed_0="waits")
 
-    def interrupt():
-        while not (root / "order.txt").exists():
-            time.sleep(0.1)
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGINT)
+    ended = threading.Event()  # after that, the signal would abort the tests
 
-    threading.Thread(target=interrupt, daemon=True).start()
-    assert run(file) == 130
+    def interrupt():
+        while not (root / "order.txt").exists() and not ended.wait(0.1):
+            pass
+        if not ended.wait(0.3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        assert run(file) == 130
+    finally:
+        ended.set()
+        thread.join()
     assert "interrupted after" in capsys.readouterr().out
     assert started(root) == ["constant-seed=0"]
     assert not (root / "constant-seed=0" / "checkpoints").exists()

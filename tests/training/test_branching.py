@@ -270,7 +270,8 @@ def test_named_settings_and_averages_may_change(trunk, dataset, tmp_path):
     assert "average f50 is new: it starts from the weights at step 18" in output
     assert "average f6.25 is no longer kept" in output
     jump = {"schedule": JUMP, "stop": "3x", "branch__change": ("schedule.kind",)}
-    outcome, _ = leave(tmp_path / "jump", trunk, dataset, branch__step=18, **jump)
+    mesh = small_run.mesh(4, fsdp=2)  # not the trunk's
+    outcome, _ = leave(tmp_path / "jump", trunk, dataset, branch__step=18, mesh=mesh, **jump)
     assert outcome == Outcome(30, "stop")
 
 

@@ -119,6 +119,7 @@ def test_failing_run_leaves_others_alone(dataset, tmp_path, alone):
     assert good == Outcome(8, "stop")
     assert isinstance(bad, RunError)
     assert "the last good checkpoint" in str(bad)
+    assert "a lower peak rate" in str(bad)
     check_equal(tmp_path / "plain", alone / "plain")
 
 

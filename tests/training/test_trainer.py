@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from rich.console import Console
 from small_run import same_bits
 from training_runs import (
     EVAL_NAMES,
@@ -26,11 +27,13 @@ from training_runs import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.training import preflight
+from anytime_jax.training import preflight, startup
 from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
 
 RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone
@@ -270,3 +273,17 @@ def test_check_data_rejects_other_shape(dataset, name, value, message):
     with pytest.raises(InputError, match=message):
         preflight.check_data(small_run.config("run", **{name: value}), small)
     preflight.check_data(small_run.config("run", eval__tokens=700), small)
+
+
+def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
+    prepared = dataclasses.replace(dataset, settings=BuiltinSource(0.4).settings())
+    monkeypatch.setattr(startup, "load_dataset", lambda path, hint: prepared)
+
+    def open_dataset(megabytes):
+        config = small_run.config("run", dataset.path, data__builtin_megabytes=megabytes)
+        return startup.open_dataset(config, small_run.mesh(), Display(config.clock, Console()))
+
+    assert open_dataset(0.4) == prepared
+    message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
+    with pytest.raises(InputError, match=message):
+        open_dataset(2.0)

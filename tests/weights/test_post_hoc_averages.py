@@ -34,10 +34,10 @@ def error_of(mix, target):
     return np.linalg.norm(kernel_of(mix, T) - goal) / np.linalg.norm(goal)
 
 
-def iterates(count, width=5, seed=0):
-    """A random walk with noise, float64[count + 1, width]."""
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(count + 1, width)).cumsum(axis=0) + rng.normal(size=(count + 1, width))
+def iterates(count):
+    """A random walk with noise, float64[count + 1, 5]."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count + 1, 5)).cumsum(axis=0) + rng.normal(size=(count + 1, 5))
 
 
 def average(walk, rule, every=1, since=0):
