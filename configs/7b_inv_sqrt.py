@@ -5,7 +5,7 @@
 Not in the paper, and never trained: no result is known. The peak and alpha are guesses, to be
 tuned. 1x is 20 tokens for each of the 6,476,005,376 parameters in blocks. The parameters are split
 over eight devices (mesh.fsdp).
-Device memory: python -m anytime_jax layouts --config=configs/7b_inv_sqrt.py
+Device memory: python -m anytime_jax compile --config=configs/7b_inv_sqrt.py --topology=h100:8x8
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ DIR has the weights, shape and vocabulary of a model: OLMo 2 in the layout of `t
 in that of AI2's `ai2-olmo`, or an export of `python -m anytime_jax export`. The run starts at step
 0 from these weights, with a constant rate after a warmup; every average starts from them.
 
-Cost:   depends on the model; `python -m anytime_jax layouts --config=configs/continued.py:DIR`
+Cost:   depends on the model; `anytime compile --config=configs/continued.py:DIR --topology=h100:8`
         estimates the device memory.
 Result: depends on the text. A tenth of the model's last learning rate is a careful peak.
 """

@@ -31,7 +31,7 @@ COMMANDS = {
     "runs": "List runs and their checkpoints, and verify them.",
     "sweep": "List or train the runs of a study.",
     "report": "Draw the figures and tables of a study, or the curves of one run.",
-    "layouts": "Estimate the device memory of a run for each number of devices.",
+    "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
 

@@ -33,7 +33,9 @@ class ModelConfig(Group):
     )
     rope_theta: float = setting("base of the rotary position embedding", POSITIVE)
     norm_epsilon: float = setting("added to the variance in every norm", POSITIVE)
-    dtype: Dtype = setting("type of the operands of matrix products; all else is float32")
+    dtype: Dtype = setting(
+        "type of operands and results of matrix products; their sums and all else are float32"
+    )
     attention: Attention = setting(
         'implementation: "plain" einsum and softmax; "blocks", the same without most of what is '
         'masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "auto", the fastest known for '

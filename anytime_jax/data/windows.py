@@ -23,6 +23,8 @@ from anytime_jax.errors import InputError, RunError
 _PREFETCH = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
 _ENDLESS = 2**62
 
+Rows = slice | np.ndarray  # index of some rows of a batch
+
 
 class DataExhausted(RunError):
     """The samples have run out and do not repeat."""
@@ -73,13 +75,13 @@ class Windows:
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
-    def batch(self, first: int, size: int, rows: slice | None = None) -> np.ndarray:
+    def batch(self, first: int, size: int, rows: Rows = slice(None)) -> np.ndarray:
         """Reads samples `first` to `first + size − 1`, a batch over all processes.
 
         Args:
           first: number of samples before this batch.
           size: number of samples, over all processes.
-          rows: rows of this process; all by default. Others are not read.
+          rows: index of the rows of this process; all by default. Others are not read.
 
         Returns:
           tokens_BxW: int32; row i is sample `first + i`.
@@ -97,7 +99,7 @@ class Windows:
                 f"samples {first} to {first + size - 1} asked, {self._name} has {self._windows}; "
                 "prepare more text, or set repeat for another pass over it"
             )
-        samples = range(first, first + size)[slice(None) if rows is None else rows]
+        samples = np.arange(first, first + size)[rows].tolist()
         tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
         try:
             for row, sample in zip(tokens_BxW, samples, strict=True):
@@ -113,7 +115,7 @@ class Windows:
 
 
 def prefetch_batches(
-    windows: Windows, start: int, batch_size: int, rows: slice | None = None
+    windows: Windows, start: int, batch_size: int, rows: Rows = slice(None)
 ) -> Iterator[np.ndarray]:
     """Iterates over batches, reading ahead in threads that end with the iterator.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.config.schema import MeshConfig
@@ -36,9 +37,23 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"{config.tensor} does not fit {len(devices)} devices: the product must be "
             f"{len(devices)}; data = -1 takes what the other axes leave"
         )
-    shape = (data, config.fsdp, config.tensor)
-    types = (AxisType.Auto,) * len(MESH_AXES)
-    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    if data % slices:
+        raise InputError(
+            f"config.mesh.data = {data} is not a multiple of the {slices} slices of devices: only "
+            "that axis is split over slices; choose a smaller fsdp or tensor"
+        )
+    shape, across_slices = (data // slices, config.fsdp, config.tensor), (slices, 1, 1)
+    try:  # both order the devices of a TPU by its torus, whose axes a mesh axis may split
+        if slices > 1:
+            grid = mesh_utils.create_hybrid_device_mesh(
+                shape, across_slices, devices, allow_split_physical_axes=True
+            )
+        else:
+            grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (ValueError, NotImplementedError) as error:
+        raise InputError(f"config.mesh: {error}") from error
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def tree_shardings(
@@ -74,7 +89,8 @@ def tree_shardings(
 
 def has_host_memory(mesh: Mesh) -> bool:
     """Whether arrays on the mesh can be kept in host memory."""
-    memories = mesh.local_devices[0].addressable_memories()
+    device = next(iter(mesh.local_devices), mesh.devices.flat[0])
+    memories = device.addressable_memories()
     return any(memory.kind == HOST_MEMORY for memory in memories)
 
 
@@ -123,6 +139,12 @@ class ShardingConstraint:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
     @property
+    def platform(self) -> str:
+        """Platform of the devices: that of JAX's default device without a mesh."""
+        devices = jax.local_devices() if self.mesh is None else self.mesh.devices.flat
+        return devices[0].platform
+
+    @property
     def batch_shards(self) -> int:
         """Number of parts a batch is split into."""
         return 1 if self.mesh is None else batch_shards(self.mesh)
@@ -131,20 +153,14 @@ class ShardingConstraint:
 UNCONSTRAINED = ShardingConstraint()
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """Returns the rows of a global batch that this process feeds to its devices.
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """Returns the rows of a global batch that this process feeds to its devices, in order.
 
-    Raises an InputError if they are not contiguous because the mesh separates the devices of the
-    process.
+    They may have gaps: neighbors in a TPU's torus are not neighbors in the batch.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    ranges = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
-    start, stop = min(first for first, _ in ranges), max(last for _, last in ranges)
-    if sum(last - first for first, last in ranges) != stop - start:
-        raise InputError(
-            f"config.mesh: the rows of this process are not contiguous: {sorted(ranges)}"
-        )
-    return slice(start, stop)
+    rows = [np.arange(batch_size)[index[0]] for index in indices if index is not None]
+    return np.unique(np.concatenate(rows))
 
 
 def device_memory(mesh: Mesh) -> int | None:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.config.model import Attention, Dtype
-from anytime_jax.models.mixed_precision import mixed_einsum
+from anytime_jax.config.model import Attention
+from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 
 # Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
 # and take half as long again to compile.
@@ -38,26 +38,29 @@ def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Arr
 
 
 def causal_attention(
-    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype, path: Attention
+    q_BxLxHxK: jax.Array,
+    k_BxLxHxK: jax.Array,
+    v_BxLxHxK: jax.Array,
+    precision: Precision,
+    path: Attention,
 ) -> jax.Array:
-    """Returns causal softmax attention, float32 of shape BxLxHxK.
+    """Returns causal softmax attention, rounded, of shape BxLxHxK.
 
-    `dtype` is that of the operands of the two products; the softmax is float32. `path` is "plain"
-    (the reference), "blocks", or an implementation of `jax.nn.dot_product_attention`.
+    Scores and softmax are float32; `precision` is that of the operands and of the result. `path` is
+    "plain" (the reference), "blocks", or an implementation of `jax.nn.dot_product_attention`.
     """
     if path == "blocks":
-        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, dtype)
+        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision)
     if path in ("xla", "cudnn"):
-        q, k, v = (y.astype(dtype) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
-        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
-        return out.astype(jnp.float32)
+        q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
     length = q_BxLxHxK.shape[1]
     causal_LxM = jnp.tril(jnp.ones((length, length), bool))
-    return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, dtype)
+    return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, precision)
 
 
 def _attend_in_blocks(
-    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, dtype: Dtype
+    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, precision: Precision
 ) -> jax.Array:
     """Causal attention in which each block of queries sees the keys up to its end.
 
@@ -74,14 +77,16 @@ def _attend_in_blocks(
         k_BxHxMxK, v_BxHxMxK = k_BxHxLxK[:, :, :end], v_BxHxLxK[:, :, :end]
         causal_LxM = jnp.arange(end) <= jnp.arange(start, end)[:, None]
         scores_BxHxLxM = mixed_einsum(
-            "bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, dtype
+            "bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, precision, round_result=False
         )
         scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxHxLxK.shape[-1], causal_LxM)
         max_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
         weights_BxHxLxM = jnp.exp(scores_BxHxLxM - max_BxHxLx1)
-        out_BxHxLxK = mixed_einsum("bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, dtype)
+        out_BxHxLxK = mixed_einsum(
+            "bhlm,bhmk->bhlk", weights_BxHxLxM, v_BxHxMxK, precision, round_result=False
+        )
         outs.append(out_BxHxLxK / weights_BxHxLxM.sum(axis=-1, keepdims=True))
-    return jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3)
+    return precision.round(jnp.concatenate(outs, axis=2).transpose(0, 2, 1, 3))
 
 
 def cached_attention(
@@ -90,13 +95,13 @@ def cached_attention(
     v_BxLxHxK: jax.Array,
     cache: Mapping[str, jax.Array],
     start: int | jax.Array,
-    dtype: Dtype,
+    precision: Precision,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns causal attention of new tokens to the cache and themselves, and the updated cache.
 
     The queries are those of the tokens from position `start`. The cache has "keys" and "values" of
-    shape BxMxHxK, by position; positions from `start` on are overwritten. `dtype` is that of the
-    operands of the two products; the softmax is float32.
+    shape BxMxHxK, by position; positions from `start` on are overwritten. Scores and
+    softmax are float32; `precision` is that of the operands and of the result.
 
     This is always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for
     positions not filled yet, and are optimized for more than one query.
@@ -111,7 +116,7 @@ def cached_attention(
     }
     k_BxMxHxK, v_BxMxHxK = (cache[name].astype(jnp.float32) for name in ("keys", "values"))
     causal_LxM = jnp.arange(capacity) <= start + jnp.arange(length)[:, None]
-    return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, dtype), cache
+    return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, precision), cache
 
 
 def _attend(
@@ -119,12 +124,14 @@ def _attend(
     k_BxMxHxK: jax.Array,
     v_BxMxHxK: jax.Array,
     visible_LxM: jax.Array,
-    dtype: Dtype,
+    precision: Precision,
 ) -> jax.Array:
     """Softmax attention to the visible keys."""
-    scores_BxHxLxM = mixed_einsum("blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, dtype)
+    scores_BxHxLxM = mixed_einsum(
+        "blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, precision, round_result=False
+    )
     scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxLxHxK.shape[-1], visible_LxM)
-    return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, dtype)
+    return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, precision)
 
 
 def _scale_and_mask(scores_BxHxLxM: jax.Array, head_size: int, visible_LxM: jax.Array) -> jax.Array:

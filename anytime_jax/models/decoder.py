@@ -23,7 +23,7 @@ from flax import linen as nn
 from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
-from anytime_jax.models.mixed_precision import mixed_einsum
+from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 
 Params = dict[str, Any]
 Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
@@ -100,7 +100,9 @@ def decode(
 
 
 def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
-    return mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], config.dtype)
+    precision = Precision(config.dtype, UNCONSTRAINED.platform)
+    logits_BxLxV = mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], precision)
+    return logits_BxLxV.astype(jnp.float32)
 
 
 @functools.lru_cache
@@ -121,16 +123,15 @@ def count_params(config: ModelConfig) -> dict[str, int]:
     }
 
 
-def resolve_attention(config: ModelConfig, platform: str | None = None) -> Attention:
+def resolve_attention(config: ModelConfig, platform: str) -> Attention:
     """Returns the configured attention path; for "auto", the fastest known for the platform.
 
-    The default platform is JAX's. On CPU, the gradient of `jax.nn.dot_product_attention` takes
-    twice the time of the plain einsum, and that of blocks half. cuDNN's flash attention needs
-    16-bit operands and a head size of at most 128, divisible by 8.
+    On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
+    and that of blocks half. cuDNN's flash attention needs 16-bit operands and a head size of at
+    most 128, divisible by 8.
     """
     if config.attention != "auto":
         return config.attention
-    platform = platform or jax.default_backend()
     flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
     if platform == "gpu" and flash:
         return "cudnn"
@@ -199,13 +200,17 @@ class Block(nn.Module):
             x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
         return self.constrain(x_BxLxD, _RESIDUAL_AXES), cache
 
+    @property
+    def _precision(self) -> Precision:
+        return Precision(self.config.dtype, self.constrain.platform)
+
     def _attend(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
         cfg = self.config
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
-        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, cfg.dtype)
+        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, self._precision)
         # The gradient of a split is one array; that of indexing, a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
@@ -220,26 +225,27 @@ class Block(nn.Module):
         q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
         if cache is None:
-            out_BxLxHxK = causal_attention(*heads, cfg.dtype, resolve_attention(cfg))
+            path = resolve_attention(cfg, self.constrain.platform)
+            out_BxLxHxK = causal_attention(*heads, self._precision, path)
         else:
-            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, cfg.dtype)
+            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self._precision)
         attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
         out_BxLxD = out_BxLxHxK.reshape(B, L, D)
-        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, cfg.dtype), cache
+        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, self._precision), cache
 
     def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
         gated = cfg.architecture == "olmo2"
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
-        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, cfg.dtype)
+        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self._precision)
         if gated:
             gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             h_BxLxF *= nn.silu(gate_BxLxF)
         else:
             h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
-        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, cfg.dtype)
+        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self._precision)
 
 
 def _gelu(x: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import optax
 
 from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import ShardingConstraint
-from anytime_jax.models.mixed_precision import mixed_einsum
+from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 
 # Logits of a block on each device: within a CPU's cache, 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}
@@ -26,6 +26,7 @@ def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
 
     Source: the paper's "Architecture and Dataset" (no z-loss).
     """
+    logits_BxLxV = logits_BxLxV.astype(jnp.float32)
     return optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, targets_BxL)
 
 
@@ -46,7 +47,7 @@ def token_losses_from_hidden(
         hidden_SxRxLxD, targets_SxRxL = block
         return token_losses(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
 
-    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain.batch_shards)
+    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain)
     return _unblock(jax.lax.map(block_losses, blocks))
 
 
@@ -87,17 +88,20 @@ def _mean_loss_forward(
         dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         hidden_SxRxLxD, targets_SxRxL = block
+        precision = Precision(dtype, constrain.platform)
         logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
         token_weight = 1 / targets_BxL.size
         losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, token_weight)
-        dhead_SxDxV += mixed_einsum("srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, dtype)
+        dhead_SxDxV += mixed_einsum(
+            "srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, precision, round_result=False
+        )
         dhead_SxDxV = constrain(dhead_SxDxV, ("batch", None, "vocabulary"))
-        dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, dtype)
+        dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, precision)
         return dhead_SxDxV, (losses_SxRxL, dhidden_SxRxLxD)
 
     shards = constrain.batch_shards
     zero_SxDxV = jnp.zeros((shards, *head_DxV.shape), jnp.float32)
-    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, shards)
+    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain)
     dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add_block, zero_SxDxV, blocks)
     return losses.mean(), (_unblock(dhidden), dhead_SxDxV.sum(axis=0))
 
@@ -118,7 +122,8 @@ mean_loss_from_hidden.defvjp(_mean_loss_forward, _mean_loss_backward)
 def _logits(
     hidden_SxRxLxD: jax.Array, head_DxV: jax.Array, dtype: Dtype, constrain: ShardingConstraint
 ) -> jax.Array:
-    logits_SxRxLxV = mixed_einsum("srld,dv->srlv", hidden_SxRxLxD, head_DxV, dtype)
+    precision = Precision(dtype, constrain.platform)
+    logits_SxRxLxV = mixed_einsum("srld,dv->srlv", hidden_SxRxLxD, head_DxV, precision)
     return constrain(logits_SxRxLxV, ("batch", None, None, "vocabulary"))
 
 
@@ -126,6 +131,7 @@ def _with_gradient(
     logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the token losses, and their gradient by the logits times `token_weight`."""
+    logits_SxRxLxV = logits_SxRxLxV.astype(jnp.float32)
     max_SxRxL = logits_SxRxLxV.max(axis=-1)
     weights_SxRxLxV = jnp.exp(logits_SxRxLxV - max_SxRxL[..., None])
     sum_SxRxL = weights_SxRxLxV.sum(axis=-1)
@@ -137,12 +143,16 @@ def _with_gradient(
 
 
 def _blocks(
-    hidden_BxLxD: jax.Array, head_DxV: jax.Array, targets_BxL: jax.Array, shards: int
+    hidden_BxLxD: jax.Array,
+    head_DxV: jax.Array,
+    targets_BxL: jax.Array,
+    constrain: ShardingConstraint,
 ) -> tuple[jax.Array, jax.Array]:
     """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
+    shards = constrain.batch_shards
     shard_rows = B // shards
-    rows = rows_per_block(shard_rows, L, V, jax.default_backend())
+    rows = rows_per_block(shard_rows, L, V, constrain.platform)
 
     def split(x_BxLx_: jax.Array) -> jax.Array:
         x_SxNxRxLx_ = x_BxLx_.reshape(shards, shard_rows // rows, rows, *x_BxLx_.shape[1:])

@@ -1,7 +1,7 @@
-"""Mixed-precision einsum: 16-bit operands, float32 accumulation, gradient of the same kind."""
+"""Mixed-precision einsum: 16-bit operands and results, float32 sums, gradient of the same kind."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,52 +9,79 @@ import jax.numpy as jnp
 from anytime_jax.config.model import Dtype
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def _mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    return _forward(spec, x, y, dtype)[0]
+class Precision(NamedTuple):
+    """Type to which operands and results of products are rounded, and the platform that computes.
+
+    XLA's CPU backend lacks some bfloat16 products and is slow at the others. There the rounded
+    values stay in float32, in which the product of two of them is exact.
+    """
+
+    dtype: Dtype
+    platform: str
+
+    @property
+    def stored_dtype(self) -> Dtype:
+        """Type of the arrays that hold rounded values."""
+        return "float32" if self.platform == "cpu" else self.dtype
+
+    def round(self, x: jax.Array) -> jax.Array:
+        """Rounds an array to `dtype`, as an array of `stored_dtype`."""
+        if self.dtype == "bfloat16" and self.platform == "cpu":
+            return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+        return x.astype(self.dtype)
 
 
-def _forward(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> tuple[jax.Array, Any]:
-    x = _round(x, dtype)
+def mixed_einsum(
+    spec: str, x: jax.Array, y: jax.Array, precision: Precision, round_result: bool = True
+) -> jax.Array:
+    """Returns a two-operand einsum of rounded operands, with float32 sums.
+
+    The result is rounded, of type `precision.stored_dtype`, or else float32. Every index of `spec`
+    must be in at least two of its three terms. In the gradient, both products have rounded operands
+    too; that by `x` is rounded, that by `y`, mostly a weight, is not.
+    """
+    return _mixed_einsum(spec, x, y, precision, round_result)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3, 4))
+def _mixed_einsum(
+    spec: str, x: jax.Array, y: jax.Array, precision: Precision, round_result: bool
+) -> jax.Array:
+    return _forward(spec, x, y, precision, round_result)[0]
+
+
+def _forward(
+    spec: str, x: jax.Array, y: jax.Array, precision: Precision, round_result: bool
+) -> tuple[jax.Array, Any]:
+    rounded = precision.round(x)
+    out = _einsum(spec, rounded, precision.round(y), precision, round_result)
     # y is mostly a weight: saved as it is, it needs no second copy in 16 bits.
-    return _einsum(spec, x, _round(y, dtype)), (x, y)
+    return out, (rounded, y, jnp.zeros((), x.dtype))
 
 
 def _backward(
-    spec: str, dtype: Dtype, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+    spec: str,
+    precision: Precision,
+    round_result: bool,
+    saved: tuple[jax.Array, jax.Array, jax.Array],
+    grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    x, y = saved
-    grad = _round(grad, dtype)
+    del round_result
+    x, y, like_x = saved
+    grad = precision.round(grad)
     operands, out_axes = spec.split("->")
     x_axes, y_axes = operands.split(",")
-    dx = _einsum(f"{out_axes},{y_axes}->{x_axes}", grad, _round(y, dtype))
-    dy = _einsum(f"{x_axes},{out_axes}->{y_axes}", x, grad)
-    return dx, dy
+    dx = _einsum(f"{out_axes},{y_axes}->{x_axes}", grad, precision.round(y), precision, True)
+    dy = _einsum(f"{x_axes},{out_axes}->{y_axes}", x, grad, precision, False)
+    return dx.astype(like_x.dtype), dy.astype(y.dtype)
 
 
 _mixed_einsum.defvjp(_forward, _backward)
 
 
-def mixed_einsum(spec: str, x: jax.Array, y: jax.Array, dtype: Dtype) -> jax.Array:
-    """Returns a two-operand einsum with operands rounded to `dtype`, accumulated in float32.
-
-    Every index of `spec` must be in at least two of its three terms. The gradient is two einsums of
-    the same kind. JAX's own rule would multiply the float32 cotangent with a 16-bit operand, which
-    is slow, or round weight gradients to 16 bits.
-    """
-    return _mixed_einsum(spec, x, y, dtype)
-
-
-def _round(x: jax.Array, dtype: Dtype) -> jax.Array:
-    """Rounds an operand to `dtype`.
-
-    XLA's CPU backend lacks some bfloat16 products with a float32 result and is slow at the others.
-    There the rounded values stay in float32, in which their product is exact.
-    """
-    if dtype == "bfloat16" and jax.default_backend() == "cpu":
-        return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
-    return x.astype(dtype)
-
-
-def _einsum(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
+def _einsum(
+    spec: str, x: jax.Array, y: jax.Array, precision: Precision, round_result: bool
+) -> jax.Array:
+    stored = precision.stored_dtype if round_result else "float32"
+    out = jnp.einsum(spec, x, y, preferred_element_type=jnp.dtype(stored))
+    return precision.round(out) if round_result else out

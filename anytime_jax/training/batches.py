@@ -15,7 +15,7 @@ from anytime_jax.distributed import sharding
 
 # `(config, start, batch_size, rows)` -> iterator over a run's batches of one size from sample
 # `start` on; `rows` are those of this process.
-ReadBatches = Callable[[Config, int, int, slice], Iterator[np.ndarray]]
+ReadBatches = Callable[[Config, int, int, np.ndarray], Iterator[np.ndarray]]
 
 _CACHED_BATCHES = 64  # most recent ones, shared by the runs of a fleet at the same sample
 
@@ -41,7 +41,7 @@ def iterate_batches(
 def read_ahead(dataset: DatasetInfo) -> ReadBatches:
     """Returns a `ReadBatches` that prefetches batches in threads."""
 
-    def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
+    def read(config: Config, start: int, batch_size: int, rows: np.ndarray) -> Iterator[np.ndarray]:
         return prefetch_batches(_windows(dataset, config), start, batch_size, rows)
 
     return read
@@ -55,7 +55,7 @@ def read_once(dataset: DatasetInfo) -> ReadBatches:
     def batch(windows: Windows, start: int, batch_size: int) -> np.ndarray:
         return windows.batch(start, batch_size)
 
-    def read(config: Config, start: int, batch_size: int, rows: slice) -> Iterator[np.ndarray]:
+    def read(config: Config, start: int, batch_size: int, rows: np.ndarray) -> Iterator[np.ndarray]:
         order = config.data.seed, config.data.repeat
         if order not in shared:
             shared[order] = _windows(dataset, config)

@@ -18,19 +18,20 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
-from anytime_jax.training import preflight, step
+from anytime_jax.training import step
+from anytime_jax.training.memory import measure_state
 from anytime_jax.training.optimizer import Hyperparameters
-from anytime_jax.training.step import Metrics, TrainState
+from anytime_jax.training.step import Metrics, Program, TrainState
 
 
-def check_memory(configs: Sequence[Config], mesh: Mesh) -> None:
-    """Raises an InputError if the device's memory is too small for all runs."""
+def check_memory(count: int, mesh: Mesh, program: Program) -> None:
+    """Raises an InputError if the device's memory is too small for `count` such runs."""
     available = sharding.device_memory(mesh)
-    each = preflight.measure_memory(configs[0], mesh)
-    if available is not None and len(configs) * each.least > available:
+    each = measure_state(program.abstract_state).least
+    if available is not None and count * each > available:
         raise InputError(
-            f"{len(configs)} runs of {format_bytes(each.least)} each take more than the device's "
-            f"{format_bytes(available)}: --fleet={max(1, available // each.total)} or fewer at once"
+            f"{count} runs of {format_bytes(each)} each, activations apart, take more than the "
+            f"device's {format_bytes(available)}: --fleet={max(1, available // each)} or fewer"
         )
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
+from anytime_jax.formatting import format_duration
 from anytime_jax.training import fleet, step
 from anytime_jax.training.batches import Batch
 from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.memory import describe_program
 from anytime_jax.training.step import Metrics, Program, TrainState
 
 
@@ -26,10 +29,20 @@ class LoopProgram:
     """
 
     def __init__(
-        self, configs: Sequence[Config], mesh: Mesh, dataset: DatasetInfo, program: Program | None
+        self,
+        configs: Sequence[Config],
+        mesh: Mesh,
+        dataset: DatasetInfo,
+        program: Program | None,
+        say: Callable[[str], None],
     ):
-        """Takes the functions of `program`, that of a single run; None for those of a fleet."""
+        """Takes the functions of `program`, that of a single run; None for those of a fleet.
+
+        `say` is called with a line on the first update that is compiled.
+        """
+        self._say = say
         self._configs, self._mesh, self._is_fleet = configs, mesh, program is None
+        self._compiled: dict[Any, jax.stages.Compiled] = {}  # updates, by shape of the tokens
         if program is None:
             constrain = sharding.ShardingConstraint(mesh)
             eval_step = functools.partial(step.eval_step, configs[0].model, constrain)
@@ -51,7 +64,21 @@ class LoopProgram:
             tokens = np.stack([batch.tokens for batch in batches])
         else:
             tokens = sharding.put_batch(self._mesh, *batches[0])
-        return self._train_step(state, tokens, update_averages)
+        key = tokens.shape, update_averages
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(state, tokens, update_averages)
+        return self._compiled[key](state, tokens)
+
+    def _compile(
+        self, state: TrainState, tokens: jax.Array | np.ndarray, update_averages: bool
+    ) -> jax.stages.Compiled:
+        began = time.perf_counter()
+        compiled = self._train_step.lower(state, tokens, update_averages).compile()
+        if not self._compiled:
+            seconds = format_duration(time.perf_counter() - began)
+            memory = describe_program(compiled, sharding.device_memory(self._mesh))
+            self._say(f"update   compiled in {seconds}: {memory}")
+        return compiled
 
     def evaluate(
         self, state: TrainState, runs: Sequence[int], interrupted: Callable[[], bool]
@@ -70,5 +97,6 @@ class LoopProgram:
         """Returns a program and a state of only these runs of a fleet, to be compiled again."""
         smaller = copy.copy(self)  # with the same evaluator, which has compiled some sizes
         smaller._configs = [self._configs[i] for i in runs]
+        smaller._compiled = {}
         smaller._train_step = fleet.vectorize_update(smaller._configs, self._mesh)
         return smaller, fleet.take(state, np.asarray(runs))

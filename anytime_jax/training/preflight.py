@@ -9,11 +9,11 @@ from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, rete
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
-from anytime_jax.training.memory import Memory, measure
+from anytime_jax.training.memory import describe, measure_state
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
 
@@ -31,9 +31,9 @@ def make_checked_program(config: Config, mesh: Mesh, shared: Program | None = No
 def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
-    Activations are not counted: their memory is an estimate, of which `print_summary` warns.
+    Activations are not counted: the compiler knows their memory, of which `LoopProgram` warns.
     """
-    available, memory = sharding.device_memory(mesh), measure_memory(config, mesh)
+    available, memory = sharding.device_memory(mesh), measure_state(program.abstract_state)
     if available is not None and memory.least > available:
         parameters = format_bytes(memory.parameters)
         raise InputError(
@@ -50,11 +50,6 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
             f"the disk has {format_bytes(free)} free: free some, choose a directory on another "
             "disk, or a smaller config.model"
         )
-
-
-def measure_memory(config: Config, mesh: Mesh) -> Memory:
-    """Returns the memory that a run takes on each device of a mesh."""
-    return measure(config, dict(mesh.shape), mesh.devices.flat[0].platform)
 
 
 def _state_bytes(program: Program) -> int:
@@ -124,9 +119,9 @@ def print_summary(
     """Prints model, data and devices of a run, and the memory and disk that it needs."""
     counts, device = count_params(config.model), mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    peak = flops.peak_flops(device)
-    speed = f"{peak / 1e12:,.0f} TFLOP/s peak" if peak else "unknown device peak: no MFU"
-    memory = describe_memory(measure_memory(config, mesh), sharding.device_memory(mesh))
+    spec = device_spec(device)
+    speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
+    memory = describe(measure_state(program.abstract_state), sharding.device_memory(mesh))
     display.say(f"run      {config.name} in {config.run_dir}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
@@ -156,24 +151,4 @@ def _describe_disk(config: Config, program: Program, step: int, stop_step: int |
         f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
         f"written: {format_bytes(total)} at most; {format_bytes(free)} free"
         + (", which is TOO LITTLE" if total > free else "")
-    )
-
-
-def describe_memory(memory: Memory, available: int | None) -> str:
-    """Returns a line on the memory of each device; `available` is None if unknown."""
-    parts = [
-        f"{format_bytes(getattr(memory, name))} {name}"
-        for name in ("parameters", "moments", "averages", "gradients")
-        if getattr(memory, name)
-    ]
-    text = " + ".join([*parts, f"about {format_bytes(memory.activations)} activations"])
-    text += f" = about {format_bytes(memory.total)}"
-    if available is None:
-        return f"{text} on each device"
-    text += f" of {format_bytes(available)} on each device"
-    if memory.total <= available:
-        return text
-    return (
-        f"{text}, which is MORE THAN there is: if it does not fit, take more microbatches, another "
-        "model.remat, a larger mesh.fsdp or fewer averages"
     )

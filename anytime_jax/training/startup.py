@@ -36,7 +36,6 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
     platform, host_memory = mesh.devices.flat[0].platform, sharding.has_host_memory(mesh)
     schema.check_layout(config, mesh.size, shards, tensor, platform, host_memory)
-    sharding.local_rows(mesh, config.batch_size)
     return mesh
 
 

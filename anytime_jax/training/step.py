@@ -91,6 +91,18 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
+def lower_update(
+    program: Program, config: Config, mesh: Mesh, update_averages: bool = True
+) -> jax.stages.Lowered:
+    """Returns the train step lowered for the mesh, whose devices need not exist."""
+    shape = (config.batch_size, config.model.length + 1)
+    rows = sharding.batch_sharding(mesh)
+    tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+    traced = program.train_step.trace(program.abstract_state, tokens_BxT, update_averages)
+    platform = mesh.devices.flat[0].platform
+    return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
+
+
 def _optimizer(
     config: Config, schedule: Callable[[Any], Any], optimizer: OptimizerConfig | Hyperparameters
 ) -> optax.GradientTransformationExtraArgs:

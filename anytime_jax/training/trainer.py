@@ -56,8 +56,8 @@ def train_fleet(
     """
     shared_program, read_batches = None, batches.read_ahead(dataset)
     if len(configs) > 1:
-        fleet.check_memory(configs, mesh)
         shared_program, read_batches = make_program(configs[0], mesh), batches.read_once(dataset)
+        fleet.check_memory(len(configs), mesh, shared_program)
     runs = [
         TrainingRun(config, mesh, dataset, display, read_batches)
         for config, display in zip(configs, displays, strict=True)
@@ -72,7 +72,8 @@ def train_fleet(
         states = [state for state in states if state is not None]
         if started:
             single = started[0].program if len(configs) == 1 else None
-            program = LoopProgram([run.config for run in started], mesh, dataset, single)
+            started_configs = [run.config for run in started]
+            program = LoopProgram(started_configs, mesh, dataset, single, displays[0].say)
             state = states[0] if single else fleet.stack(states, mesh)
             _train(started, program, state, interrupted)
     return [run.result for run in runs if run.result is not None]

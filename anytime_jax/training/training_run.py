@@ -28,8 +28,9 @@ from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes
+from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.models import flops
+from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
@@ -205,11 +206,11 @@ class TrainingRun:
         }
         self._writers = Writers(self._directory, config.name, config.log, self.step, header)
         self._resources.callback(self._close_writers)
-        peak = flops.peak_flops(mesh.devices.flat[0])
+        spec = device_spec(mesh.devices.flat[0])
         self._meter = Meter(
             config.interval_steps("log"),
             config.clock.tokens,
-            peak and peak * mesh.size / flops.flops_per_token(config.model),
+            spec and spec.peak_flops * mesh.size / flops_per_token(config.model),
             meta.get("interval"),
         )
         self._batches = iterate_batches(

@@ -205,6 +205,8 @@ def _run(order: dict) -> NoReturn:
 
 def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     """Writes the phase of the process to a file, and kills the process at a moment."""
+    from wrapped_step import WrappedStep
+
     from anytime_jax.checkpoints.manager import CheckpointManager
     from anytime_jax.training import preflight, startup
     from anytime_jax.training.evaluator import Evaluator
@@ -243,7 +245,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
                 reach_moment()
             return program.eval_step(params, tokens, weights)
 
-        return dataclasses.replace(program, train_step=train_step, eval_step=eval_step)
+        return dataclasses.replace(program, train_step=WrappedStep(train_step), eval_step=eval_step)
 
     preflight.make_program = make_program
     startup.prepare = phase("preparing", startup.prepare)

@@ -8,6 +8,7 @@ import pytest
 import small_run
 import tensorstore
 from rich.console import Console
+from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import restore_checkpoint
@@ -34,7 +35,7 @@ def recording(config, mesh):
         updates.append((tokens, update_averages))
         return program.train_step(state, tokens, update_averages)
 
-    return dataclasses.replace(program, train_step=train_step)
+    return dataclasses.replace(program, train_step=WrappedStep(train_step))
 
 
 def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, **changes):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
 
+from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
 from anytime_jax.models.loss import token_losses
-from anytime_jax.models.mixed_precision import mixed_einsum
+from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 
 
 def loss_logits_gradients(config, params, tokens):
@@ -125,6 +126,7 @@ def test_configured_attention_is_used(attention, monkeypatch):
         return v
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", record)
+    monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
     config = dataclasses.replace(OLMO, attention=attention, dtype="bfloat16")
     _, params, _ = oracle("olmo")
     jax.eval_shape(lambda p: decoder.apply(config, p, jnp.zeros((1, 4), jnp.int32)), params)
@@ -142,7 +144,7 @@ def test_blocks_attention_matches_plain(length):
 
     def value_and_grad(path):
         def weighted_sum(heads):
-            return (causal_attention(*heads, "float32", path) * sensitivity).sum()
+            return (causal_attention(*heads, Precision("float32", "cpu"), path) * sensitivity).sum()
 
         return jax.jit(jax.value_and_grad(weighted_sum))(heads)
 
@@ -162,10 +164,9 @@ def test_blocks_attention_matches_plain(length):
         ("tpu", "bfloat16", "xla"),
     ],
 )
-def test_auto_attention_by_platform(platform, dtype, attention, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+def test_auto_attention_by_platform(platform, dtype, attention):
     config = dataclasses.replace(OLMO, attention="auto", dtype=dtype)
-    assert decoder.resolve_attention(config) == attention
+    assert decoder.resolve_attention(config, platform) == attention
 
 
 # bfloat16 products.
@@ -202,9 +203,10 @@ def test_mixed_einsum_and_gradients(spec):
     x, y = (rng.normal(size=shape).astype(np.float32) for shape in SPECS[spec])
     cotangent = rng.normal(size=np.einsum(spec, x, y).shape).astype(np.float32)
 
-    def actual(dtype):
-        out, back = jax.vjp(lambda x, y: mixed_einsum(spec, x, y, dtype), x, y)
-        return [out, *back(jnp.asarray(cotangent))]
+    def actual(dtype, platform="cpu", round_result=True):
+        precision = Precision(dtype, platform)
+        out, back = jax.vjp(lambda x, y: mixed_einsum(spec, x, y, precision, round_result), x, y)
+        return [out, *back(jnp.asarray(cotangent, out.dtype))]
 
     def exact(x, y, cotangent):
         x, y, cotangent = (jnp.asarray(a, jnp.float32) for a in (x, y, cotangent))
@@ -216,9 +218,16 @@ def test_mixed_einsum_and_gradients(spec):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
     # In 16 bits: the products of the rounded operands, the cotangent rounded too.
     rounded = [jnp.asarray(a).astype(jnp.bfloat16) for a in (x, y, cotangent)]
-    for ours, expected in zip(actual("bfloat16"), exact(*rounded), strict=True):
-        assert ours.dtype == jnp.float32
-        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+    for platform, stored in (("cpu", "float32"), ("gpu", "bfloat16")):
+        out, dx, dy = actual("bfloat16", platform)
+        assert (out.dtype, dx.dtype, dy.dtype) == (stored, "float32", "float32")
+        for ours, expected in zip((out, dx), exact(*rounded), strict=False):
+            assert (ours == ours.astype(jnp.bfloat16)).all()
+            np.testing.assert_allclose(ours.astype("f4"), expected, rtol=2**-8, atol=1e-6)
+        np.testing.assert_allclose(dy, exact(*rounded)[2], rtol=1e-6, atol=1e-6)
+        unrounded = actual("bfloat16", platform, round_result=False)[0]
+        assert unrounded.dtype == jnp.float32
+        np.testing.assert_allclose(unrounded, exact(*rounded)[0], rtol=1e-6, atol=1e-6)
 
 
 # Initialization.

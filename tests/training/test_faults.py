@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 import small_run
 from training_runs import EVAL_NAMES, TRAIN_NAMES, bits, records, saved, start
+from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.errors import InputError, RunError
@@ -31,7 +32,7 @@ def change_updates(monkeypatch, change):
 
     def make(config, mesh):
         program = small_run.program(config, mesh)
-        return dataclasses.replace(program, train_step=change(config, program))
+        return dataclasses.replace(program, train_step=WrappedStep(change(config, program)))
 
     monkeypatch.setattr(preflight, "make_program", make)
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import small_run
 from training_runs import start
+from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints import checksums
 from anytime_jax.distributed import sharding
@@ -254,7 +255,7 @@ class Watch:
 
             return state, {name: WatchedScalar(value, on_read) for name, value in values.items()}
 
-        return dataclasses.replace(program, train_step=train_step)
+        return dataclasses.replace(program, train_step=WrappedStep(train_step))
 
 
 def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compilations):

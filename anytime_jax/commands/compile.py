@@ -1,0 +1,160 @@
+"""Compile the update of a run for accelerators that are not there.
+
+The device's own compiler says whether the update compiles and fits, and how it communicates. The
+roofline is the least time of an update: each kernel takes at least its FLOPs over the device's peak
+and its bytes over the memory's bandwidth. No device is needed, only the compiler: JAX's package for
+TPUs or GPUs, in a virtual environment of its own.
+
+A compilation takes from seconds to minutes.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anytime_jax.commands import config_file
+from anytime_jax.commands.console import open_console
+from anytime_jax.compilation import topologies
+from anytime_jax.compilation.update_report import (
+    UpdateReport,
+    compile_update,
+    dearest_kernels,
+    group_collectives,
+)
+from anytime_jax.config import schema
+from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.training import startup
+
+EXAMPLES = (
+    "--config=configs/150m_inv_sqrt.py --topology=v5e:4x4",
+    "--config=configs/7b_inv_sqrt.py --topology=h100:8x8 --config.mesh.fsdp=8 --json",
+)
+
+_KERNELS = 10  # rows of the table
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    config_file.add_option(parser)
+    add = parser.add_argument
+    add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--hlo", metavar="FILE", type=Path, help="write the compiled program, as text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compiles the update and prints the report."""
+    config = schema.build(config_file.load(arguments))
+    topology = topologies.parse(arguments.topology)
+    devices = topologies.make_devices(topology)
+    device = device_spec(devices[0])
+    if device is None:
+        raise InputError(f"--topology={topology.name}: {devices[0].device_kind} is unknown")
+    mesh = startup.make_mesh(config, devices)
+    console = open_console(width=120)
+    message = f"compiling the update of {config.name} for {topology.name} ..."
+    with Console(stderr=True).status(message):
+        report = _compile(config, mesh, device, topology)
+    if arguments.hlo:
+        arguments.hlo.write_text(report.text, "utf-8")
+    if arguments.json:
+        print(json.dumps({"topology": topology.name, "config": config.name, **report.to_dict()}))
+    else:
+        for part in _describe(config, topology, report):
+            console.print(part)
+    return 0 if report.fits else 2
+
+
+def _compile(
+    config: schema.Config,
+    mesh: jax.sharding.Mesh,
+    device: DeviceSpec,
+    topology: topologies.Topology,
+) -> UpdateReport:
+    try:
+        return compile_update(config, mesh, device)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        problem = " ".join(str(error).split())
+        raise InputError(
+            f"{config.name} does not fit {topology.name}: {problem[:300]}; take more "
+            "microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
+        ) from error
+
+
+def _describe(
+    config: schema.Config, topology: topologies.Topology, report: UpdateReport
+) -> Iterator[str | Table]:
+    program, device = report.roofline, report.device
+    tokens = config.batch_size * config.model.length
+    yield (
+        f"{config.name} on {topology.name}: {report.devices} devices, "
+        f"compiled in {report.compile_seconds:.0f} s"
+    )
+    parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in report.memory.items())
+    verdict = "fits" if report.fits else "DOES NOT FIT"
+    yield (
+        f"memory      {parts} = {format_bytes(report.total_memory)} of "
+        f"{format_bytes(device.memory)} on each device: {verdict}"
+    )
+    extra = program.flops / report.model_flops - 1
+    yield (
+        f"FLOPs       {format_count(report.model_flops)} of the model on each device, "
+        f"{format_count(program.flops)} of the program ({extra:+.0%})"
+    )
+    yield f"bytes       {format_bytes(program.bytes)} read and written"
+    kinds = ("matmul", "attention", "memory")
+    times = ", ".join(f"{k} {1e3 * program.of_kind(k).seconds:.1f}" for k in kinds)
+    yield (
+        f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
+        f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
+    )
+    yield _kernel_table(report)
+    if program.collectives:
+        yield _collective_table(report)
+
+
+def _kernel_table(report: UpdateReport) -> Table:
+    table = _new_table("dearest kernels", ("ms", "calls", "GB", "TFLOP", "kind", "operation"))
+    for kernel in dearest_kernels(report.roofline)[:_KERNELS]:
+        table.add_row(
+            f"{1e3 * kernel.seconds:.2f}",
+            f"{kernel.calls:,}",
+            f"{kernel.bytes / 1e9:.1f}",
+            f"{kernel.flops / 1e12:.2f}",
+            kernel.kind,
+            kernel.op_name[-64:] or kernel.name,
+        )
+    return table
+
+
+def _collective_table(report: UpdateReport) -> Table:
+    table = _new_table("communication", ("GB", "calls", "kind", "mesh axes", "where", "overlaps"))
+    for one in group_collectives(report.roofline.collectives):
+        table.add_row(
+            f"{one.bytes / 1e9:.3f}",
+            f"{one.calls:,}",
+            one.kind,
+            one.axes,
+            "in a loop" if one.in_loop else "once an update",
+            "yes" if one.overlaps else "no",
+        )
+    return table
+
+
+def _new_table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    numbers = ("ms", "calls", "GB", "TFLOP")
+    for name in columns:
+        justify = "right" if name in numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=True)
+    return table

@@ -1,0 +1,246 @@
+"""Roofline of a compiled program: the least time of every kernel on a device, loops multiplied out.
+
+A kernel takes at least the larger of its FLOPs over the device's peak and its bytes over the
+bandwidth of the memory. Kernels run one after another, so their sum is a lower bound of the time of
+the program: no measurement can be below it. Communication between devices is listed, not added.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from anytime_jax.compilation import hlo
+from anytime_jax.distributed.device_specs import DeviceSpec
+
+KernelKind = Literal["matmul", "attention", "memory", "collective"]
+_FREE = {
+    *("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota"),
+    *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
+    *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
+}
+_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_IOTA = r"\(?\[([\d,]+)\](?:T\(([\d,]+)\))?"  # a range, reshaped and transposed
+_ATTENTION = ("fmha", "splash", "flash", "mha")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel of a program.
+
+    Attributes:
+      op_name: path of the JAX operation that it was compiled from.
+      calls: how often an execution of the program runs it.
+      flops: of one call, those of matrix products.
+      bytes: read and written by one call.
+      seconds: the least time of one call.
+    """
+
+    name: str
+    op_name: str
+    kind: KernelKind
+    calls: int
+    flops: float
+    bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Communication between devices.
+
+    Attributes:
+      kind: such as "all-gather".
+      axes: axes of the mesh along which the devices communicate, such as "fsdp" or "data, fsdp".
+      bytes: of the result on each device, of one call.
+      calls: how often an execution of the program runs it.
+      in_loop: whether it is inside a loop of the program.
+      overlaps: whether kernels may run at the same time.
+    """
+
+    kind: str
+    axes: str
+    bytes: int
+    calls: int
+    in_loop: bool
+    overlaps: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Kernels and communication of a program on one device."""
+
+    kernels: Sequence[Kernel]
+    collectives: Sequence[Collective]
+
+    @property
+    def seconds(self) -> float:
+        """Least time of an execution."""
+        return sum(kernel.calls * kernel.seconds for kernel in self.kernels)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the matrix products of an execution."""
+        return sum(kernel.calls * kernel.flops for kernel in self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written by an execution."""
+        return sum(kernel.calls * kernel.bytes for kernel in self.kernels)
+
+    def of_kind(self, *kinds: KernelKind) -> "Roofline":
+        """Returns the roofline of the kernels of some kinds."""
+        return Roofline([x for x in self.kernels if x.kind in kinds], self.collectives)
+
+
+def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int]) -> Roofline:
+    """Returns the roofline of a program that runs on a mesh of such devices."""
+    kernels: list[Kernel] = []
+    collectives: list[Collective] = []
+    for computation, instruction, calls, in_loop in _executed(module, module.entry, 1, False):
+        kind = _collective_kind(module, instruction)
+        if kind:
+            collectives.append(
+                _collective(module, computation, instruction, kind, calls, in_loop, mesh_shape)
+            )
+            if instruction.opcode != "fusion":  # which computes too
+                continue
+        flops = hlo.flops(module, computation, instruction)
+        moved = hlo.bytes_accessed(module, computation, instruction)
+        seconds = max(flops / device.peak_flops, moved / device.bandwidth)
+        kernels.append(
+            Kernel(
+                instruction.name,
+                instruction.op_name,
+                _kernel_kind(instruction, flops),
+                calls,
+                flops,
+                moved,
+                seconds,
+            )
+        )
+    return Roofline(kernels, collectives)
+
+
+def _executed(
+    module: hlo.Module, name: str, calls: int, in_loop: bool
+) -> Iterator[tuple[hlo.Computation, hlo.Instruction, int, bool]]:
+    """Yields the instructions that take time, with the number of their executions."""
+    computation = module.computations[name]
+    for instruction in computation.instructions.values():
+        match instruction.opcode:
+            case "while":
+                trips = hlo.trip_count(module, instruction)
+                yield from _executed(module, instruction.attribute("body"), calls * trips, True)
+            case "conditional":
+                yield from _executed(module, _longest_branch(module, instruction), calls, in_loop)
+            case "call":
+                yield from _executed(module, instruction.attribute("to_apply"), calls, in_loop)
+            case opcode if opcode not in _FREE:
+                yield computation, instruction, calls, in_loop
+
+
+def _longest_branch(module: hlo.Module, instruction: hlo.Instruction) -> str:
+    names = re.findall(r"%?([\w.\-]+)", instruction.attribute("branch_computations"))
+    names += [instruction.attribute(f"{x}_computation") for x in ("true", "false")]
+    return max(
+        (name for name in names if name in module.computations),
+        key=lambda name: len(module.computations[name].instructions),
+    )
+
+
+def _kernel_kind(instruction: hlo.Instruction, flops: float) -> KernelKind:
+    target = hlo.custom_call_target(instruction)
+    if any(word in f"{target} {instruction.op_name}" for word in _ATTENTION) and target:
+        return "attention"
+    return "matmul" if flops else "memory"
+
+
+def _collective_kind(module: hlo.Module, instruction: hlo.Instruction) -> str:
+    opcode = instruction.opcode
+    if opcode in ("async-start", "fusion"):
+        inside = hlo.called(module, instruction).instructions.values()
+        opcode = next((x.opcode for x in inside if x.opcode in _COLLECTIVES), "")
+    opcode = opcode.removesuffix("-start")
+    return opcode if opcode in _COLLECTIVES else ""
+
+
+def _collective(
+    module: hlo.Module,
+    computation: hlo.Computation,
+    instruction: hlo.Instruction,
+    kind: str,
+    calls: int,
+    in_loop: bool,
+    mesh_shape: Mapping[str, int],
+) -> Collective:
+    inner = instruction
+    if instruction.opcode in ("async-start", "fusion"):
+        inside = hlo.called(module, instruction).instructions.values()
+        inner = next(x for x in inside if x.opcode in _COLLECTIVES)
+    moved = sum(array.size for array in inner.arrays)
+    if inner.opcode.endswith("-start") and len(inner.arrays) > 1:
+        moved = sum(array.size for array in inner.arrays[len(inner.arrays) // 2 :])
+    return Collective(
+        kind,
+        mesh_axes(inner.attributes, mesh_shape),
+        moved,
+        calls,
+        in_loop,
+        _overlaps(computation, instruction),
+    )
+
+
+def _overlaps(computation: hlo.Computation, start: hlo.Instruction) -> bool:
+    """Whether a kernel is scheduled between the start of a communication and its end."""
+    if not start.opcode.endswith("-start"):
+        return False
+    names = list(computation.instructions)
+    between = itertools.dropwhile(lambda name: name != start.name, names)
+    next(between)
+    for name in between:
+        other = computation.instructions[name]
+        if start.name in other.operands and other.opcode.endswith("-done"):
+            return False
+        if other.opcode not in _FREE and not other.opcode.endswith("-start"):
+            return True
+    return False
+
+
+def mesh_axes(attributes: str, mesh_shape: Mapping[str, int]) -> str:
+    """Returns the axes of the mesh that the groups of devices in an instruction span."""
+    group = _first_group(attributes, math.prod(mesh_shape.values()))
+    coordinates = np.unravel_index(group, tuple(mesh_shape.values()))
+    spanned = [len(set(x.tolist())) > 1 for x in coordinates]
+    return ", ".join(name for name, spans in zip(mesh_shape, spanned, strict=True) if spans)
+
+
+def _first_group(attributes: str, devices: int) -> np.ndarray:
+    """Returns the first group of devices, in any of the three forms in which XLA writes groups."""
+    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", attributes)
+    if listed:
+        return np.array(_numbers(listed[1]))
+    if match := re.search(rf"replica_groups=\[([\d,]+)\]<={_IOTA}", attributes):
+        return _iota(match[2], match[3]).reshape(_numbers(match[1]))[0]
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\](.*?)\{([^}]*)\}", attributes):
+        sizes = {x: int(size) for x, size in re.findall(r"'(\w+)'=(\d+)", match[1])}
+        order = re.search(_IOTA, match[2])
+        ids = _iota(order[1], order[2]) if order else np.arange(devices)
+        spanned = re.findall(r"'(\w+)'", match[3])
+        corner = tuple(slice(None) if name in spanned else 0 for name in sizes)
+        return ids.reshape(list(sizes.values()))[corner].ravel()
+    return np.arange(devices)
+
+
+def _iota(shape: str, order: str | None) -> np.ndarray:
+    sizes = _numbers(shape)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose(_numbers(order)) if order else ids
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(x) for x in text.split(",")]
