@@ -89,8 +89,7 @@ def tree_shardings(
 
 def has_host_memory(mesh: Mesh) -> bool:
     """Whether arrays on the mesh can be kept in host memory."""
-    device = next(iter(mesh.local_devices), mesh.devices.flat[0])
-    memories = device.addressable_memories()
+    memories = mesh.local_devices[0].addressable_memories()
     return any(memory.kind == HOST_MEMORY for memory in memories)
 
 
