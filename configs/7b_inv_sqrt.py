@@ -18,8 +18,9 @@ def get_config() -> ConfigDict:
     config = paper.model_300m("7b_inv_sqrt")
     config.batch_size = 2048
     config.model.update(architecture="olmo2", layers=32, heads=32, width=4096, mlp_width=11_008)
-    config.model.remat = "full"
+    config.model.update(remat="full", layer_loop="scan")
     config.chinchilla_tokens = 20 * 6_476_005_376  # 61,760 steps
     config.stop = "1x"
     config.mesh.fsdp = 8
+    config.eval.batch_size = 512  # so that 512 devices can share it
     return paper.inverse_sqrt(config, peak=3e-4, b2=0.95, alpha=51_200.0)

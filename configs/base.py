@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
                 "norm_epsilon": 1e-5,
                 "dtype": "bfloat16",  # or "float32"
                 "attention": "auto",  # or "plain", "blocks", "xla", "cudnn"
-                "layer_loop": "scan",  # or "unroll"
+                "layer_loop": "unroll",  # or "scan"
                 "remat": "none",  # or "products", "full"
             },
             "data": {

@@ -214,8 +214,8 @@ class Block(nn.Module):
         # The gradient of a split is one array; that of indexing, a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
-        q_BxLxD = _norm(cfg, "q_norm")(q_BxLxD)
-        k_BxLxD = _norm(cfg, "k_norm")(k_BxLxD)
+        q_BxLxD = self._precision.round(_norm(cfg, "q_norm")(q_BxLxD))
+        k_BxLxD = self._precision.round(_norm(cfg, "k_norm")(k_BxLxD))
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
