@@ -9,7 +9,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU the quickstart's update takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-py312 lint format docs clean help
+.PHONY: quickstart test test-all test-py312 lint format docs compilers clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,8 +40,10 @@ format: $(VENV)/.installed-dev  ## Format the sources
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
 	$(BIN)/zensical build --clean --strict -f mkdocs.yml
 
+compilers: .venv-tpu/.installed .venv-cuda/.installed  ## The compilers for TPUs and GPUs (2.7 GB)
+
 clean:  ## Remove the virtual environments; runs and data stay
-	rm -rf $(VENV) $(VENV312) site .cache
+	rm -rf $(VENV) $(VENV312) .venv-tpu .venv-cuda site .cache
 
 # The first command of a recipe fails early and says what to do where Python is too old or bare.
 $(VENV)/.installed: pyproject.toml
@@ -61,6 +63,13 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 $(VENV312)/.installed-dev: pyproject.toml
 	$(call make_venv,$(PYTHON312),$(VENV312))
 	$(VENV312)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'jax==0.11.*'
+	touch $@
+
+.venv-tpu/.installed: EXTRA := tpu
+.venv-cuda/.installed: EXTRA := cuda12
+.venv-%/.installed: pyproject.toml
+	$(call make_venv,$(PYTHON),.venv-$*)
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check -e . 'jax[$(EXTRA)]'
 	touch $@
 
 define make_venv

@@ -5,13 +5,16 @@ roofline is the least time of an update: each kernel takes at least its FLOPs ov
 and its bytes over the memory's bandwidth. No device is needed, only the compiler: JAX's package for
 TPUs or GPUs, in a virtual environment of its own.
 
-A compilation takes from seconds to minutes.
+A compilation takes from seconds to minutes. `--search` tries microbatches, remat, layer loop and
+fsdp, and prints the program with the lowest roofline that fits, as overrides; it keeps its results.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich import box
@@ -19,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from anytime_jax.commands import config_file
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
-from anytime_jax.compilation import topologies
+from anytime_jax.compilation import search, topologies
 from anytime_jax.compilation.update_report import (
     UpdateReport,
     compile_update,
@@ -28,6 +32,7 @@ from anytime_jax.compilation.update_report import (
     group_collectives,
 )
 from anytime_jax.config import schema
+from anytime_jax.distributed import jax_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
@@ -47,19 +52,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
     add("--json", action="store_true", help="print the report as JSON")
+    add("--search", action="store_true", help="find the fastest layout that fits")
+    add("--tries", type=positive_int, default=12, metavar="N", help="layouts that it compiles")
     add("--hlo", metavar="FILE", type=Path, help="write the compiled program, as text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compiles the update and prints the report."""
-    config = schema.build(config_file.load(arguments))
+    source = config_file.load(arguments)
+    config = schema.build(source)
     topology = topologies.parse(arguments.topology)
     devices = topologies.make_devices(topology)
     device = device_spec(devices[0])
     if device is None:
         raise InputError(f"--topology={topology.name}: {devices[0].device_kind} is unknown")
-    mesh = startup.make_mesh(config, devices)
     console = open_console(width=120)
+    if arguments.search:
+        return _search(arguments, source, topology, devices, device, console)
+    mesh = startup.make_mesh(config, devices)
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
         report = _compile(config, mesh, device, topology)
@@ -89,6 +99,48 @@ def _compile(
             f"{config.name} does not fit {topology.name}: {problem[:300]}; take more "
             "microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
         ) from error
+
+
+def _search(
+    arguments: argparse.Namespace,
+    source: dict[str, Any],
+    topology: topologies.Topology,
+    devices: Sequence[Any],
+    device: DeviceSpec,
+    console: Console,
+) -> int:
+    def report(layout: search.Layout) -> None:
+        print(f"compiling {_overrides(layout)} ...", file=sys.stderr, flush=True)
+
+    directory = jax_settings.cache_directory() / "layouts"
+    trials = search.search(source, devices, device, directory, arguments.tries, report)
+    if not trials or not trials[0].fits:
+        raise InputError(
+            f"none of {len(trials)} layouts fits {topology.name}: take more devices, fewer "
+            "averages or average_memory = 'host', or more --tries"
+        )
+    best = trials[0]
+    if arguments.json:
+        rows = [{**x.layout.settings(), **x._asdict(), "layout": None} for x in trials]
+        print(json.dumps({"topology": topology.name, "trials": rows}))
+        return 0
+    columns = ("ms", "GB", "fits", "microbatches", "remat", "layer loop", "fsdp")
+    table = _new_table(f"layouts of {source['name']} on {topology.name}", columns)
+    for trial in trials:
+        fsdp, remat, loop, microbatches = trial.layout
+        table.add_row(
+            "" if trial.seconds is None else f"{1e3 * trial.seconds:.1f}",
+            "" if trial.memory is None else f"{trial.memory / 1e9:.1f}",
+            "yes" if trial.fits else "no",
+            *map(str, (microbatches, remat, loop, fsdp)),
+        )
+    console.print(table)
+    console.print(f"the fastest that fits: {_overrides(best.layout)}")
+    return 0
+
+
+def _overrides(layout: search.Layout) -> str:
+    return " ".join(f"--config.{name}={value}" for name, value in layout.settings().items())
 
 
 def _describe(

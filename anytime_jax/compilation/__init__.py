@@ -1,5 +1,6 @@
 """Compilation of a run's update for accelerators that are not there, and what the program takes.
 
 Begin with `update_report.py`. `topologies.py` and `gpu_targets.py` describe the devices, `hlo.py`
-reads the compiled program, `roofline.py` gives the least time of each of its kernels.
+reads the compiled program, `roofline.py` gives the least time of each of its kernels; `search.py`
+tries layouts.
 """

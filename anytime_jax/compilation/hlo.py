@@ -298,12 +298,28 @@ def trip_count(module: Module, loop: Instruction) -> int:
     if match := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(match[1])
     condition = module.computations[loop.attribute("condition")]
-    limits = [
-        int(x.arguments)
-        for x in condition.instructions.values()
-        if x.opcode == "constant" and x.arguments.isdecimal()
-    ]
-    return limits[0] if len(limits) == 1 else 1
+    limits = [x for x in map(_integer, condition.instructions.values()) if x is not None]
+    return math.ceil(limits[0] / _counter_step(module, loop)) if len(limits) == 1 else 1
+
+
+def _counter_step(module: Module, loop: Instruction) -> int:
+    """Returns what an iteration adds to the counter: more than 1 if the compiler unrolled it."""
+    condition = module.computations[loop.attribute("condition")].instructions
+    body = module.computations[loop.attribute("body")]
+    results = body.instructions[body.root].operands
+    counters = [x for x in condition.values() if x.opcode == "get-tuple-element"]
+    if len(counters) != 1 or not counters[0].numbers("index"):
+        return 1
+    update = body.instructions[results[counters[0].numbers("index")[0]]]
+    added = [_integer(body.instructions[x]) for x in update.operands if x in body.instructions]
+    steps = [x for x in added if x] if update.opcode == "add" else []
+    return steps[0] if len(steps) == 1 else 1
+
+
+def _integer(instruction: Instruction) -> int | None:
+    """Returns the value of an integer constant."""
+    is_integer = instruction.opcode == "constant" and instruction.arguments.isdecimal()
+    return int(instruction.arguments) if is_integer else None
 
 
 # Bytes read and written

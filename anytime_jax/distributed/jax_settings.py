@@ -15,8 +15,7 @@ _ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # in /dev
 def configure() -> None:
     """Sets the compilation cache, the dispatch of fake devices and glibc's allocator."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "anytime_jax" / "compiled"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
@@ -24,6 +23,12 @@ def configure() -> None:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if sys.platform == "linux" and not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
         _keep_freed_memory()
+
+
+def cache_directory() -> Path:
+    """Returns the directory of what may be deleted and is computed again."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "anytime_jax"
 
 
 def _keep_freed_memory() -> None:

@@ -99,3 +99,31 @@ ENTRY %main (x: f32[100,4], y: f32[1,4], z: s32[]) -> f32[100,4] {
     main = module.computations["main"]
     moved = hlo.bytes_accessed(module, main, main.instructions["f"])
     assert moved == 16 + 16 + 4 + 16  # the slice, y, the index, and what is written
+
+
+def test_loop_that_the_compiler_unrolled_has_fewer_iterations():
+    module = hlo.parse("""HloModule m
+
+%condition (p: (f32[2], s32[])) -> pred[] {
+  %p = (f32[2]{0}, s32[]) parameter(0)
+  %k = s32[] get-tuple-element(%p), index=1
+  %limit = s32[] constant(7)
+  ROOT %less = pred[] compare(%k, %limit), direction=LT
+}
+
+%body (p: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %p = (f32[2]{0}, s32[]) parameter(0)
+  %x = f32[2]{0} get-tuple-element(%p), index=0
+  %k = s32[] get-tuple-element(%p), index=1
+  %two = s32[] constant(2)
+  %next = s32[] add(%k, %two)
+  ROOT %r = (f32[2]{0}, s32[]) tuple(%x, %next)
+}
+
+ENTRY %main (p: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %p = (f32[2]{0}, s32[]) parameter(0)
+  ROOT %loop = (f32[2]{0}, s32[]) while(%p), condition=%condition, body=%body
+}
+""")
+    loop = module.computations["main"].instructions["loop"]
+    assert hlo.trip_count(module, loop) == 4

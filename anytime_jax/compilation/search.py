@@ -1,0 +1,151 @@
+"""Search for the program of an update with the lowest roofline that fits the devices.
+
+For every choice of fsdp, remat and layer loop, the fewest microbatches that fit are found by
+halving or doubling: fewer are faster, and need more memory. Layouts whose state alone does not fit
+are not compiled. Results are kept in a directory, so that a search that was cut short goes on.
+"""
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from anytime_jax.compilation.update_report import compile_update
+from anytime_jax.config import schema
+from anytime_jax.distributed.device_specs import DeviceSpec
+from anytime_jax.errors import InputError
+from anytime_jax.json_files import json_digest, read_json, write_json
+from anytime_jax.training import startup, step
+from anytime_jax.training.memory import measure_state
+
+_MOST_LAYERS = 24  # that are unrolled: more take minutes to compile
+
+
+class Layout(NamedTuple):
+    """Settings that change how an update is computed, but not what it computes."""
+
+    fsdp: int
+    remat: str
+    layer_loop: str
+    microbatches: int
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings by dotted name."""
+        return {
+            "mesh.fsdp": self.fsdp,
+            "model.remat": self.remat,
+            "model.layer_loop": self.layer_loop,
+            "microbatches": self.microbatches,
+        }
+
+
+class Trial(NamedTuple):
+    """A layout and its program.
+
+    Attributes:
+      memory: bytes on each device; None if the compiler ran out of memory.
+      seconds: roofline of an update.
+    """
+
+    layout: Layout
+    fits: bool
+    memory: int | None = None
+    seconds: float | None = None
+
+
+def search(
+    source: Mapping[str, Any],
+    devices: Sequence[Any],
+    device: DeviceSpec,
+    directory: Path,
+    most: int,
+    report: Callable[[Layout], None] = lambda layout: None,
+) -> list[Trial]:
+    """Returns the trials of at most `most` compilations, the fastest program that fits first.
+
+    `source` has the settings of the run. `report` is called before every compilation. `directory`
+    keeps the results.
+    """
+    key = json_digest([dict(source), len(devices), devices[0].device_kind, jax.__version__])
+    file = directory / f"{key[:16]}.json"
+    kept = (read_json(file) or {}).get("trials", {})
+    trials: dict[Layout, Trial] = {}
+
+    def run(layout: Layout) -> Trial:
+        name = json.dumps(layout)
+        if name not in kept:
+            report(layout)
+            kept[name] = _compile(source, layout, devices, device)[1:]
+            directory.mkdir(parents=True, exist_ok=True)
+            write_json(file, {"trials": kept}, directory)
+        trials[layout] = Trial(layout, *kept[name])
+        return trials[layout]
+
+    start = source["microbatches"]
+    for fsdp, remat, loop in _families(source, devices, device):
+        layout = Layout(fsdp, remat, loop, start)
+        while len(trials) < most and _is_valid(source, layout, devices):
+            fits = run(layout).fits
+            factor = 0.5 if fits else 2.0
+            following = layout._replace(microbatches=int(layout.microbatches * factor))
+            if following in trials or following.microbatches < 1:
+                break
+            layout = following
+    return sorted(trials.values(), key=lambda x: (not x.fits, x.seconds or 0.0))
+
+
+def _families(
+    source: Mapping[str, Any], devices: Sequence[Any], device: DeviceSpec
+) -> Iterator[tuple[int, str, str]]:
+    """Yields the choices to try, those expected to be fastest first."""
+    loops = ("unroll", "scan") if source["model"]["layers"] <= _MOST_LAYERS else ("scan",)
+    sizes = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
+    roomy = [n for n in sizes if _state_fits(source, n, devices, device)]
+    chosen = dict.fromkeys([n for n in roomy if n == source["mesh"]["fsdp"]] + roomy[:2])
+    return itertools.product(chosen, ("none", "products", "full"), loops)
+
+
+def _state_fits(
+    source: Mapping[str, Any], fsdp: int, devices: Sequence[Any], device: DeviceSpec
+) -> bool:
+    layout = Layout(fsdp, "full", "scan", source["microbatches"])
+    try:
+        config = schema.build(_apply(source, layout))
+        mesh = startup.make_mesh(config, devices)
+        state = step.make_program(config, mesh).abstract_state
+    except InputError:
+        return False
+    return measure_state(state).least <= device.memory
+
+
+def _is_valid(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> bool:
+    try:
+        startup.make_mesh(schema.build(_apply(source, layout)), devices)
+    except InputError:
+        return False
+    return True
+
+
+def _compile(
+    source: Mapping[str, Any], layout: Layout, devices: Sequence[Any], device: DeviceSpec
+) -> Trial:
+    config = schema.build(_apply(source, layout))
+    try:
+        report = compile_update(config, startup.make_mesh(config, devices), device)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return Trial(layout, fits=False)
+    return Trial(layout, report.fits, report.total_memory, report.roofline.seconds)
+
+
+def _apply(source: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(source))
+    for name, value in layout.settings().items():
+        group, _, last = name.rpartition(".")
+        (changed[group] if group else changed)[last] = value
+    return changed
