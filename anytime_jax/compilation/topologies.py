@@ -27,8 +27,9 @@ _ALLOWED = (
     f"({', '.join(GPU_TARGETS)}) with the number in a host, such as h200:1, or of hosts and in "
     "each, such as h100:8x8; for several slices, 2*v5e:16x16"
 )
-# Messages of the compilers are about files and servers of a machine with the device.
-_QUIET = {
+# Of libtpu: load in several processes at once, ask no server, and print nothing about the device.
+_ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -88,7 +89,7 @@ def make_devices(topology: Topology) -> list[Any]:
             f"pip install 'jax[{_EXTRAS[topology.platform]}]=={jax.__version__}', in a virtual "
             "environment of its own"
         )
-    for name, value in _QUIET.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     jax.config.update("jax_platforms", "cpu")  # look for no device
     try:
