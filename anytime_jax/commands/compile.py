@@ -61,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Compiles the update and prints the report."""
     source = config_file.load(arguments)
     config = schema.build(source)
+    if arguments.hlo and not arguments.hlo.parent.is_dir():
+        raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
     topology = topologies.parse(arguments.topology)
     devices = topologies.make_devices(topology)
     device = device_spec(devices[0])

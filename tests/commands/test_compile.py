@@ -65,6 +65,11 @@ def test_bad_input_is_one_line(compile_small_run, capsys, changes, message):
     assert re.search(message, line)
 
 
+def test_directory_for_the_program_is_required_first(compile_small_run, capsys, tmp_path):
+    assert compile_small_run(10**9, f"--hlo={tmp_path}/none/file") == 2
+    assert "there is no directory" in capsys.readouterr().err
+
+
 def test_compiler_out_of_memory_is_one_line(compile_small_run, capsys, monkeypatch):
     def fail(config, mesh, device):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory: 18G of 16G")
