@@ -61,7 +61,7 @@ def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the compiled update of a run, with its state and a batch on the devices."""
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
-    compiled = program.train_step.lower(program.abstract_state, batch).compile()
+    compiled = step.lower_update(program, config, mesh).compile()
     return wrap_update(config, compiled, program.init(), batch)
 
 

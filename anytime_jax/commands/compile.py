@@ -30,6 +30,7 @@ from anytime_jax.compilation.update_report import (
     compile_update,
     dearest_kernels,
     group_collectives,
+    is_out_of_memory,
 )
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings
@@ -37,6 +38,7 @@ from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.training import startup
+from anytime_jax.training.memory import ADVICE
 
 EXAMPLES = (
     "--config=configs/150m_inv_sqrt.py --topology=v5e:4x4",
@@ -94,12 +96,11 @@ def _compile(
     try:
         return compile_update(config, mesh, device)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         problem = " ".join(str(error).split())
         raise InputError(
-            f"{config.name} does not fit {topology.name}: {problem[:300]}; take more "
-            "microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
+            f"{config.name} does not fit {topology.name}: {problem[:300]}; {ADVICE}"
         ) from error
 
 
@@ -121,9 +122,16 @@ def _search(
             f"none of {len(trials)} layouts fits {topology.name}: take more devices, fewer "
             "averages or average_memory = 'host', or more --tries"
         )
-    best = trials[0]
     if arguments.json:
-        rows = [{**x.layout.settings(), **x._asdict(), "layout": None} for x in trials]
+        rows = [
+            {
+                **x.layout.settings(),
+                "fits": x.fits,
+                "memory": x.memory,
+                "roofline_seconds": x.seconds,
+            }
+            for x in trials
+        ]
         print(json.dumps({"topology": topology.name, "trials": rows}))
         return 0
     columns = ("ms", "GB", "fits", "microbatches", "remat", "layer loop", "fsdp")
@@ -137,7 +145,7 @@ def _search(
             *map(str, (microbatches, remat, loop, fsdp)),
         )
     console.print(table)
-    console.print(f"the fastest that fits: {_overrides(best.layout)}")
+    console.print(f"the fastest that fits: {_overrides(trials[0].layout)}")
     return 0
 
 

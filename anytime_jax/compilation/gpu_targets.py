@@ -1,8 +1,5 @@
 """Descriptions of GPUs for XLA's compiler, so that it compiles for one that is not there.
 
-A machine with such a GPU prints its own description with
-`jax.experimental.topologies.get_attached_topology().devices[0].client`.
-
 Source: the figures of `xla/backends/gpu/target_config/specs` in the repository openxla/xla.
 """
 
@@ -18,11 +15,12 @@ class GpuTarget:
       capability: compute capability.
       cores: multiprocessors.
       ghz: clock of the multiprocessors.
-      matrix_ghz: clock at which the matrix units reach the peak of the data sheet.
-      matrix_ops: bfloat16 multiply-adds of a matrix unit in a clock; a multiprocessor has 4.
       bandwidth: of the main memory, bytes/s.
       memory: bytes of the main memory.
       l2_cache: bytes.
+      shared_memory: bytes of a multiprocessor.
+      accelerated: whether it has instructions of its own generation only.
+      scalar_units: float32 units of a multiprocessor.
     """
 
     name: str
@@ -32,8 +30,8 @@ class GpuTarget:
     bandwidth: int
     memory: int
     l2_cache: int
-    shared_memory: int = 233_472  # bytes of a multiprocessor
-    accelerated: bool = True  # has instructions of its own generation only
+    shared_memory: int = 233_472
+    accelerated: bool = True
     scalar_units: int = 128
 
 
@@ -84,14 +82,13 @@ def target_config(gpu: GpuTarget) -> str:
     """Returns the text of XLA's GpuTargetConfigProto."""
     major, minor = gpu.capability
     extension = "ACCELERATED_FEATURES" if gpu.accelerated else "NONE"
-    optin = gpu.shared_memory - 1024
     return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
   shared_memory_per_core: {gpu.shared_memory}
-  shared_memory_per_block_optin: {optin}
+  shared_memory_per_block_optin: {gpu.shared_memory - 1024}
   threads_per_core_limit: 2048
   core_count: {gpu.cores}
   fpus_per_core: {gpu.scalar_units}

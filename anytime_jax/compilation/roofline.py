@@ -17,7 +17,7 @@ import numpy as np
 from anytime_jax.compilation import hlo
 from anytime_jax.distributed.device_specs import DeviceSpec
 
-KernelKind = Literal["matmul", "attention", "memory", "collective"]
+KernelKind = Literal["matmul", "attention", "memory"]
 _FREE = {
     *("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota"),
     *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
@@ -25,7 +25,7 @@ _FREE = {
 }
 _COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _IOTA = r"\(?\[([\d,]+)\](?:T\(([\d,]+)\))?"  # a range, reshaped and transposed
-_ATTENTION = ("fmha", "splash", "flash", "mha")
+_ATTENTION = ("mha", "splash", "flash")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +102,16 @@ def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int
     kernels: list[Kernel] = []
     collectives: list[Collective] = []
     for computation, instruction, calls, in_loop in _executed(module, module.entry, 1, False):
-        kind = _collective_kind(module, instruction)
-        if kind:
+        if (communication := _find_communication(module, instruction)) is not None:
             collectives.append(
-                _collective(module, computation, instruction, kind, calls, in_loop, mesh_shape)
+                Collective(
+                    communication.opcode.removesuffix("-start"),
+                    mesh_axes(communication.attributes, mesh_shape),
+                    _result_size(communication),
+                    calls,
+                    in_loop,
+                    _overlaps(computation, instruction),
+                )
             )
             if instruction.opcode != "fusion":  # which computes too
                 continue
@@ -160,39 +166,21 @@ def _kernel_kind(instruction: hlo.Instruction, flops: float) -> KernelKind:
     return "matmul" if flops else "memory"
 
 
-def _collective_kind(module: hlo.Module, instruction: hlo.Instruction) -> str:
-    opcode = instruction.opcode
-    if opcode in ("async-start", "fusion"):
-        inside = hlo.called(module, instruction).instructions.values()
-        opcode = next((x.opcode for x in inside if x.opcode in _COLLECTIVES), "")
-    opcode = opcode.removesuffix("-start")
-    return opcode if opcode in _COLLECTIVES else ""
-
-
-def _collective(
-    module: hlo.Module,
-    computation: hlo.Computation,
-    instruction: hlo.Instruction,
-    kind: str,
-    calls: int,
-    in_loop: bool,
-    mesh_shape: Mapping[str, int],
-) -> Collective:
-    inner = instruction
+def _find_communication(module: hlo.Module, instruction: hlo.Instruction) -> hlo.Instruction | None:
+    """Returns the communication that an instruction is or has inside, if any."""
     if instruction.opcode in ("async-start", "fusion"):
         inside = hlo.called(module, instruction).instructions.values()
-        inner = next(x for x in inside if x.opcode in _COLLECTIVES)
-    moved = sum(array.size for array in inner.arrays)
-    if inner.opcode.endswith("-start") and len(inner.arrays) > 1:
-        moved = sum(array.size for array in inner.arrays[len(inner.arrays) // 2 :])
-    return Collective(
-        kind,
-        mesh_axes(inner.attributes, mesh_shape),
-        moved,
-        calls,
-        in_loop,
-        _overlaps(computation, instruction),
-    )
+        return next((x for x in inside if x.opcode in _COLLECTIVES), None)
+    is_communication = instruction.opcode.removesuffix("-start") in _COLLECTIVES
+    return instruction if is_communication else None
+
+
+def _result_size(communication: hlo.Instruction) -> int:
+    """Returns the bytes of the results; the start of a communication has its operands too."""
+    arrays = communication.arrays
+    if communication.opcode.endswith("-start") and len(arrays) > 1:
+        arrays = arrays[len(arrays) // 2 :]
+    return sum(array.size for array in arrays)
 
 
 def _overlaps(computation: hlo.Computation, start: hlo.Instruction) -> bool:

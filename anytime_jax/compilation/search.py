@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
-from anytime_jax.compilation.update_report import compile_update
+import anytime_jax
+from anytime_jax.compilation.update_report import compile_update, is_out_of_memory
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
@@ -70,7 +72,7 @@ def search(
     `source` has the settings of the run. `report` is called before every compilation. `directory`
     keeps the results.
     """
-    key = json_digest([dict(source), len(devices), devices[0].device_kind, jax.__version__])
+    key = json_digest([dict(source), list(map(str, devices)), jax.__version__, _code_digest()])
     file = directory / f"{key[:16]}.json"
     kept = (read_json(file) or {}).get("trials", {})
     trials: dict[Layout, Trial] = {}
@@ -98,6 +100,12 @@ def search(
     return sorted(trials.values(), key=lambda x: (not x.fits, x.seconds or 0.0))
 
 
+def _code_digest() -> str:
+    """Returns a digest of this package, whose changes make kept results those of other programs."""
+    package = Path(anytime_jax.__file__).parent
+    return json_digest([path.read_text("utf-8") for path in sorted(package.rglob("*.py"))])
+
+
 def _families(
     source: Mapping[str, Any], devices: Sequence[Any], device: DeviceSpec
 ) -> Iterator[tuple[int, str, str]]:
@@ -114,9 +122,7 @@ def _state_fits(
 ) -> bool:
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
     try:
-        config = schema.build(_apply(source, layout))
-        mesh = startup.make_mesh(config, devices)
-        state = step.make_program(config, mesh).abstract_state
+        state = step.make_program(*_build(source, layout, devices)).abstract_state
     except InputError:
         return False
     return measure_state(state).least <= device.memory
@@ -124,7 +130,7 @@ def _state_fits(
 
 def _is_valid(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> bool:
     try:
-        startup.make_mesh(schema.build(_apply(source, layout)), devices)
+        _build(source, layout, devices)
     except InputError:
         return False
     return True
@@ -133,19 +139,22 @@ def _is_valid(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any])
 def _compile(
     source: Mapping[str, Any], layout: Layout, devices: Sequence[Any], device: DeviceSpec
 ) -> Trial:
-    config = schema.build(_apply(source, layout))
     try:
-        report = compile_update(config, startup.make_mesh(config, devices), device)
+        report = compile_update(*_build(source, layout, devices), device)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         return Trial(layout, fits=False)
     return Trial(layout, report.fits, report.total_memory, report.roofline.seconds)
 
 
-def _apply(source: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+def _build(
+    source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]
+) -> tuple[schema.Config, Mesh]:
+    """Returns the run with a layout, and its mesh; raises an InputError if they do not fit."""
     changed = copy.deepcopy(dict(source))
     for name, value in layout.settings().items():
         group, _, last = name.rpartition(".")
         (changed[group] if group else changed)[last] = value
-    return changed
+    config = schema.build(changed)
+    return config, startup.make_mesh(config, devices)

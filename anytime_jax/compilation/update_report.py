@@ -122,6 +122,11 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     )
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the compiler gave up because the program exceeds the device's memory."""
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
 def compiler_options(mesh: Mesh) -> dict[str, Any] | None:
     """Returns compiler options for a device that is not there: nothing can be timed on it."""
     is_gpu = mesh.devices.flat[0].platform == "gpu"

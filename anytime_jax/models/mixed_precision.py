@@ -55,7 +55,8 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     rounded = precision.round(x)
     out = _einsum(spec, rounded, precision.round(y), precision, round_result)
-    # y is mostly a weight: saved as it is, it needs no second copy in 16 bits.
+    # y is mostly a weight: saved as it is, it needs no second copy in 16 bits. The zero carries the
+    # type of x, in which its gradient is returned.
     return out, (rounded, y, jnp.zeros((), x.dtype))
 
 

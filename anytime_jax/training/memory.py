@@ -10,6 +10,8 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.distributed import sharding
 from anytime_jax.formatting import format_bytes
 
+ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
+
 
 class StateMemory(NamedTuple):
     """Bytes on each device; 0 for averages in host memory, although an update moves them."""
@@ -50,10 +52,7 @@ def describe_program(compiled: jax.stages.Compiled, available: int | None) -> st
     text += f" of {format_bytes(available)} on each device"
     if total <= available:
         return text
-    return (
-        f"{text}, which is MORE THAN there is: if it does not fit, take more microbatches, another "
-        "model.remat, a larger mesh.fsdp or fewer averages"
-    )
+    return f"{text}, which is MORE THAN there is: if it does not fit, {ADVICE}"
 
 
 def _bytes_on_device(tree: Any) -> int:
