@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -149,6 +150,14 @@ def test_put_batch_splits_rows_over_data_and_fsdp():
     np.testing.assert_array_equal(sharding.local_rows(mesh_of(1, 1, 4), 5), np.arange(5))
     weights = np.arange(BATCH, dtype=np.float32)  # of one axis
     np.testing.assert_array_equal(sharding.put_batch(mesh, weights, BATCH), weights)
+
+
+def test_local_rows_may_have_gaps(monkeypatch):
+    """As of a host of a TPU slice, whose chips are not neighbors in the batch."""
+    indices = {"chip 0": (slice(8, 10),), "chip 1": (slice(0, 2),), "replica": (slice(0, 2),)}
+    placed = types.SimpleNamespace(addressable_devices_indices_map=lambda shape: indices)
+    monkeypatch.setattr(sharding, "batch_sharding", lambda mesh: placed)
+    np.testing.assert_array_equal(sharding.local_rows(mesh_of(1, 1, 1), 16), [0, 1, 8, 9])
 
 
 def test_constraint_splits_an_activation_like_the_batch():
