@@ -126,15 +126,21 @@ def batch_shards(mesh: Mesh) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConstraint:
-    """Constrains the sharding of arrays inside a program; does nothing without a mesh."""
+    """Constrains the sharding of arrays inside a program; does nothing without a mesh.
+
+    Attributes:
+      batch_axes: mesh axes over which the batch is split; under a `jax.vmap` over one of them
+        (`spmd_axis_name`), the others.
+    """
 
     mesh: Mesh | None = None
+    batch_axes: tuple[str, ...] = _BATCH_AXES
 
     def __call__(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
         """Returns the array; each of its axes is "batch", a key of `AXIS_RULES`, or None."""
         if self.mesh is None:
             return x
-        spec = [_BATCH_AXES if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
+        spec = [self.batch_axes if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
     @property
@@ -146,7 +152,7 @@ class ShardingConstraint:
     @property
     def batch_shards(self) -> int:
         """Number of parts a batch is split into."""
-        return 1 if self.mesh is None else batch_shards(self.mesh)
+        return 1 if self.mesh is None else math.prod(self.mesh.shape[x] for x in self.batch_axes)
 
 
 UNCONSTRAINED = ShardingConstraint()

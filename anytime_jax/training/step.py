@@ -1,6 +1,6 @@
 """Training step and evaluation step: the jitted functions of a run and its initial state.
 
-Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches.
+Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches, S shards over data.
 """
 
 import dataclasses
@@ -140,8 +140,7 @@ def train_step(
     """
     # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
-    value_and_grad = jax.value_and_grad(functools.partial(batch_mean_loss, config.model, constrain))
-    loss, grads = _accumulate(value_and_grad, state.params, tokens_BxT, microbatches)
+    loss, grads = loss_and_gradient(config.model, constrain, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
     opt_state = state.opt_state
     if update_averages and average_shardings is not None:  # out_shardings return them to the host
@@ -170,6 +169,33 @@ def train_step(
     }
     params = cast(decoder.Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def loss_and_gradient(
+    config: decoder.ModelConfig,
+    constrain: sharding.ShardingConstraint,
+    params: decoder.Params,
+    tokens_BxT: jax.Array,
+    microbatches: int,
+) -> tuple[jax.Array, Any]:
+    """Returns the mean loss and gradient of a batch.
+
+    Each part of the mesh axis `data` accumulates the gradient of its rows. The parts are summed
+    once an update, not in every microbatch.
+    """
+    parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
+    if parts > 1:
+        constrain = dataclasses.replace(constrain, batch_axes=("fsdp",))
+
+    def of_part(tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
+        mean_loss = functools.partial(batch_mean_loss, config, constrain)
+        return _accumulate(jax.value_and_grad(mean_loss), params, tokens_BxT, microbatches)
+
+    if parts == 1:
+        return of_part(tokens_BxT)
+    tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
+    of_parts = jax.vmap(of_part, spmd_axis_name="data")(tokens_SxBxT)
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), of_parts)
 
 
 def _accumulate(

@@ -13,10 +13,14 @@ from jax.sharding import PartitionSpec
 from reference_decoders import OLMO
 
 from anytime_jax import averaging
+from anytime_jax.compilation import hlo, roofline
+from anytime_jax.config import schema
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.models import decoder
-from anytime_jax.training.step import batch_mean_loss
+from anytime_jax.training import step
+from configs import quickstart
 
 CONFIG = dataclasses.replace(
     OLMO, layers=2, width=16, mlp_width=32, length=6, vocab_size=20, embedding_rows=24
@@ -44,7 +48,7 @@ def tokens():
     return rows.astype(np.int32)
 
 
-def loss_and_gradients(config, mesh):
+def loss_and_gradients(config, mesh, several_microbatches=True):
     """Parameters made on the mesh, their loss and gradients."""
     shapes = decoder.param_shapes(config)
     shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
@@ -53,19 +57,19 @@ def loss_and_gradients(config, mesh):
     init = functools.partial(decoder.init_params, config, jax.random.key(3))
     params = jax.jit(init, out_shardings=shardings)()
 
-    loss = functools.partial(batch_mean_loss, config, constrain)
-    step = jax.jit(
-        jax.value_and_grad(loss),
+    microbatches = BATCH // sharding.batch_shards(mesh) if several_microbatches else 1
+    compute = jax.jit(
+        lambda params, rows: step.loss_and_gradient(config, constrain, params, rows, microbatches),
         in_shardings=(shardings, rows),
         out_shardings=(sharding.replicated(mesh), shardings),
     )
-    value, grads = step(params, sharding.put_batch(mesh, tokens(), BATCH))
+    value, grads = compute(params, sharding.put_batch(mesh, tokens(), BATCH))
     return params, value, grads
 
 
 @functools.cache
 def single_device(config):
-    return loss_and_gradients(config, mesh_of(1, 1, 1))
+    return loss_and_gradients(config, mesh_of(1, 1, 1), several_microbatches=False)
 
 
 @pytest.mark.slow
@@ -100,6 +104,23 @@ def test_olmo2_in_bfloat16_gives_the_same_loss_and_gradients():
     _, loss_one, grads_one = single_device(config)
     assert float(loss) == pytest.approx(float(loss_one), abs=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), grads, grads_one)
+
+
+@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 1)], ids=str)
+def test_gradients_are_summed_over_data_once_an_update(axes):
+    mesh = mesh_of(*axes)
+    config = quickstart.get_config()
+    config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
+    config.update(batch_size=16, microbatches=2, averages=())
+    config = schema.build(config.to_dict())
+    update = step.lower_update(step.make_program(config, mesh), config, mesh).compile()
+    spec = DeviceSpec(peak_flops=1e12, bandwidth=1e12)
+    program = roofline.analyze(hlo.parse(update.as_text()), spec, dict(mesh.shape))
+    of_data = [x for x in program.collectives if "data" in x.axes]
+    assert of_data
+    assert not any(x.in_loop for x in of_data)
+    gradients = 4 * decoder.count_params(config.model)["all"] / axes[1]
+    assert sum(x.calls * x.bytes for x in of_data) == pytest.approx(gradients, rel=0.1)
 
 
 def test_parameters_moments_and_averages_are_sharded_alike():
