@@ -117,7 +117,8 @@ def main(argv: Sequence[str]) -> int:
     add("--model", nargs="+", default=["quickstart"], help=harness.MODEL_HELP)
     add("--batch", nargs="+", type=int, help=f"sequences {default}")
     add("--microbatches", nargs="+", type=int, help=default)
-    add("--attention", nargs="+", choices=("plain", "blocks", "xla", "cudnn"), help=default)
+    paths = ("plain", "blocks", "xla", "cudnn", "splash")
+    add("--attention", nargs="+", choices=paths, help=default)
     add("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
     return record.run(parser, argv, _measure)
 

@@ -174,7 +174,7 @@ def _describe(
         f"{format_count(program.flops)} of the program ({extra:+.0%})"
     )
     yield f"bytes       {format_bytes(program.bytes)} read and written"
-    kinds = ("matmul", "attention", "memory")
+    kinds = ("matmul", "attention", "memory", "prefetch")
     times = ", ".join(f"{k} {1e3 * program.of_kind(k).seconds:.1f}" for k in kinds)
     yield (
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -127,24 +127,33 @@ class Module:
 def parse(text: str) -> Module:
     """Parses `jax.stages.Compiled.as_text()`; raises a ValueError if it is no HLO module."""
     computations: dict[str, Computation] = {}
-    entry = name = root = ""
-    instructions: dict[str, Instruction] | None = None
+    entry = name = ""
+    lines: list[str] | None = None  # of the instructions of a computation
     for line in text.splitlines():
-        if instructions is None:
+        if lines is None:
             match = _COMPUTATION.match(line)
             if match and not line.startswith("HloModule"):
-                name, instructions, root = match[2], {}, ""
+                name, lines = match[2], []
                 entry = name if match[1] else entry
-        elif line.startswith("}"):
-            computations[name] = Computation(name, instructions, root)
-            instructions = None
-        elif match := _INSTRUCTION.match(line):
-            instruction = _parse_instruction(match[2], match[3])
-            instructions[instruction.name] = instruction
-            root = instruction.name if match[1] else root
+        elif line == "}":
+            computations[name] = _parse_computation(name, lines)
+            lines = None
+        elif _INSTRUCTION.match(line):
+            lines.append(line)
+        elif lines:  # the settings of a Pallas kernel have line breaks
+            lines[-1] += line
     if not entry:
         raise ValueError("this is not the text of a compiled program: it has no ENTRY")
     return Module(computations, entry)
+
+
+def _parse_computation(name: str, lines: Sequence[str]) -> Computation:
+    instructions, root = {}, ""
+    for match in map(_INSTRUCTION.match, lines):
+        assert match is not None
+        instructions[match[2]] = _parse_instruction(match[2], match[3])
+        root = match[2] if match[1] else root
+    return Computation(name, instructions, root)
 
 
 def _parse_instruction(name: str, text: str) -> Instruction:
@@ -270,8 +279,10 @@ def _custom_call_flops(computation: Computation, instruction: Instruction) -> fl
         numbers = config.get("gemm_backend_config", config).get("dot_dimension_numbers", {})
         contracted = tuple(int(x) for x in numbers.get("lhs_contracting_dimensions", ()))
         return _dot_flops(computation, instruction, contracted) if contracted else 0.0
-    if "fmha" in target:
+    if "fmha" in target:  # cuDNN
         return _attention_flops(computation, instruction, backward="Backward" in target)
+    if "splash_mha" in instruction.op_name:  # its Pallas kernels for TPUs
+        return _attention_flops(computation, instruction, backward="_dkv" in instruction.op_name)
     estimate = config.get("custom_call_config", config).get("cost_estimate", {})
     return float(estimate.get("flops", 0))
 
@@ -283,12 +294,13 @@ def custom_call_target(instruction: Instruction) -> str:
 
 
 def _attention_flops(computation: Computation, instruction: Instruction, backward: bool) -> float:
-    """FLOPs of cuDNN's causal attention: two products, of which half of the scores is needed.
+    """FLOPs of causal attention: two products, of which half of the scores is needed.
 
-    The backward pass has five products in place of two.
+    The backward pass has five products in place of two. Queries and keys are the first operands of
+    four axes; masks are before them.
     """
-    (query, *_) = computation.arrays_of(instruction.operands[0])
-    (key, *_) = computation.arrays_of(instruction.operands[1])
+    operands = (computation.arrays_of(name)[0] for name in instruction.operands)
+    query, key, *_ = (array for array in operands if len(array.shape) == 4)
     scores = query.elements * sorted(key.shape[-3:-1])[-1]
     return 2.0 * scores * (2.5 if backward else 1.0)
 

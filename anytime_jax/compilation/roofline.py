@@ -17,13 +17,12 @@ import numpy as np
 from anytime_jax.compilation import hlo
 from anytime_jax.distributed.device_specs import DeviceSpec
 
-KernelKind = Literal["matmul", "attention", "memory"]
+KernelKind = Literal["matmul", "attention", "memory", "prefetch"]
+_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _FREE = {
     *("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota"),
-    *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
-    *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
+    *("partition-id", "replica-id", "opt-barrier", "async-update"),
 }
-_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _IOTA = r"\(?\[([\d,]+)\](?:T\(([\d,]+)\))?"  # a range, reshaped and transposed
 _ATTENTION = ("mha", "splash", "flash")
 
@@ -33,6 +32,7 @@ class Kernel:
     """A kernel of a program.
 
     Attributes:
+      kind: "prefetch" is a copy to a TPU's on-chip memory that runs beside other kernels.
       op_name: path of the JAX operation that it was compiled from.
       calls: how often an execution of the program runs it.
       flops: of one call, those of matrix products.
@@ -76,11 +76,14 @@ class Roofline:
 
     kernels: Sequence[Kernel]
     collectives: Sequence[Collective]
+    bandwidth: float
 
     @property
     def seconds(self) -> float:
-        """Least time of an execution."""
-        return sum(kernel.calls * kernel.seconds for kernel in self.kernels)
+        """Least time of an execution: one kernel after another, beside copies to on-chip memory."""
+        kernels = (x for x in self.kernels if x.kind != "prefetch")
+        in_turn = sum(kernel.calls * kernel.seconds for kernel in kernels)
+        return max(in_turn, self.bytes / self.bandwidth)
 
     @property
     def flops(self) -> float:
@@ -94,7 +97,8 @@ class Roofline:
 
     def of_kind(self, *kinds: KernelKind) -> "Roofline":
         """Returns the roofline of the kernels of some kinds."""
-        return Roofline([x for x in self.kernels if x.kind in kinds], self.collectives)
+        kernels = [x for x in self.kernels if x.kind in kinds]
+        return dataclasses.replace(self, kernels=kernels)
 
 
 def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int]) -> Roofline:
@@ -122,14 +126,14 @@ def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int
             Kernel(
                 instruction.name,
                 instruction.op_name,
-                _kernel_kind(instruction, flops),
+                _kernel_kind(computation, instruction, flops),
                 calls,
                 flops,
                 moved,
                 seconds,
             )
         )
-    return Roofline(kernels, collectives)
+    return Roofline(kernels, collectives, device.bandwidth)
 
 
 def _executed(
@@ -146,8 +150,12 @@ def _executed(
                 yield from _executed(module, _longest_branch(module, instruction), calls, in_loop)
             case "call":
                 yield from _executed(module, instruction.attribute("to_apply"), calls, in_loop)
-            case opcode if opcode not in _FREE:
+            case opcode if not _is_free(opcode):
                 yield computation, instruction, calls, in_loop
+
+
+def _is_free(opcode: str) -> bool:
+    return opcode in _FREE or opcode.endswith("-done")
 
 
 def _longest_branch(module: hlo.Module, instruction: hlo.Instruction) -> str:
@@ -159,10 +167,14 @@ def _longest_branch(module: hlo.Module, instruction: hlo.Instruction) -> str:
     )
 
 
-def _kernel_kind(instruction: hlo.Instruction, flops: float) -> KernelKind:
+def _kernel_kind(
+    computation: hlo.Computation, instruction: hlo.Instruction, flops: float
+) -> KernelKind:
     target = hlo.custom_call_target(instruction)
     if any(word in f"{target} {instruction.op_name}" for word in _ATTENTION) and target:
         return "attention"
+    if _overlaps(computation, instruction):
+        return "prefetch"
     return "matmul" if flops else "memory"
 
 
@@ -194,7 +206,7 @@ def _overlaps(computation: hlo.Computation, start: hlo.Instruction) -> bool:
         other = computation.instructions[name]
         if start.name in other.operands and other.opcode.endswith("-done"):
             return False
-        if other.opcode not in _FREE and not other.opcode.endswith("-start"):
+        if not _is_free(other.opcode) and not other.opcode.endswith("-start"):
             return True
     return False
 

@@ -8,7 +8,7 @@ from anytime_jax.config.fields import POSITIVE, Group, count, setting
 
 Architecture = Literal["olmo", "olmo2"]
 Dtype = Literal["bfloat16", "float32"]
-Attention = Literal["auto", "plain", "blocks", "xla", "cudnn"]
+Attention = Literal["auto", "plain", "blocks", "xla", "cudnn", "splash"]
 LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
 
@@ -38,8 +38,8 @@ class ModelConfig(Group):
     )
     attention: Attention = setting(
         'implementation: "plain" einsum and softmax; "blocks", the same without most of what is '
-        'masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "auto", the fastest known for '
-        "the device",
+        'masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX\'s kernel for '
+        'TPUs); "auto", the fastest known for the device',
         identity=False,
     )
     layer_loop: LayerLoop = setting(
@@ -56,6 +56,9 @@ class ModelConfig(Group):
         require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
         if self.attention == "cudnn":
             require(self.dtype == "bfloat16", "attention", "cudnn", "another for float32")
+        if self.attention == "splash":
+            allowed = "another for a length that 128 does not divide"
+            require(self.length % 128 == 0, "attention", "splash", allowed)
         divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
         allowed = f"a number that splits width = {self.width} into heads of an even size"
         require(divides, "heads", self.heads, allowed)

@@ -386,9 +386,11 @@ def check_layout(
             f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
             f"{tensor}: choose a mesh that keeps heads whole"
         )
-    if config.model.attention == "cudnn" and platform != "gpu":
+    needs = {"cudnn": "gpu", "splash": "tpu"}.get(config.model.attention, platform)
+    if needs != platform:
         raise InputError(
-            f"config.model.attention = 'cudnn' needs a GPU, not a {platform}: try 'auto'"
+            f"config.model.attention = {config.model.attention!r} needs a {needs.upper()}, not a "
+            f"{platform}: try 'auto'"
         )
     if config.average_memory == "host" and not host_memory:
         raise InputError(

@@ -9,7 +9,7 @@ in another order.
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -140,8 +140,26 @@ class ShardingConstraint:
         """Returns the array; each of its axes is "batch", a key of `AXIS_RULES`, or None."""
         if self.mesh is None:
             return x
-        spec = [self.batch_axes if name == "batch" else AXIS_RULES.get(name or "") for name in axes]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self._spec(axes)))
+
+    def per_device(
+        self, function: Callable[..., jax.Array], axes: Sequence[str | None]
+    ) -> Callable[..., jax.Array]:
+        """Returns the function as applied to each device's parts of its arguments.
+
+        For kernels, which the compiler cannot split. The arguments and the result have these axes,
+        as in a call of the constraint.
+        """
+        if self.mesh is None:
+            return function
+        spec = self._spec(axes)
+        return jax.shard_map(
+            function, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False
+        )
+
+    def _spec(self, axes: Sequence[str | None]) -> PartitionSpec:
+        rules = {"batch": self.batch_axes, **AXIS_RULES}
+        return PartitionSpec(*(rules.get(name or "") for name in axes))
 
     @property
     def platform(self) -> str:
@@ -149,10 +167,12 @@ class ShardingConstraint:
         devices = jax.local_devices() if self.mesh is None else self.mesh.devices.flat
         return devices[0].platform
 
-    @property
-    def batch_shards(self) -> int:
-        """Number of parts a batch is split into."""
-        return 1 if self.mesh is None else math.prod(self.mesh.shape[x] for x in self.batch_axes)
+    def shards(self, axis: str) -> int:
+        """Returns the number of parts into which "batch" or an axis of `AXIS_RULES` is split."""
+        if self.mesh is None:
+            return 1
+        axes = self.batch_axes if axis == "batch" else (AXIS_RULES[axis],)
+        return math.prod(self.mesh.shape[x] for x in axes)
 
 
 UNCONSTRAINED = ShardingConstraint()

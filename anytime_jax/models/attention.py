@@ -11,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import Attention
+from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 
 # Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
 # and take half as long again to compile.
 _BLOCKS = 2
+# Sizes of splash attention's blocks of queries and keys, which must divide the length.
+_SPLASH_BLOCKS = (128, 256, 512)
 BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores that are computed
 
 
@@ -32,9 +35,11 @@ def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
 
 def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Array:
     """Returns queries or keys rotated by the rows of `rotary_table` at their positions, float32."""
-    first, second = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
-    cos, sin = table_2xLxK[:, :, None, :]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    B, L, H, K = x_BxLxHxK.shape
+    halves = x_BxLxHxK.astype(jnp.float32).reshape(B, L, H, 2, K // 2)
+    cos, sin = table_2xLxK[:, :, None, None, :]
+    signed = jnp.concatenate([-sin, sin], axis=2)
+    return (halves * cos + jax.lax.rev(halves, (3,)) * signed).reshape(B, L, H, K)
 
 
 def causal_attention(
@@ -43,12 +48,16 @@ def causal_attention(
     v_BxLxHxK: jax.Array,
     precision: Precision,
     path: Attention,
+    constrain: ShardingConstraint = UNCONSTRAINED,
 ) -> jax.Array:
     """Returns causal softmax attention, rounded, of shape BxLxHxK.
 
     Scores and softmax are float32; `precision` is that of the operands and of the result. `path` is
-    "plain" (the reference), "blocks", or an implementation of `jax.nn.dot_product_attention`.
+    "plain" (the reference), "blocks", "splash", or an implementation of
+    `jax.nn.dot_product_attention`.
     """
+    if path == "splash":
+        return _splash_attention(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision, constrain)
     if path == "blocks":
         return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision)
     if path in ("xla", "cudnn"):
@@ -57,6 +66,37 @@ def causal_attention(
     length = q_BxLxHxK.shape[1]
     causal_LxM = jnp.tril(jnp.ones((length, length), bool))
     return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, precision)
+
+
+def _splash_attention(
+    q_BxLxHxK: jax.Array,
+    k_BxLxHxK: jax.Array,
+    v_BxLxHxK: jax.Array,
+    precision: Precision,
+    constrain: ShardingConstraint,
+) -> jax.Array:
+    """Flash attention by JAX's Pallas kernel for TPUs, which other platforms only interpret.
+
+    Each device attends with its own heads. Scores are scaled by rounding scaled queries.
+    """
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # 0.1 s to import
+
+    length, heads, head_size = q_BxLxHxK.shape[1:]
+    causal = splash.CausalMask((length, length))
+    size = max(n for n in _SPLASH_BLOCKS if length % n == 0)
+    kernel = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([causal] * (heads // constrain.shards("heads"))),
+        block_sizes=splash.BlockSizes(
+            size, size, block_q_dkv=size, block_kv_dkv=size, use_fused_bwd_kernel=True
+        ),
+        interpret=precision.platform != "tpu",
+    )
+    scaled_BxLxHxK = q_BxLxHxK * (1 / math.sqrt(head_size))
+    heads_BxHxLxK = (
+        precision.round(y).transpose(0, 2, 1, 3) for y in (scaled_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+    )
+    attend = constrain.per_device(jax.vmap(kernel), ("batch", "heads", None, None))
+    return precision.round(attend(*heads_BxHxLxK).transpose(0, 2, 1, 3))
 
 
 def _attend_in_blocks(

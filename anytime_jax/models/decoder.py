@@ -24,6 +24,7 @@ from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
 from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]
 Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
@@ -123,18 +124,20 @@ def count_params(config: ModelConfig) -> dict[str, int]:
     }
 
 
-def resolve_attention(config: ModelConfig, platform: str) -> Attention:
+def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attention:
     """Returns the configured attention path; for "auto", the fastest known for the platform.
 
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
     and that of blocks half. cuDNN's flash attention needs 16-bit operands and a head size of at
-    most 128, divisible by 8.
+    most 128, divisible by 8. Splash attention needs a length divisible by 128.
     """
     if config.attention != "auto":
         return config.attention
-    flash = config.dtype == "bfloat16" and config.head_size % 8 == 0 and config.head_size <= 128
-    if platform == "gpu" and flash:
+    is_16_bit, head_size = config.dtype == "bfloat16", config.head_size
+    if platform == "gpu" and is_16_bit and head_size % 8 == 0 and head_size <= 128:
         return "cudnn"
+    if platform == "tpu" and is_16_bit and length % 128 == 0:
+        return "splash"
     return "blocks" if platform == "cpu" else "xla"
 
 
@@ -225,8 +228,8 @@ class Block(nn.Module):
         q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
         if cache is None:
-            path = resolve_attention(cfg, self.constrain.platform)
-            out_BxLxHxK = causal_attention(*heads, self._precision, path)
+            path = resolve_attention(cfg, self.constrain.platform, L)
+            out_BxLxHxK = causal_attention(*heads, self._precision, path, self.constrain)
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self._precision)
         attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
@@ -240,6 +243,7 @@ class Block(nn.Module):
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
         h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self._precision)
         if gated:
+            h_BxLxCxF = h_BxLxCxF.astype(jnp.float32)
             gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             h_BxLxF *= nn.silu(gate_BxLxF)
         else:
@@ -249,21 +253,30 @@ class Block(nn.Module):
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    """The exact GELU, by the error function.
+    """The exact GELU, by the error function, float32.
 
     `jax.nn.gelu` uses erfc, which is more precise for results near 0, where no sum preserves the
     digits; and XLA evaluates both formulas of erfc for every element.
     """
+    x = x.astype(jnp.float32)
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
+class Norm(nn.Module):
+    """Layer norm (OLMo) or RMS norm (OLMo-2) over the last axis, with a scale and no bias."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Returns the normalized array, float32."""
+        scale_D = self.param("scale", nn.initializers.ones, x_BxLxD.shape[-1:])
+        cfg = self.config
+        return normalize(x_BxLxD, scale_D, cfg.norm_epsilon, cfg.architecture == "olmo")
+
+
 def _norm(config: ModelConfig, name: str) -> nn.Module:
-    """Float32 norm over the last axis, with a scale and no bias."""
-    if config.architecture == "olmo":
-        return nn.LayerNorm(
-            epsilon=config.norm_epsilon, use_bias=False, use_fast_variance=False, name=name
-        )
-    return nn.RMSNorm(epsilon=config.norm_epsilon, use_fast_variance=False, name=name)
+    return Norm(config, name=name)
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:

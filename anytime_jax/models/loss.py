@@ -99,7 +99,7 @@ def _mean_loss_forward(
         dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, precision)
         return dhead_SxDxV, (losses_SxRxL, dhidden_SxRxLxD)
 
-    shards = constrain.batch_shards
+    shards = constrain.shards("batch")
     zero_SxDxV = jnp.zeros((shards, *head_DxV.shape), jnp.float32)
     blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain)
     dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add_block, zero_SxDxV, blocks)
@@ -150,7 +150,7 @@ def _blocks(
 ) -> tuple[jax.Array, jax.Array]:
     """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
-    shards = constrain.batch_shards
+    shards = constrain.shards("batch")
     shard_rows = B // shards
     rows = rows_per_block(shard_rows, L, V, constrain.platform)
 

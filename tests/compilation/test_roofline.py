@@ -9,10 +9,10 @@ from anytime_jax.distributed.device_specs import DeviceSpec
 
 # Slower than any device by a factor of 1000, so that the script's two decimals suffice.
 H100 = DeviceSpec(peak_flops=989e9, bandwidth=3.35e9, memory=80 * 10**9)
-# What another script prints for the same program: milliseconds and kernels. Its "memory" includes
-# the communication, as copies.
+# What another script prints for the same program: milliseconds and kernels. From its total are
+# taken the 3.76 ms of communication, which it counts as copies.
 SCRIPT = {"matmul": (28.33, 54), "attention": (2.52, 12)}
-SCRIPT_TOTAL = 117.14
+SCRIPT_TOTAL = 102.17 - 3.76
 # One update of the small model, for one of four devices: 6 for each weight and token, half of the
 # attention, and attention's products once more in the backward pass.
 TOKENS, LAYERS, D, F, V, L = 16 * 256 / 4, 2, 128, 512, 512, 256
@@ -34,9 +34,12 @@ def test_roofline_of_a_gpu_program():
 
 def test_roofline_of_a_tpu_program():
     roofline = analyze(load_program("v5e:2x2"), H100, MESH)
-    # XLA's attention computes all scores: two products forward, recomputed, and four backward.
-    assert roofline.flops == pytest.approx(MATMUL + 2 * 4 * ATTENTION, rel=0.02)
-    assert {kernel.kind for kernel in roofline.kernels} == {"matmul", "memory"}
+    assert roofline.of_kind("matmul").flops == MATMUL
+    assert roofline.of_kind("attention").flops == pytest.approx(4.5 * ATTENTION)
+    # Copies to the on-chip memory take no time of their own beside the kernels.
+    assert roofline.of_kind("prefetch").bytes > roofline.of_kind("memory").bytes
+    kernels = roofline.of_kind("matmul", "attention", "memory")
+    assert kernels.seconds < roofline.seconds == roofline.bytes / H100.bandwidth
 
 
 def test_seconds_are_the_larger_of_flops_and_bytes():
@@ -54,7 +57,8 @@ def test_collectives_have_the_axes_of_the_mesh(topology):
     collectives = analyze(load_program(topology), H100, MESH).collectives
     gathers = [x for x in collectives if x.kind == "all-gather" and x.in_loop]
     assert {x.axes for x in gathers} == {"fsdp"}  # a layer's weights, for use
-    assert {x.axes for x in collectives} == {"fsdp", "data", "data, fsdp"}
+    assert {x.axes for x in collectives} == {"fsdp", "data"}
+    assert not any(x.in_loop for x in collectives if x.axes == "data")
     assert not any(x.kind == "all-to-all" for x in collectives)
     groups = group_collectives(collectives)
     assert sum(x.calls for x in groups) == sum(x.calls for x in collectives)

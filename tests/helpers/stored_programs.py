@@ -3,8 +3,8 @@
 anytime compile --config=configs/150m_inv_sqrt.py --topology=h100:4 --hlo=FILE
   --config.model.layers=2 --config.model.width=128 --config.model.heads=2
   --config.model.mlp_width=512 --config.model.length=256 --config.model.vocab_size=500
-  --config.model.embedding_rows=512 --config.model.remat=products --config.batch_size=16
-  --config.microbatches=2 --config.eval.batch_size=16 --config.mesh.fsdp=2
+  --config.model.embedding_rows=512 --config.model.layer_loop=scan --config.model.remat=products
+  --config.batch_size=16 --config.microbatches=2 --config.eval.batch_size=16 --config.mesh.fsdp=2
 """
 
 import functools

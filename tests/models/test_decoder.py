@@ -9,13 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
 
-from anytime_jax.distributed.sharding import ShardingConstraint
+from anytime_jax.config.schema import MeshConfig
+from anytime_jax.distributed.sharding import ShardingConstraint, make_mesh
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
 from anytime_jax.models.loss import token_losses
 from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.training.step import batch_mean_loss
 
 
 def loss_logits_gradients(config, params, tokens):
@@ -154,22 +157,72 @@ def test_blocks_attention_matches_plain(length):
 
 
 @pytest.mark.parametrize(
-    ("platform", "dtype", "attention"),
+    ("platform", "dtype", "length", "attention"),
     [
-        ("cpu", "float32", "blocks"),
-        ("cpu", "bfloat16", "blocks"),
-        ("gpu", "float32", "xla"),
-        ("gpu", "bfloat16", "cudnn"),
-        ("tpu", "float32", "xla"),
-        ("tpu", "bfloat16", "xla"),
+        ("cpu", "float32", 256, "blocks"),
+        ("cpu", "bfloat16", 256, "blocks"),
+        ("gpu", "float32", 256, "xla"),
+        ("gpu", "bfloat16", 7, "cudnn"),
+        ("tpu", "float32", 256, "xla"),
+        ("tpu", "bfloat16", 256, "splash"),
+        ("tpu", "bfloat16", 200, "xla"),
     ],
 )
-def test_auto_attention_by_platform(platform, dtype, attention):
+def test_auto_attention_by_platform(platform, dtype, length, attention):
     config = dataclasses.replace(OLMO, attention="auto", dtype=dtype)
-    assert decoder.resolve_attention(config, platform) == attention
+    assert decoder.resolve_attention(config, platform, length) == attention
+
+
+@pytest.mark.parametrize("mesh", [None, (2, 1, 2)], ids=["no mesh", "mesh"])
+def test_splash_attention_matches_plain(mesh):
+    """Interpreted, with several blocks of keys; rows and heads are split over the mesh."""
+    if mesh:
+        mesh = make_mesh(MeshConfig(*mesh), jax.devices()[:4])
+    rng = np.random.default_rng(0)
+    heads = rng.normal(size=(3, 2, 384, 4, 16)).astype("f4")
+    sensitivity = rng.normal(size=heads.shape[1:])
+
+    def value_and_grad(path):
+        def weighted_sum(heads):
+            precision = Precision("float32", "cpu")
+            out = causal_attention(*heads, precision, path, ShardingConstraint(mesh))
+            return (out * sensitivity).sum()
+
+        return jax.jit(jax.value_and_grad(weighted_sum))(heads)
+
+    (plain, plain_grad), (splash, splash_grad) = value_and_grad("plain"), value_and_grad("splash")
+    assert float(splash) == pytest.approx(float(plain), rel=1e-5)
+    np.testing.assert_allclose(splash_grad, plain_grad, rtol=1e-4, atol=2e-5)
 
 
 # bfloat16 products.
+
+
+@pytest.mark.parametrize("config", [OLMO, OLMO2], ids=["olmo", "olmo2"])
+def test_only_products_compute_in_16_bits(config, monkeypatch):
+    """On an accelerator, where results of products are stored in 16 bits."""
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda q, k, v, **_: v)
+    monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
+    config = dataclasses.replace(config, dtype="bfloat16", attention="cudnn")
+    params = decoder.param_shapes(config)
+    rows = jax.ShapeDtypeStruct((2, config.length + 1), jnp.int32)
+    gradient = jax.grad(functools.partial(batch_mean_loss, config, ShardingConstraint()))
+    in_16_bits = {
+        equation.primitive.name
+        for equation in all_equations(jax.make_jaxpr(gradient)(params, rows).jaxpr)
+        if any(getattr(x.aval, "dtype", None) == jnp.bfloat16 for x in equation.outvars)
+    }
+    moves = {"reshape", "transpose", "broadcast_in_dim", "split", "concatenate", "squeeze", "slice"}
+    calls = {"scan", "jit", "pjit", "custom_vjp_call", "remat2", "checkpoint", "closed_call"}
+    assert "dot_general" in in_16_bits
+    assert in_16_bits <= {"dot_general", "convert_element_type"} | moves | calls
+
+
+def all_equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from all_equations(inner)
 
 
 def test_bfloat16_results_are_near_float32():
