@@ -20,6 +20,7 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128}  # others have the
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _ON_CHIP = re.compile(r"S\([1-46]\)")  # memory spaces of a TPU's cores, in a layout
 
 
@@ -375,11 +376,11 @@ def _fusion_bytes(module: Module, computation: Computation, instruction: Instruc
     total = 0
     for number, operand in enumerate(instruction.operands):
         size = sum(array.bytes for array in computation.arrays_of(operand))
-        total += min(size, _bytes_read(inside, parameters[number], size))
+        total += min(size, _bytes_read(module, inside, parameters[number], size))
     return total + sum(_bytes_written(inside, name) for name in _results(inside))
 
 
-def _bytes_read(inside: Computation, name: str, size: int) -> int:
+def _bytes_read(module: Module, inside: Computation, name: str, size: int) -> int:
     """Returns the bytes that the users of a value inside a fusion read of it."""
     total = 0
     for user in inside.users[name]:
@@ -387,8 +388,16 @@ def _bytes_read(inside: Computation, name: str, size: int) -> int:
             total += user.bytes
         elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
             continue
+        elif user.opcode in COLLECTIVES or (user.name == inside.root and user.opcode == "tuple"):
+            continue  # communication that goes on beside the kernel passes through it
+        elif user.opcode == "fusion":
+            nested = called(module, user)
+            for parameter in nested.instructions.values():
+                is_parameter = parameter.opcode == "parameter"
+                if is_parameter and user.operands[int(parameter.arguments)] == name:
+                    total += _bytes_read(module, nested, parameter.name, size)
         elif user.opcode in _VIEWS and user.name != inside.root:
-            total += _bytes_read(inside, user.name, size)
+            total += _bytes_read(module, inside, user.name, size)
         else:
             return size
     return total
@@ -406,4 +415,6 @@ def _bytes_written(inside: Computation, name: str) -> int:
         source = inside.instructions[source.operands[0]]
     if source.opcode == "dynamic-update-slice":
         return sum(array.bytes for array in inside.arrays_of(source.operands[1]))
+    if source.opcode in ("parameter", *COLLECTIVES) and inside.root != name:
+        return 0
     return instruction.bytes

@@ -18,7 +18,6 @@ from anytime_jax.compilation import hlo
 from anytime_jax.distributed.device_specs import DeviceSpec
 
 KernelKind = Literal["matmul", "attention", "memory", "prefetch"]
-_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 _FREE = {
     *("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota"),
     *("partition-id", "replica-id", "opt-barrier", "async-update"),
@@ -114,11 +113,11 @@ def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int
                     _result_size(communication),
                     calls,
                     in_loop,
-                    _overlaps(computation, instruction),
+                    _overlaps(module, computation, instruction),
                 )
             )
-            if instruction.opcode != "fusion":  # which computes too
-                continue
+            if instruction.opcode != "fusion" or _async_part(module, instruction) == "Start":
+                continue  # other fusions compute too
         flops = hlo.flops(module, computation, instruction)
         moved = hlo.bytes_accessed(module, computation, instruction)
         seconds = max(flops / device.peak_flops, moved / device.bandwidth)
@@ -126,7 +125,7 @@ def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int
             Kernel(
                 instruction.name,
                 instruction.op_name,
-                _kernel_kind(computation, instruction, flops),
+                _kernel_kind(module, computation, instruction, flops),
                 calls,
                 flops,
                 moved,
@@ -150,12 +149,27 @@ def _executed(
                 yield from _executed(module, _longest_branch(module, instruction), calls, in_loop)
             case "call":
                 yield from _executed(module, instruction.attribute("to_apply"), calls, in_loop)
-            case opcode if not _is_free(opcode):
+            case _ if not _is_free(module, instruction):
                 yield computation, instruction, calls, in_loop
 
 
-def _is_free(opcode: str) -> bool:
-    return opcode in _FREE or opcode.endswith("-done")
+def _is_free(module: hlo.Module, instruction: hlo.Instruction) -> bool:
+    is_done = instruction.opcode.endswith("-done") or _async_part(module, instruction) == "Done"
+    return is_done or instruction.opcode in _FREE
+
+
+def _async_part(module: hlo.Module, instruction: hlo.Instruction) -> str:
+    """Returns which part of a communication beside kernels a fusion of a TPU program is.
+
+    "Start", "Done", or "Middle" for a kernel beside which it goes on; empty for all others.
+    """
+    if instruction.opcode != "fusion":
+        return ""
+    inside = hlo.called(module, instruction)
+    targets = (hlo.custom_call_target(x) for x in inside.instructions.values())
+    part = next((x for x in targets if x.startswith("AsyncCollective")), "")
+    middle = "Middle" if inside.name.startswith("async_collective_fusion") else ""
+    return part.removeprefix("AsyncCollective") or middle
 
 
 def _longest_branch(module: hlo.Module, instruction: hlo.Instruction) -> str:
@@ -168,22 +182,27 @@ def _longest_branch(module: hlo.Module, instruction: hlo.Instruction) -> str:
 
 
 def _kernel_kind(
-    computation: hlo.Computation, instruction: hlo.Instruction, flops: float
+    module: hlo.Module,
+    computation: hlo.Computation,
+    instruction: hlo.Instruction,
+    flops: float,
 ) -> KernelKind:
     target = hlo.custom_call_target(instruction)
     if any(word in f"{target} {instruction.op_name}" for word in _ATTENTION) and target:
         return "attention"
-    if _overlaps(computation, instruction):
+    if _overlaps(module, computation, instruction):
         return "prefetch"
     return "matmul" if flops else "memory"
 
 
 def _find_communication(module: hlo.Module, instruction: hlo.Instruction) -> hlo.Instruction | None:
     """Returns the communication that an instruction is or has inside, if any."""
+    if _async_part(module, instruction) == "Middle":
+        return None
     if instruction.opcode in ("async-start", "fusion"):
         inside = hlo.called(module, instruction).instructions.values()
-        return next((x for x in inside if x.opcode in _COLLECTIVES), None)
-    is_communication = instruction.opcode.removesuffix("-start") in _COLLECTIVES
+        return next((x for x in inside if x.opcode in hlo.COLLECTIVES), None)
+    is_communication = instruction.opcode.removesuffix("-start") in hlo.COLLECTIVES
     return instruction if is_communication else None
 
 
@@ -195,8 +214,10 @@ def _result_size(communication: hlo.Instruction) -> int:
     return sum(array.size for array in arrays)
 
 
-def _overlaps(computation: hlo.Computation, start: hlo.Instruction) -> bool:
+def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instruction) -> bool:
     """Whether a kernel is scheduled between the start of a communication and its end."""
+    if _async_part(module, start) == "Start":
+        return any(_async_part(module, user) == "Middle" for user in _users(computation, start))
     if not start.opcode.endswith("-start"):
         return False
     names = list(computation.instructions)
@@ -206,9 +227,18 @@ def _overlaps(computation: hlo.Computation, start: hlo.Instruction) -> bool:
         other = computation.instructions[name]
         if start.name in other.operands and other.opcode.endswith("-done"):
             return False
-        if not _is_free(other.opcode) and not other.opcode.endswith("-start"):
+        if not _is_free(module, other) and not other.opcode.endswith("-start"):
             return True
     return False
+
+
+def _users(computation: hlo.Computation, start: hlo.Instruction) -> Iterator[hlo.Instruction]:
+    """Yields the instructions that use an instruction or an element of its results."""
+    for user in computation.users[start.name]:
+        if user.opcode == "get-tuple-element":
+            yield from computation.users[user.name]
+        else:
+            yield user
 
 
 def mesh_axes(attributes: str, mesh_shape: Mapping[str, int]) -> str:

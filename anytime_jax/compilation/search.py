@@ -87,12 +87,12 @@ def search(
         trials[layout] = Trial(layout, *kept[name])
         return trials[layout]
 
-    start = source["microbatches"]
     for fsdp, remat, loop in _families(source, devices, device):
-        layout = Layout(fsdp, remat, loop, start)
+        layout = Layout(fsdp, remat, loop, source["microbatches"])
+        while layout.microbatches > 1 and not _is_valid(source, layout, devices):
+            layout = layout._replace(microbatches=layout.microbatches // 2)
         while len(trials) < most and _is_valid(source, layout, devices):
-            fits = run(layout).fits
-            factor = 0.5 if fits else 2.0
+            factor = 0.5 if run(layout).fits else 2.0
             following = layout._replace(microbatches=int(layout.microbatches * factor))
             if following in trials or following.microbatches < 1:
                 break

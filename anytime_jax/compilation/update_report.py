@@ -107,7 +107,11 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     """
     began = time.perf_counter()
     program = step.make_program(config, mesh)
-    compiled = step.lower_update(program, config, mesh).compile(compiler_options(mesh))
+    lowered = step.lower_update(program, config, mesh)
+    options: dict[str, Any] = {}
+    if mesh.devices.flat[0].platform == "gpu":  # which is not there to time kernels on
+        options["xla_gpu_autotune_level"] = 0
+    compiled = lowered.compile(options)
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""
     tokens = config.batch_size * config.model.length
@@ -125,12 +129,6 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the compiler gave up because the program exceeds the device's memory."""
     return "RESOURCE_EXHAUSTED" in str(error)
-
-
-def compiler_options(mesh: Mesh) -> dict[str, Any] | None:
-    """Returns compiler options for a device that is not there: nothing can be timed on it."""
-    is_gpu = mesh.devices.flat[0].platform == "gpu"
-    return {"xla_gpu_autotune_level": 0} if is_gpu else None
 
 
 def _memory(program: step.Program, compiled: jax.stages.Compiled) -> dict[str, int]:

@@ -17,7 +17,8 @@ class DeviceSpec:
     Attributes:
       peak_flops: dense bfloat16 products with float32 sums, FLOP/s.
       bandwidth: of the main memory, bytes/s.
-      memory: bytes that a program can use.
+      memory: bytes that a program can use; of a GPU, 0.9 of what its driver reports, which is the
+        share that JAX takes (`runtime_settings`).
     """
 
     peak_flops: float
@@ -27,13 +28,13 @@ class DeviceSpec:
 
 # The first entry whose words are all words of `jax.Device.device_kind` is the device.
 DEVICE_SPECS = {
-    "gb200": DeviceSpec(2500e12, 8.0e12, 185 * 10**9),
-    "b200": DeviceSpec(2250e12, 8.0e12, 180 * 10**9),
-    "h200": DeviceSpec(989e12, 4.8e12, 141 * 10**9),
-    "h100 nvl": DeviceSpec(835e12, 3.9e12, 94 * 10**9),
-    "h100 pcie": DeviceSpec(756e12, 2.0e12, 80 * 10**9),
-    "h100": DeviceSpec(989e12, 3.35e12, 80 * 10**9),
-    "a100": DeviceSpec(312e12, 2.04e12, 80 * 10**9),
+    "gb200": DeviceSpec(2500e12, 8.0e12, 172 * 10**9),
+    "b200": DeviceSpec(2250e12, 8.0e12, 172 * 10**9),
+    "h200": DeviceSpec(989e12, 4.8e12, 136 * 10**9),
+    "h100 nvl": DeviceSpec(835e12, 3.9e12, 84 * 10**9),
+    "h100 pcie": DeviceSpec(756e12, 2.0e12, 76 * 10**9),
+    "h100": DeviceSpec(989e12, 3.35e12, 76 * 10**9),
+    "a100": DeviceSpec(312e12, 2.04e12, 76 * 10**9),
     "l40s": DeviceSpec(362e12),
     "l40": DeviceSpec(181e12),
     "l4": DeviceSpec(121e12),

@@ -5,6 +5,7 @@ Shape suffixes: B batch, L length, M length of keys, H heads, K head size.
 
 import math
 from collections.abc import Mapping
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +96,7 @@ def _splash_attention(
     heads_BxHxLxK = (
         precision.round(y).transpose(0, 2, 1, 3) for y in (scaled_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
     )
-    attend = constrain.per_device(jax.vmap(kernel), ("batch", "heads", None, None))
+    attend = constrain.per_device(jax.vmap(cast(Any, kernel)), ("batch", "heads", None, None))
     return precision.round(attend(*heads_BxHxLxK).transpose(0, 2, 1, 3))
 
 

@@ -243,8 +243,8 @@ class Block(nn.Module):
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
         h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self._precision)
         if gated:
-            h_BxLxCxF = h_BxLxCxF.astype(jnp.float32)
-            gate_BxLxF, h_BxLxF = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
+            halves = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
+            gate_BxLxF, h_BxLxF = (y.astype(jnp.float32) for y in halves)
             h_BxLxF *= nn.silu(gate_BxLxF)
         else:
             h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime_settings import compiler_options
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import step
@@ -66,7 +67,8 @@ def vectorize_update(configs: Sequence[Config], mesh: Mesh) -> jax.stages.Wrappe
         update_all = jax.vmap(update_one, in_axes=(0, 0, 0, axes))
         return update_all(states, tokens_RxBxT, rates_R, numbers)
 
-    return jax.jit(update, static_argnums=2, donate_argnums=0)
+    options = compiler_options(mesh)
+    return jax.jit(update, static_argnums=2, donate_argnums=0, compiler_options=options)
 
 
 def _as_data(values: Sequence[float]) -> Any:

@@ -5,7 +5,6 @@ Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches,
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.optimization import OptimizerConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden
 from anytime_jax.training.bad_updates import get_guard_state
@@ -69,12 +69,13 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         shardings,
     )
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    options = compiler_options(mesh)
     constrain = sharding.ShardingConstraint(mesh)
     update = functools.partial(
         train_step, config, config.learning_rate, config.optimizer, constrain, average_shardings
     )
     return Program(
-        init=jax.jit(init, out_shardings=shardings, compiler_options=fast_compile_options(mesh)),
+        init=jax.jit(init, out_shardings=shardings, compiler_options=fast_compiler_options(mesh)),
         abstract_state=abstract_state,
         train_step=jax.jit(
             update,
@@ -82,11 +83,13 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             in_shardings=(shardings, rows),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
+            compiler_options=options,
         ),
         eval_step=jax.jit(
             functools.partial(eval_step, config.model, constrain),
             in_shardings=(shardings.params, rows, rows),
             out_shardings=replicated,
+            compiler_options=options,
         ),
     )
 
@@ -109,17 +112,6 @@ def _optimizer(
     return make_optimizer(
         optimizer, schedule, config.averaging_rules, config.guard, config.average_every
     )
-
-
-def fast_compile_options(mesh: Mesh) -> dict[str, int]:
-    """Returns compiler options for programs that run once: on a CPU, half the time to compile.
-
-    Optimization level 1 is the lowest whose results are bitwise those of the default, 3; level 0
-    differs in last bits. A level set in XLA_FLAGS takes precedence.
-    """
-    option = "xla_backend_optimization_level"
-    is_set = option in os.environ.get("XLA_FLAGS", "")
-    return {} if is_set or mesh.devices.flat[0].platform != "cpu" else {option: 1}
 
 
 def train_step(

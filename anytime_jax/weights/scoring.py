@@ -13,6 +13,7 @@ from anytime_jax.config.schema import MeshConfig
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.runtime_settings import compiler_options
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
@@ -44,7 +45,12 @@ class Scorer:
             return step.batch_token_losses(config, constrain, params, tokens_BxT).mean(axis=1)
 
         self.mean_losses: Callable[[Params, jax.Array], jax.Array] = mean_losses
-        self._compiled = jax.jit(mean_losses, in_shardings=(whole, rows), out_shardings=whole)
+        self._compiled = jax.jit(
+            mean_losses,
+            in_shardings=(whole, rows),
+            out_shardings=whole,
+            compiler_options=compiler_options(self.mesh),
+        )
 
     def put(self, params: Params) -> Params:
         """Copies weights to the devices."""

@@ -1,0 +1,117 @@
+"""Settings of XLA and of the runtime for each platform, each with its source.
+
+Every program of a run is compiled with `compiler_options`, and every start sets `ENVIRONMENT`. A
+variable that is set already stays as it is, and a flag in XLA_FLAGS or LIBTPU_INIT_ARGS takes
+precedence over the option of that name. XLA replays kernels as CUDA graphs by default.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+_FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+class Setting(NamedTuple):
+    """A compiler option or an environment variable: what it does, and who recommends it."""
+
+    name: str
+    value: Any
+    effect: str
+    source: str
+
+
+_TIPS = "https://docs.nvidia.com/jax-toolbox/performance-profiling/gpu-performance"
+_MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
+
+COMPILER_OPTIONS = {
+    "cpu": (),
+    "gpu": (
+        Setting(
+            "xla_gpu_enable_latency_hiding_scheduler",
+            True,
+            "communication runs beside kernels that do not need it",
+            _TIPS,
+        ),
+    ),
+    "tpu": (
+        Setting(
+            "xla_tpu_enable_async_collective_fusion",
+            True,
+            "communication runs inside kernels that do not need it",
+            _MAXTEXT,
+        ),
+        Setting(
+            "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+            True,
+            "so do gathers of weights",
+            _MAXTEXT,
+        ),
+        Setting(
+            "xla_tpu_enable_async_collective_fusion_multiple_steps",
+            True,
+            "over several kernels",
+            _MAXTEXT,
+        ),
+        Setting(
+            "xla_tpu_overlap_compute_collective_tc",
+            True,
+            "a core computes while it communicates",
+            _MAXTEXT,
+        ),
+        Setting("xla_enable_async_all_gather", True, "gathers have a start and an end", _MAXTEXT),
+    ),
+}
+
+ENVIRONMENT = {
+    "cpu": (),
+    "gpu": (
+        Setting(
+            "XLA_PYTHON_CLIENT_MEM_FRACTION",
+            "0.9",
+            "share of a GPU's memory for arrays; 0.75 by default, the rest is for NCCL and cuDNN",
+            _TIPS,
+        ),
+    ),
+    "tpu": (),
+}
+
+
+def set_environment() -> None:
+    """Sets the variables of all platforms that are not set; each is read by its platform only."""
+    for settings in ENVIRONMENT.values():
+        for setting in settings:
+            os.environ.setdefault(setting.name, setting.value)
+
+
+def compiler_options(mesh: Mesh) -> dict[str, Any]:
+    """Returns the options with which programs are compiled for the devices of a mesh."""
+    settings = COMPILER_OPTIONS[mesh.devices.flat[0].platform]
+    return {x.name: x.value for x in settings if not _is_flag(x.name)}
+
+
+def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
+    """Returns the options for programs that run once: on a CPU, half the time to compile.
+
+    Optimization level 1 is the lowest whose results are bitwise those of the default, 3; level 0
+    differs in last bits.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return compiler_options(mesh)
+    option = "xla_backend_optimization_level"
+    return {} if _is_flag(option) else {option: 1}
+
+
+def describe(platform: str) -> Iterator[tuple[Setting, str]]:
+    """Yields the settings of a platform, each with the value in force."""
+    for setting in COMPILER_OPTIONS[platform]:
+        yield setting, "set by a flag" if _is_flag(setting.name) else str(setting.value)
+    for setting in ENVIRONMENT[platform]:
+        yield setting, os.environ.get(setting.name) or str(setting.value)
+
+
+def _is_flag(name: str) -> bool:
+    """Whether a flag of this name is in the environment."""
+    return any(f"--{name}=" in f"{os.environ.get(x, '')}=" for x in _FLAG_VARIABLES)
