@@ -88,9 +88,9 @@ def search(
         return trials[layout]
 
     for fsdp, remat, loop in _families(source, devices, device):
-        layout = Layout(fsdp, remat, loop, source["microbatches"])
-        while layout.microbatches > 1 and not _is_valid(source, layout, devices):
-            layout = layout._replace(microbatches=layout.microbatches // 2)
+        layout = _with_microbatches(
+            source, Layout(fsdp, remat, loop, source["microbatches"]), devices
+        )
         while len(trials) < most and _is_valid(source, layout, devices):
             factor = 0.5 if run(layout).fits else 2.0
             following = layout._replace(microbatches=int(layout.microbatches * factor))
@@ -121,11 +121,19 @@ def _state_fits(
     source: Mapping[str, Any], fsdp: int, devices: Sequence[Any], device: DeviceSpec
 ) -> bool:
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
+    layout = _with_microbatches(source, layout, devices)
     try:
         state = step.make_program(*_build(source, layout, devices)).abstract_state
     except InputError:
         return False
     return measure_state(state).least <= device.memory
+
+
+def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:
+    """Returns the layout, with fewer microbatches if the devices cannot share those."""
+    while layout.microbatches > 1 and not _is_valid(source, layout, devices):
+        layout = layout._replace(microbatches=layout.microbatches // 2)
+    return layout
 
 
 def _is_valid(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> bool:

@@ -58,3 +58,9 @@ def test_layouts_whose_state_does_not_fit_are_not_compiled(compiled, tmp_path, m
     monkeypatch.setattr(search, "measure_state", lambda state: types.SimpleNamespace(least=10**10))
     assert run_search(tmp_path) == []
     assert compiled == []
+
+
+def test_search_starts_at_microbatches_that_the_devices_can_share(compiled, tmp_path):
+    best, *_ = run_search(tmp_path, microbatches=32)  # of one row, for two devices
+    assert best.fits
+    assert max(microbatches for _, _, microbatches in compiled) == 16
