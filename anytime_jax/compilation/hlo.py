@@ -297,11 +297,11 @@ def custom_call_target(instruction: Instruction) -> str:
 def _attention_flops(computation: Computation, instruction: Instruction, backward: bool) -> float:
     """FLOPs of causal attention: two products, of which half of the scores is needed.
 
-    The backward pass has five products in place of two. Queries and keys are the first operands of
-    four axes; masks are before them.
+    The backward pass has five products in place of two. Queries and keys are the first of
+    three or four axes, after masks of integers.
     """
-    operands = (computation.arrays_of(name)[0] for name in instruction.operands)
-    query, key, *_ = (array for array in operands if len(array.shape) == 4)
+    arrays = (computation.arrays_of(name)[0] for name in instruction.operands)
+    query, key, *_ = (x for x in arrays if len(x.shape) >= 3 and x.dtype in ("bf16", "f16", "f32"))
     scores = query.elements * sorted(key.shape[-3:-1])[-1]
     return 2.0 * scores * (2.5 if backward else 1.0)
 

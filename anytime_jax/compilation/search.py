@@ -1,8 +1,8 @@
 """Search for the program of an update with the lowest roofline that fits the devices.
 
 For every choice of fsdp, remat and layer loop, the fewest microbatches that fit are found by
-halving or doubling: fewer are faster, and need more memory. Layouts whose state alone does not fit
-are not compiled. Results are kept in a directory, so that a search that was cut short goes on.
+halving or doubling: fewer are faster, and need more memory. The sizes of fsdp that are tried are the
+configured one and the least two whose state takes at most half the memory. Results are kept in a directory, so that a search that was cut short goes on.
 """
 
 import copy
@@ -112,13 +112,15 @@ def _families(
     """Yields the choices to try, those expected to be fastest first."""
     loops = ("unroll", "scan") if source["model"]["layers"] <= _MOST_LAYERS else ("scan",)
     sizes = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
-    roomy = [n for n in sizes if _state_fits(source, n, devices, device)]
-    chosen = dict.fromkeys([n for n in roomy if n == source["mesh"]["fsdp"]] + roomy[:2])
+    fitting = [n for n in sizes if _state_fits(source, n, devices, device.memory)]
+    roomy = [n for n in fitting if _state_fits(source, n, devices, device.memory // 2)]
+    configured = [n for n in fitting if n == source["mesh"]["fsdp"]]
+    chosen = dict.fromkeys(configured + (roomy or fitting[-1:])[:2])
     return itertools.product(chosen, ("none", "products", "full"), loops)
 
 
 def _state_fits(
-    source: Mapping[str, Any], fsdp: int, devices: Sequence[Any], device: DeviceSpec
+    source: Mapping[str, Any], fsdp: int, devices: Sequence[Any], memory: int
 ) -> bool:
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
     layout = _with_microbatches(source, layout, devices)
@@ -126,7 +128,7 @@ def _state_fits(
         state = step.make_program(*_build(source, layout, devices)).abstract_state
     except InputError:
         return False
-    return measure_state(state).least <= device.memory
+    return measure_state(state).least <= memory
 
 
 def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:
