@@ -357,6 +357,9 @@ def bytes_accessed(module: Module, computation: Computation, instruction: Instru
             return 2 * sum(array.bytes for array in arrays[1])
         case "copy-start":
             return instruction.arrays[0].bytes + read
+        case "slice-start":
+            source, sliced, *_ = instruction.arrays
+            return sliced.bytes + (0 if source.on_chip else sliced.size)
         case "async-start":
             inside = called(module, instruction)
             return 2 * inside.instructions[inside.root].bytes

@@ -28,11 +28,18 @@ def compile_update(config, topology, *overrides):
 
 def test_150m_on_one_h200():
     report = compile_update("150m_inv_sqrt", "h200:1")
-    assert report["memory"]["temporaries"] < 20 * GB
-    assert report["roofline_seconds"] < 525 * MS
-    assert report["matmul_share"] > 0.6
+    assert report["memory"]["temporaries"] < 21 * GB
+    assert report["roofline_seconds"] < 475 * MS
+    assert report["matmul_share"] > 0.66
     assert report["collectives"] == []
-    assert len(report["kernels"]) < 300
+    assert len(report["kernels"]) < 250
+
+
+def test_300m_on_one_h100():
+    report = compile_update("300m_inv_sqrt", "h100:1")
+    assert report["fits"]
+    assert report["roofline_seconds"] < 2000 * MS
+    assert report["matmul_share"] > 0.58
 
 
 def test_averages_cost_little_more_than_their_bytes():
@@ -44,28 +51,32 @@ def test_averages_cost_little_more_than_their_bytes():
     assert moved < 1.3 * 2 * with_averages["memory"]["averages"]
 
 
-@pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x4", "v6e:2x4", "v5p:2x2x1"])
-def test_150m_fits_small_tpu_slices(topology):
+@pytest.mark.parametrize(
+    ("topology", "milliseconds", "share"),
+    [("v5e:2x4", 275, 0.7), ("v5e:4x4", 160, 0.6), ("v6e:2x4", 90, 0.5), ("v5p:2x2x1", 250, 0.7)],
+)
+def test_150m_fits_small_tpu_slices(topology, milliseconds, share):
     report = compile_update("150m_inv_sqrt", topology)
     assert report["fits"]
+    assert report["roofline_seconds"] < milliseconds * MS
+    assert report["matmul_share"] > share
     assert {x["axes"] for x in report["collectives"]} == {"data"}
+    assert not any(x["in_loop"] for x in report["collectives"])
 
 
 @pytest.mark.parametrize(
-    ("config", "topology"),
-    [("1b_inv_sqrt", "h100:8"), ("1b_inv_sqrt", "v5p:2x2x2"), ("7b_inv_sqrt", "h100:8x8")],
+    ("config", "width", "topology"),
+    [
+        *(("1b_inv_sqrt", 2048, "h100:8"), ("1b_inv_sqrt", 2048, "v5p:2x2x2")),
+        *(("7b_inv_sqrt", 4096, "h100:8x8"), ("7b_inv_sqrt", 4096, "v5p:4x4x4")),
+    ],
 )
-def test_large_models_gather_a_layer_at_a_time(config, topology):
+def test_large_models_gather_a_layer_at_a_time(config, width, topology):
     report = compile_update(config, topology)
     assert report["fits"]
-    assert report["matmul_share"] > 0.55
+    assert report["matmul_share"] > 0.65
     collectives = report["collectives"]
     assert not any(x["kind"] == "all-to-all" for x in collectives)
+    assert not any(x["in_loop"] for x in collectives if "data" in x["axes"])
     gathered = [x["bytes"] for x in collectives if x["kind"] == "all-gather" and x["in_loop"]]
-    assert max(gathered, default=0) < report["memory"]["parameters"]
-
-
-def test_7b_on_a_torus_whose_axes_are_split():
-    report = compile_update("7b_inv_sqrt", "v5p:4x4x4")
-    assert report["fits"]
-    assert not any(x["kind"] == "all-to-all" for x in report["collectives"])
+    assert max(gathered) <= 4 * 32_128 * width  # the embedding, the largest array of a layer
