@@ -56,7 +56,7 @@ class Part:
     columns: tuple[str, ...] = ()
 
 
-_STEP = ("tokens_per_s", "of_peak", "averages_cost", "state_MB", "temporary_MB")
+_STEP = ("tokens_per_s", "of_peak", "of_roofline", "averages_cost", "state_MB", "temporary_MB")
 _TINY = "--batch 2 --microbatches 1 --steps 1 --rounds 1"
 PARTS = {
     "roofline": Part(
@@ -93,7 +93,7 @@ PARTS = {
         "--model 150m --batch 8 --microbatches 1 --averages off --steps 10 --rounds 5 "
         "--attention cudnn xla plain",
         f"{_TINY} --averages off --attention xla plain",
-        columns=("median_ms", "tokens_per_s", "temporary_MB"),
+        columns=("median_ms", "tokens_per_s", "of_roofline", "temporary_MB"),
     ),
     "corpus": Part(
         20,

@@ -20,8 +20,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from anytime_jax.compilation import hlo
+from anytime_jax.compilation.roofline import analyze
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
@@ -37,12 +40,14 @@ class Update:
       function: runs one update and returns its loss.
       state_bytes: bytes per device of the state and a batch, according to the compiler.
       temporary_bytes: further bytes that the update needs.
+      roofline_seconds: the least time on a known accelerator (`compilation.roofline`), else None.
     """
 
     config: Config
     function: Callable[[], jax.Array]
     state_bytes: int
     temporary_bytes: int
+    roofline_seconds: float | None
 
     @property
     def tokens(self) -> int:
@@ -73,8 +78,12 @@ def wrap_update(config: Config, compiled: Any, state: Any, batch: jax.Array) -> 
         state, metrics = compiled(state, batch)
         return metrics["loss"]
 
-    memory = compiled.memory_analysis()
-    return Update(config, function, memory.argument_size_in_bytes, memory.temp_size_in_bytes)
+    memory, device, least = compiled.memory_analysis(), device_spec(batch.devices().pop()), None
+    if device is not None:
+        program = hlo.parse(compiled.as_text())
+        least = analyze(program, device, {"data": jax.device_count()}).seconds
+    sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    return Update(config, function, *sizes, roofline_seconds=least)
 
 
 def make_updates(options: argparse.Namespace) -> dict[str, Update]:
@@ -148,6 +157,9 @@ def _measure(options: argparse.Namespace) -> record.Result:
             "averages_cost": costs.get(name),
             **update.columns(),
         }
+        if update.roofline_seconds is not None:
+            row["roofline_ms"] = 1e3 * update.roofline_seconds
+            row["of_roofline"] = update.roofline_seconds / statistics.median(seconds[name])
         rows.append(row)
     details = {
         "peak_flops_per_s": peak,

@@ -210,6 +210,7 @@ def _result_size(communication: hlo.Instruction) -> int:
     """Returns the bytes of the results; the start of a communication has its operands too."""
     arrays = communication.arrays
     if communication.opcode.endswith("-start") and len(arrays) > 1:
+        arrays = [array for array in arrays if array.shape]  # without the numbers of semaphores
         arrays = arrays[len(arrays) // 2 :]
     return sum(array.size for array in arrays)
 

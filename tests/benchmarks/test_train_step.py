@@ -2,6 +2,7 @@
 
 import pytest
 
+from anytime_jax.distributed.device_specs import DeviceSpec
 from benchmarks import roofline, train_step
 
 
@@ -19,7 +20,8 @@ def test_ceiling_rates_are_work_over_median(model, read_record, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_train_step_reports_tokens_and_share_of_peak(model, read_record):
+def test_train_step_reports_tokens_and_share_of_peak(model, read_record, monkeypatch):
+    monkeypatch.setattr(train_step, "device_spec", lambda _: DeviceSpec(1e12, 1e11))
     arguments = ["--model", model, "--steps=1", "--rounds=1", "--averages=off", "--batch=4"]
     assert train_step.main([*arguments, "--attention=plain"]) == 0
     contents = read_record()
@@ -31,6 +33,8 @@ def test_train_step_reports_tokens_and_share_of_peak(model, read_record):
     assert row["tokens_per_s"] == pytest.approx(32 / seconds, rel=1e-2)
     share = flops / seconds / details["peak_flops_per_s"]
     assert row["of_peak"] == pytest.approx(share, rel=1e-2)
+    assert row["roofline_ms"] > 1e3 * flops / 1e12
+    assert row["of_roofline"] == pytest.approx(row["roofline_ms"] / row["median_ms"], rel=1e-2)
 
 
 def test_averages_cost_is_relative_to_no_averages():
