@@ -106,7 +106,7 @@ def make_fleet(config: Config, runs: int, mesh: Mesh) -> Update:
     states = fleet.stack([init(each.seed) for each in configs], mesh)
     tokens_RxBxT = jax.device_put(harness.random_tokens(config, runs), mesh.devices.flat[0])
     compiled = fleet.vectorize_update(configs, mesh).lower(states, tokens_RxBxT, True).compile()
-    return wrap_update(config, compiled, states, tokens_RxBxT)
+    return wrap_update(config, mesh, compiled, states, tokens_RxBxT)
 
 
 def vary(config: Config, number: int) -> Config:

@@ -30,7 +30,10 @@ _PACKAGES = (
     *("anytime_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
     *("google-crc32c", "sentencepiece", "numpy"),
 )
-_VARIABLES = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "XLA_FLAGS", "JAX_PLATFORMS")  # affect speed
+_VARIABLES = (  # that affect speed
+    *("GLIBC_TUNABLES", "OMP_NUM_THREADS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS"),
+    "XLA_CLIENT_MEM_FRACTION",
+)
 
 Row = Mapping[str, Any]
 

@@ -67,10 +67,10 @@ def make_update(config: Config, mesh: Mesh) -> Update:
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
     compiled = step.lower_update(program, config, mesh).compile()
-    return wrap_update(config, compiled, program.init(), batch)
+    return wrap_update(config, mesh, compiled, program.init(), batch)
 
 
-def wrap_update(config: Config, compiled: Any, state: Any, batch: jax.Array) -> Update:
+def wrap_update(config: Config, mesh: Mesh, compiled: Any, state: Any, batch: jax.Array) -> Update:
     """Returns an `Update` that calls a compiled train step."""
 
     def function() -> jax.Array:
@@ -79,9 +79,9 @@ def wrap_update(config: Config, compiled: Any, state: Any, batch: jax.Array) -> 
         return metrics["loss"]
 
     memory, device, least = compiled.memory_analysis(), device_spec(batch.devices().pop()), None
-    if device is not None:
+    if device is not None and device.bandwidth:
         program = hlo.parse(compiled.as_text())
-        least = analyze(program, device, {"data": jax.device_count()}).seconds
+        least = analyze(program, device, dict(mesh.shape)).seconds
     sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     return Update(config, function, *sizes, roofline_seconds=least)
 

@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
                 "rope_theta": 10_000.0,
                 "norm_epsilon": 1e-5,
                 "dtype": "bfloat16",  # or "float32"
-                "attention": "auto",  # or "plain", "blocks", "xla", "cudnn"
+                "attention": "auto",  # or "plain", "blocks", "xla", "cudnn", "splash"
                 "layer_loop": "unroll",  # or "scan"
                 "remat": "none",  # or "products", "full"
             },

@@ -33,7 +33,7 @@ from anytime_jax.compilation.update_report import (
     is_out_of_memory,
 )
 from anytime_jax.config import schema
-from anytime_jax.distributed import jax_settings, runtime_settings
+from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.hlo:
         arguments.hlo.write_text(report.text, "utf-8")
     if arguments.json:
-        settings = {x.name: value for x, value in runtime_settings.describe(topology.platform)}
+        settings = {x.name: value for x, value in xla_settings.describe(topology.platform)}
         names = {"topology": topology.name, "config": config.name, "settings": settings}
         print(json.dumps({**names, **report.to_dict()}))
     else:
@@ -177,12 +177,14 @@ def _describe(
     )
     yield f"bytes       {format_bytes(program.bytes)} read and written"
     kinds = ("matmul", "attention", "memory", "prefetch")
-    times = ", ".join(f"{k} {1e3 * program.of_kind(k).seconds:.1f}" for k in kinds)
+    parts = ((kind, 1e3 * program.of_kind(kind).seconds) for kind in kinds)
+    times = ", ".join(f"{kind} {time:.1f}" for kind, time in parts if time)
+    times += " beside the others" if program.of_kind("prefetch").kernels else ""
     yield (
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
         f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
     )
-    for setting, value in runtime_settings.describe(topology.platform):
+    for setting, value in xla_settings.describe(topology.platform):
         yield f"setting     {setting.name} = {value}: {setting.effect}"
     yield _kernel_table(report)
     if program.collectives:

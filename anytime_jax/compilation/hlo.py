@@ -136,7 +136,7 @@ def parse(text: str) -> Module:
             if match and not line.startswith("HloModule"):
                 name, lines = match[2], []
                 entry = name if match[1] else entry
-        elif line == "}":
+        elif line == "}" or line.startswith("}, execution_thread="):
             computations[name] = _parse_computation(name, lines)
             lines = None
         elif _INSTRUCTION.match(line):
@@ -387,12 +387,13 @@ def _bytes_read(module: Module, inside: Computation, name: str, size: int) -> in
     """Returns the bytes that the users of a value inside a fusion read of it."""
     total = 0
     for user in inside.users[name]:
+        is_updated = user.opcode == "dynamic-update-slice" and user.operands[0] == name
         if user.opcode in _SLICES and user.operands[0] == name:
             total += user.bytes
-        elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+        elif is_updated or user.opcode in COLLECTIVES:
             continue
-        elif user.opcode in COLLECTIVES or (user.name == inside.root and user.opcode == "tuple"):
-            continue  # communication that goes on beside the kernel passes through it
+        elif user.opcode == "tuple" and inside.instructions[name].opcode == "parameter":
+            continue  # returned as it is: the buffers of communication beside the kernel
         elif user.opcode == "fusion":
             nested = called(module, user)
             for parameter in nested.instructions.values():
@@ -418,6 +419,6 @@ def _bytes_written(inside: Computation, name: str) -> int:
         source = inside.instructions[source.operands[0]]
     if source.opcode == "dynamic-update-slice":
         return sum(array.bytes for array in inside.arrays_of(source.operands[1]))
-    if source.opcode in ("parameter", *COLLECTIVES) and inside.root != name:
+    if instruction.opcode in ("parameter", *COLLECTIVES) and inside.root != name:
         return 0
     return instruction.bytes

@@ -1,8 +1,9 @@
 """Roofline of a compiled program: the least time of every kernel on a device, loops multiplied out.
 
 A kernel takes at least the larger of its FLOPs over the device's peak and its bytes over the
-bandwidth of the memory. Kernels run one after another, so their sum is a lower bound of the time of
-the program: no measurement can be below it. Communication between devices is listed, not added.
+bandwidth of the memory. Kernels run one after another, but for copies to a TPU's on-chip memory
+("prefetch"), which run beside them. The time of the program is at least the sum of the others, and
+at least all bytes over the bandwidth. Communication between devices is listed, not added.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ class Kernel:
     """A kernel of a program.
 
     Attributes:
-      kind: "prefetch" is a copy to a TPU's on-chip memory that runs beside other kernels.
+      kind: "prefetch" is a copy, mostly to a TPU's on-chip memory, that runs beside other kernels.
       op_name: path of the JAX operation that it was compiled from.
       calls: how often an execution of the program runs it.
       flops: of one call, those of matrix products.
@@ -190,7 +191,8 @@ def _kernel_kind(
     target = hlo.custom_call_target(instruction)
     if any(word in f"{target} {instruction.op_name}" for word in _ATTENTION) and target:
         return "attention"
-    if _overlaps(module, computation, instruction):
+    is_copy = instruction.opcode in ("copy-start", "slice-start")
+    if is_copy and _overlaps(module, computation, instruction):
         return "prefetch"
     return "matmul" if flops else "memory"
 
@@ -216,7 +218,7 @@ def _result_size(communication: hlo.Instruction) -> int:
 
 
 def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instruction) -> bool:
-    """Whether a kernel is scheduled between the start of a communication and its end."""
+    """Whether a kernel is scheduled between the start of a communication or copy and its end."""
     if _async_part(module, start) == "Start":
         return any(_async_part(module, user) == "Middle" for user in _users(computation, start))
     if not start.opcode.endswith("-start"):

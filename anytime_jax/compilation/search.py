@@ -1,13 +1,15 @@
 """Search for the program of an update with the lowest roofline that fits the devices.
 
 For every choice of fsdp, remat and layer loop, the fewest microbatches that fit are found by
-halving or doubling: fewer are faster, and need more memory. The sizes of fsdp that are tried are the
-configured one and the least two whose state takes at most half the memory. Results are kept in a directory, so that a search that was cut short goes on.
+halving or doubling: fewer are faster, and need more memory. The sizes of fsdp are the configured
+one and the two smallest whose state takes at most half the memory; if there is none, the largest
+that fits. Results are kept in a directory, so that a search that was cut short goes on.
 """
 
 import copy
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,23 +114,23 @@ def _families(
     """Yields the choices to try, those expected to be fastest first."""
     loops = ("unroll", "scan") if source["model"]["layers"] <= _MOST_LAYERS else ("scan",)
     sizes = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
-    fitting = [n for n in sizes if _state_fits(source, n, devices, device.memory)]
-    roomy = [n for n in fitting if _state_fits(source, n, devices, device.memory // 2)]
+    states = {n: _state_size(source, n, devices) for n in sizes}
+    fitting = [n for n, size in states.items() if size <= device.memory]
+    roomy = [n for n in fitting if 2 * states[n] <= device.memory]
     configured = [n for n in fitting if n == source["mesh"]["fsdp"]]
     chosen = dict.fromkeys(configured + (roomy or fitting[-1:])[:2])
     return itertools.product(chosen, ("none", "products", "full"), loops)
 
 
-def _state_fits(
-    source: Mapping[str, Any], fsdp: int, devices: Sequence[Any], memory: int
-) -> bool:
+def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) -> float:
+    """Returns the bytes of the state on each device; infinite if the devices cannot be so split."""
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
     layout = _with_microbatches(source, layout, devices)
     try:
         state = step.make_program(*_build(source, layout, devices)).abstract_state
     except InputError:
-        return False
-    return measure_state(state).least <= memory
+        return math.inf
+    return measure_state(state).least
 
 
 def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:

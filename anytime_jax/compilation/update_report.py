@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from anytime_jax.compilation import hlo, roofline
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.device_specs import DeviceSpec
+from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from anytime_jax.training.memory import measure_state
@@ -109,8 +110,9 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     program = step.make_program(config, mesh)
     lowered = step.lower_update(program, config, mesh)
     options: dict[str, Any] = {}
-    if mesh.devices.flat[0].platform == "gpu":  # which is not there to time kernels on
-        options["xla_gpu_autotune_level"] = 0
+    level = "xla_gpu_autotune_level"
+    if mesh.devices.flat[0].platform == "gpu" and not is_flag(level):
+        options[level] = 0  # kernels cannot be timed on a device that is not there
     compiled = lowered.compile(options)
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""

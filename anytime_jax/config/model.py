@@ -39,7 +39,7 @@ class ModelConfig(Group):
     attention: Attention = setting(
         'implementation: "plain" einsum and softmax; "blocks", the same without most of what is '
         'masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX\'s kernel for '
-        'TPUs); "auto", the fastest known for the device',
+        'TPUs and lengths divisible by 128); "auto", the fastest known for the device',
         identity=False,
     )
     layer_loop: LayerLoop = setting(

@@ -1,6 +1,6 @@
 """Devices, processes and JAX settings of a run.
 
 Begin with `sharding`, which places arrays on the device mesh. `processes` coordinates the processes
-of a multi-host run, and `jax_settings` makes the settings that JAX reads before it looks for
-devices.
+of a multi-host run, `jax_settings` makes the settings that JAX reads before it looks for devices,
+and `xla_settings` has those of XLA for each platform.
 """

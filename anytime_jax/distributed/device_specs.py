@@ -1,6 +1,7 @@
 """Figures of known accelerators: peak, bandwidth and memory of each device.
 
-Source: the makers' data sheets; a TPU v2 or v3 device is one of a chip's two cores.
+Source: the makers' data sheets, and the drivers for a GPU's memory. A TPU v2 or v3 device is one of
+a chip's two cores.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ class DeviceSpec:
       peak_flops: dense bfloat16 products with float32 sums, FLOP/s.
       bandwidth: of the main memory, bytes/s.
       memory: bytes that a program can use; of a GPU, 0.9 of what its driver reports, which is the
-        share that JAX takes (`runtime_settings`).
+        share that JAX takes (`xla_settings`).
     """
 
     peak_flops: float
@@ -31,7 +32,7 @@ DEVICE_SPECS = {
     "gb200": DeviceSpec(2500e12, 8.0e12, 172 * 10**9),
     "b200": DeviceSpec(2250e12, 8.0e12, 172 * 10**9),
     "h200": DeviceSpec(989e12, 4.8e12, 136 * 10**9),
-    "h100 nvl": DeviceSpec(835e12, 3.9e12, 84 * 10**9),
+    "h100 nvl": DeviceSpec(835e12, 3.9e12, 90 * 10**9),
     "h100 pcie": DeviceSpec(756e12, 2.0e12, 76 * 10**9),
     "h100": DeviceSpec(989e12, 3.35e12, 76 * 10**9),
     "a100": DeviceSpec(312e12, 2.04e12, 76 * 10**9),

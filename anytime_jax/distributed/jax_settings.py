@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from anytime_jax.distributed import runtime_settings
+from anytime_jax.distributed import xla_settings
 
 # Of glibc's mallopt; the numbers are part of its interface.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -15,8 +15,8 @@ _ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # in /dev
 
 
 def configure() -> None:
-    """Sets the compilation cache, the environment of devices and glibc's allocator."""
-    runtime_settings.set_environment()
+    """Sets the compilation cache, JAX's environment, fake devices and glibc's allocator."""
+    xla_settings.set_environment()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

@@ -18,9 +18,9 @@ from anytime_jax.models.mixed_precision import Precision, mixed_einsum
 # Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
 # and take half as long again to compile.
 _BLOCKS = 2
-# Sizes of splash attention's blocks of queries and keys, which must divide the length.
-_SPLASH_BLOCKS = (128, 256, 512)
 BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores that are computed
+# Sizes of splash attention's blocks of queries and keys, which must divide the length.
+_SPLASH_BLOCKS = (128, 256, 384, 512)
 
 
 def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
@@ -78,7 +78,9 @@ def _splash_attention(
 ) -> jax.Array:
     """Flash attention by JAX's Pallas kernel for TPUs, which other platforms only interpret.
 
-    Each device attends with its own heads. Scores are scaled by rounding scaled queries.
+    Each device computes its own heads. The queries are scaled before they are rounded, since the
+    kernel does not scale. Its backward pass rounds the gradient of the queries by each block of
+    keys, and then sums over the blocks.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash  # 0.1 s to import
 

@@ -12,6 +12,7 @@ H heads, K head size, F MLP width, V rows of the embedding, N layers.
 Source: the paper's "Architecture and Dataset", and the OLMo code it is based on.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any, cast
@@ -46,7 +47,8 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
 @functools.partial(jax.jit, static_argnums=0)  # to trace it once
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns initial float32 parameters, the same on any layout of devices."""
-    return dict(Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
+    plain = dataclasses.replace(config, attention="plain")  # other paths restrict the length
+    return dict(Decoder(plain).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
 
 
 def apply(config: ModelConfig, params: Params, tokens_BxL: jax.Array) -> jax.Array:
@@ -129,8 +131,11 @@ def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attent
 
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
     and that of blocks half. cuDNN's flash attention needs 16-bit operands and a head size of at
-    most 128, divisible by 8. Splash attention needs a length divisible by 128.
+    most 128, divisible by 8. Splash attention needs a length divisible by 128; "xla" takes its
+    place for others.
     """
+    if config.attention == "splash" and length % 128:
+        return "xla"
     if config.attention != "auto":
         return config.attention
     is_16_bit, head_size = config.dtype == "bfloat16", config.head_size
@@ -160,7 +165,7 @@ class Decoder(nn.Module):
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
         self.param("head", _inward(cfg), (D, V))
-        return _norm(cfg, "final_norm")(x_BxLxD), cache
+        return Norm(cfg, name="final_norm")(x_BxLxD), cache
 
     def _blocks(self, position: int | jax.Array) -> Any:
         cfg = self.config
@@ -192,7 +197,7 @@ class Block(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Returns the residual stream after block `layer`, from 0, and its cache if decoding."""
         cfg = self.config
-        attn_norm, mlp_norm = _norm(cfg, "attn_norm"), _norm(cfg, "mlp_norm")
+        attn_norm, mlp_norm = Norm(cfg, name="attn_norm"), Norm(cfg, name="mlp_norm")
         if cfg.architecture == "olmo":
             attended_BxLxD, cache = self._attend(attn_norm(x_BxLxD), layer, cache)
             x_BxLxD += attended_BxLxD
@@ -217,8 +222,8 @@ class Block(nn.Module):
         # The gradient of a split is one array; that of indexing, a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
-        q_BxLxD = self._precision.round(_norm(cfg, "q_norm")(q_BxLxD))
-        k_BxLxD = self._precision.round(_norm(cfg, "k_norm")(k_BxLxD))
+        q_BxLxD = self._precision.round(Norm(cfg, name="q_norm")(q_BxLxD))
+        k_BxLxD = self._precision.round(Norm(cfg, name="k_norm")(k_BxLxD))
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
@@ -273,10 +278,6 @@ class Norm(nn.Module):
         scale_D = self.param("scale", nn.initializers.ones, x_BxLxD.shape[-1:])
         cfg = self.config
         return normalize(x_BxLxD, scale_D, cfg.norm_epsilon, cfg.architecture == "olmo")
-
-
-def _norm(config: ModelConfig, name: str) -> nn.Module:
-    return Norm(config, name=name)
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:

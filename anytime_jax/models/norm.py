@@ -58,7 +58,7 @@ def _statistics(x_NxD: jax.Array, epsilon: float, centered: bool) -> _Statistics
 
 
 def _unit(x_NxD: jax.Array, statistics: _Statistics) -> jax.Array:
-    """Returns `x` with mean 0, if that is known, and mean square 1."""
+    """Returns `x` less its mean, if there is one, with mean square 1."""
     mean_Nx1, inverse_Nx1 = statistics
     x_NxD = x_NxD.astype(jnp.float32)
     return (x_NxD if mean_Nx1 is None else x_NxD - mean_Nx1) * inverse_Nx1

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime_settings import compiler_options
+from anytime_jax.distributed.xla_settings import compiler_options
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import step

@@ -14,6 +14,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
+from anytime_jax.distributed.xla_settings import compiler_options
 from anytime_jax.formatting import format_duration
 from anytime_jax.training import fleet, step
 from anytime_jax.training.batches import Batch
@@ -46,7 +47,8 @@ class LoopProgram:
         if program is None:
             constrain = sharding.ShardingConstraint(mesh)
             eval_step = functools.partial(step.eval_step, configs[0].model, constrain)
-            eval_step = jax.jit(jax.vmap(eval_step, in_axes=(0, None, None)))
+            eval_step = jax.vmap(eval_step, in_axes=(0, None, None))
+            eval_step = jax.jit(eval_step, compiler_options=compiler_options(mesh))
             self._train_step = fleet.vectorize_update(configs, mesh)
         else:
             self._train_step, eval_step = program.train_step, program.eval_step

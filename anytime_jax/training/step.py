@@ -18,7 +18,7 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.optimization import OptimizerConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime_settings import compiler_options, fast_compiler_options
+from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden
 from anytime_jax.training.bad_updates import get_guard_state
@@ -175,18 +175,19 @@ def loss_and_gradient(
     Each part of the mesh axis `data` accumulates the gradient of its rows. The parts are summed
     once an update, not in every microbatch.
     """
-    parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
-    if parts > 1:
-        constrain = dataclasses.replace(constrain, batch_axes=("fsdp",))
 
-    def of_part(tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
+    def of_part(
+        constrain: sharding.ShardingConstraint, tokens_BxT: jax.Array
+    ) -> tuple[jax.Array, Any]:
         mean_loss = functools.partial(batch_mean_loss, config, constrain)
         return _accumulate(jax.value_and_grad(mean_loss), params, tokens_BxT, microbatches)
 
+    parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
     if parts == 1:
-        return of_part(tokens_BxT)
+        return of_part(constrain, tokens_BxT)
+    within = dataclasses.replace(constrain, batch_axes=("fsdp",))
     tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
-    of_parts = jax.vmap(of_part, spmd_axis_name="data")(tokens_SxBxT)
+    of_parts = jax.vmap(functools.partial(of_part, within), spmd_axis_name="data")(tokens_SxBxT)
     return jax.tree.map(lambda leaf: leaf.mean(axis=0), of_parts)
 
 

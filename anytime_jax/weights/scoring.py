@@ -13,7 +13,7 @@ from anytime_jax.config.schema import MeshConfig
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.runtime_settings import compiler_options
+from anytime_jax.distributed.xla_settings import compiler_options
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step

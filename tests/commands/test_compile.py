@@ -33,7 +33,8 @@ def test_report_has_memory_roofline_and_communication(compile_small_run, capsys,
     file = tmp_path / "program.hlo"
     assert compile_small_run(10**9, f"--hlo={file}", mesh__fsdp=2) == 0
     output = capsys.readouterr().out
-    for words in ("4 devices", "temporaries", "of 1 GB", ": fits", "MFU", "dearest", "all-gather"):
+    parts = ("4 devices", "temporaries", "of 1 GB", ": fits", "MFU", "dearest", "all-gather")
+    for words in (*parts, "XLA_CLIENT_MEM_FRACTION = 0.9: share"):
         assert words in output
     assert file.read_text().startswith("HloModule")
 
@@ -44,6 +45,7 @@ def test_json_report_of_a_run_that_does_not_fit(compile_small_run, capsys):
     assert (report["topology"], report["devices"], report["fits"]) == ("h100:4", 4, False)
     assert report["memory"]["averages"] == 2 * report["memory"]["parameters"]
     assert 0 < report["highest_mfu"] < 1
+    assert report["settings"]["xla_gpu_enable_latency_hiding_scheduler"] == "True"
     assert {"kind", "axes", "bytes", "calls"} <= report["collectives"][0].keys()
     assert sum(x["seconds"] for x in report["kernels"]) == pytest.approx(report["roofline_seconds"])
 

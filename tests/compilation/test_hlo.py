@@ -127,3 +127,40 @@ ENTRY %main (p: (f32[2], s32[])) -> (f32[2], s32[]) {
 """)
     loop = module.computations["main"].instructions["loop"]
     assert hlo.trip_count(module, loop) == 4
+
+
+def test_fusion_reads_slices_inside_another_fusion_and_converts_whole_arrays():
+    text = """
+%slice (a: f32[100,4], i: s32[]) -> f32[1,4] {
+  %a = f32[100,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %s = f32[1,4]{1,0} dynamic-slice(%a, %i, %zero), dynamic_slice_sizes={1,4}
+}
+
+%other (p: f32[2]) -> f32[2] {
+  ROOT %p = f32[2]{0} parameter(0)
+}, execution_thread="host"
+
+%body (a: f32[100,4], i: s32[], b: f32[8,4]) -> (f32[1,4], bf16[8,4]) {
+  %a = f32[100,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %b = f32[8,4]{1,0} parameter(2)
+  %f = f32[1,4]{1,0} fusion(%a, %i), kind=kLoop, calls=%slice
+  %c = bf16[8,4]{1,0} convert(%b)
+  ROOT %t = (f32[1,4]{1,0}, bf16[8,4]{1,0}) tuple(%f, %c)
+}
+
+ENTRY %main (x: f32[100,4], n: s32[], y: f32[8,4]) -> (f32[1,4], bf16[8,4]) {
+  %x = f32[100,4]{1,0} parameter(0)
+  %n = s32[] parameter(1)
+  %y = f32[8,4]{1,0} parameter(2)
+  ROOT %f = (f32[1,4]{1,0}, bf16[8,4]{1,0}) fusion(%x, %n, %y), kind=kLoop, calls=%body, config="a
+b", metadata={op_name="name"}
+}
+"""
+    module = hlo.parse(text)
+    main = module.computations["main"]
+    assert main.instructions["f"].op_name == "name"  # after a line break inside the settings
+    index, sliced, converted = 4, 2 * 4 * 4, 8 * 4 * (4 + 2)
+    assert hlo.bytes_accessed(module, main, main.instructions["f"]) == index + sliced + converted

@@ -79,4 +79,5 @@ def test_large_models_gather_a_layer_at_a_time(config, width, topology):
     assert not any(x["kind"] == "all-to-all" for x in collectives)
     assert not any(x["in_loop"] for x in collectives if "data" in x["axes"])
     gathered = [x["bytes"] for x in collectives if x["kind"] == "all-gather" and x["in_loop"]]
+    assert gathered
     assert max(gathered) <= 4 * 32_128 * width  # the embedding, the largest array of a layer

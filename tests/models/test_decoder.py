@@ -173,6 +173,13 @@ def test_auto_attention_by_platform(platform, dtype, length, attention):
     assert decoder.resolve_attention(config, platform, length) == attention
 
 
+@pytest.mark.parametrize("attention", ["cudnn", "splash"])
+def test_parameters_are_made_with_any_attention(attention):
+    config = dataclasses.replace(OLMO, length=128, attention=attention, dtype="bfloat16")
+    assert decoder.param_shapes(config) == decoder.param_shapes(OLMO)
+    assert decoder.resolve_attention(config, "tpu", 128) == attention
+
+
 @pytest.mark.parametrize("mesh", [None, (2, 1, 2)], ids=["no mesh", "mesh"])
 def test_splash_attention_matches_plain(mesh):
     """Interpreted, with several blocks of keys; rows and heads are split over the mesh."""
@@ -201,7 +208,11 @@ def test_splash_attention_matches_plain(mesh):
 @pytest.mark.parametrize("config", [OLMO, OLMO2], ids=["olmo", "olmo2"])
 def test_only_products_compute_in_16_bits(config, monkeypatch):
     """On an accelerator, where results of products are stored in 16 bits."""
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda q, k, v, **_: v)
+
+    def attend(*heads, **_):
+        return sum(y.astype(jnp.float32) for y in heads).astype(jnp.bfloat16)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
     monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
     config = dataclasses.replace(config, dtype="bfloat16", attention="cudnn")
     params = decoder.param_shapes(config)

@@ -1,10 +1,14 @@
 """Settings of XLA and of the runtime for each platform, each with its source.
 
-Every program of a run is compiled with `compiler_options`, and every start sets `ENVIRONMENT`. A
+Updates and evaluations are compiled with `compiler_options`, and every start sets `ENVIRONMENT`. A
 variable that is set already stays as it is, and a flag in XLA_FLAGS or LIBTPU_INIT_ARGS takes
-precedence over the option of that name. XLA replays kernels as CUDA graphs by default.
+precedence over the option of that name. CUDA graphs are left at XLA's default, which is on.
+
+A function that is jitted with options cannot be called inside another `jax.jit`. An option that the
+compiler does not know is an error: those of TPUs are for the libtpu that JAX installs.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,6 +16,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 _FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_OLD_NAME = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Setting(NamedTuple):
@@ -46,13 +51,13 @@ COMPILER_OPTIONS = {
         Setting(
             "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
             True,
-            "so do gathers of weights",
+            "all-gathers run inside kernels that do not need their result",
             _MAXTEXT,
         ),
         Setting(
             "xla_tpu_enable_async_collective_fusion_multiple_steps",
             True,
-            "over several kernels",
+            "communication may go on beside several kernels",
             _MAXTEXT,
         ),
         Setting(
@@ -61,7 +66,7 @@ COMPILER_OPTIONS = {
             "a core computes while it communicates",
             _MAXTEXT,
         ),
-        Setting("xla_enable_async_all_gather", True, "gathers have a start and an end", _MAXTEXT),
+        Setting("xla_enable_async_all_gather", True, "all-gathers are asynchronous", _MAXTEXT),
     ),
 }
 
@@ -69,7 +74,7 @@ ENVIRONMENT = {
     "cpu": (),
     "gpu": (
         Setting(
-            "XLA_PYTHON_CLIENT_MEM_FRACTION",
+            "XLA_CLIENT_MEM_FRACTION",
             "0.9",
             "share of a GPU's memory for arrays; 0.75 by default, the rest is for NCCL and cuDNN",
             _TIPS,
@@ -81,15 +86,16 @@ ENVIRONMENT = {
 
 def set_environment() -> None:
     """Sets the variables of all platforms that are not set; each is read by its platform only."""
-    for settings in ENVIRONMENT.values():
-        for setting in settings:
-            os.environ.setdefault(setting.name, setting.value)
+    if _OLD_NAME in os.environ:  # JAX accepts either name, but not both
+        return
+    for setting in itertools.chain(*ENVIRONMENT.values()):
+        os.environ.setdefault(setting.name, setting.value)
 
 
 def compiler_options(mesh: Mesh) -> dict[str, Any]:
     """Returns the options with which programs are compiled for the devices of a mesh."""
-    settings = COMPILER_OPTIONS[mesh.devices.flat[0].platform]
-    return {x.name: x.value for x in settings if not _is_flag(x.name)}
+    settings = COMPILER_OPTIONS.get(mesh.devices.flat[0].platform, ())
+    return {x.name: x.value for x in settings if not is_flag(x.name)}
 
 
 def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
@@ -101,17 +107,19 @@ def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
     if mesh.devices.flat[0].platform != "cpu":
         return compiler_options(mesh)
     option = "xla_backend_optimization_level"
-    return {} if _is_flag(option) else {option: 1}
+    return {} if is_flag(option) else {option: 1}
 
 
 def describe(platform: str) -> Iterator[tuple[Setting, str]]:
     """Yields the settings of a platform, each with the value in force."""
     for setting in COMPILER_OPTIONS[platform]:
-        yield setting, "set by a flag" if _is_flag(setting.name) else str(setting.value)
+        yield setting, "set by a flag" if is_flag(setting.name) else str(setting.value)
     for setting in ENVIRONMENT[platform]:
-        yield setting, os.environ.get(setting.name) or str(setting.value)
+        yield setting, os.environ.get(setting.name) or os.environ.get(_OLD_NAME) or setting.value
 
 
-def _is_flag(name: str) -> bool:
-    """Whether a flag of this name is in the environment."""
-    return any(f"--{name}=" in f"{os.environ.get(x, '')}=" for x in _FLAG_VARIABLES)
+def is_flag(name: str) -> bool:
+    """Whether a flag of this name is in the environment: `--NAME=VALUE`, `--NAME` or `--noNAME`."""
+    words = " ".join(os.environ.get(variable, "") for variable in _FLAG_VARIABLES).split()
+    flags = {word.lstrip("-").partition("=")[0] for word in words}
+    return not flags.isdisjoint((name, f"no{name}"))

@@ -1,6 +1,7 @@
 """Four hundred updates in bfloat16 beside AI2's own code under PyTorch's autocast.
 
-The mean training loss of the last hundred must differ by less than between two seeds.
+The mean training loss of the last hundred must differ by less than 0.01, and by less than between
+two seeds.
 """
 
 import os
@@ -75,4 +76,4 @@ def test_bfloat16_is_as_near_to_ai2_autocast_as_two_seeds_are(tmp_path):
     to_ai2 = abs(mean(theirs) - mean(ours))
     print(f"ours {mean(ours):.4f}, seed 1 {mean(other_seed):.4f}, AI2 {mean(theirs):.4f}")
     assert mean(ours) < ours[0] - 1  # it has learned
-    assert to_ai2 < between_seeds
+    assert to_ai2 < min(between_seeds, 0.01)

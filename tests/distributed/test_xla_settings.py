@@ -1,0 +1,79 @@
+"""Runtime settings: which reach the compiler, and what takes precedence over them."""
+
+import os
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from anytime_jax.config import schema
+from anytime_jax.distributed import sharding, xla_settings
+from anytime_jax.training import step
+from configs import quickstart
+
+
+def mesh_of(platform):
+    device = types.SimpleNamespace(platform=platform)
+    return types.SimpleNamespace(devices=np.array([device]))
+
+
+@pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
+@pytest.mark.parametrize("flags", ["--{}=false", "--{}", "--{} --xla_two=2", "--no{}", "-{}=false"])
+def test_flag_takes_precedence_over_option(variable, flags, monkeypatch):
+    name = "xla_gpu_enable_latency_hiding_scheduler"
+    monkeypatch.delenv(variable, raising=False)
+    assert xla_settings.compiler_options(mesh_of("gpu"))[name] is True
+    monkeypatch.setenv(variable, "--xla_one=1 " + flags.format(name))
+    assert name not in xla_settings.compiler_options(mesh_of("gpu"))
+    values = {setting.name: value for setting, value in xla_settings.describe("gpu")}
+    assert values[name] == "set by a flag"
+
+
+def test_options_are_those_of_the_platform(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    assert xla_settings.compiler_options(mesh_of("cpu")) == {}
+    assert "xla_tpu_overlap_compute_collective_tc" in xla_settings.compiler_options(mesh_of("tpu"))
+    assert not any("gpu" in name for name in xla_settings.compiler_options(mesh_of("tpu")))
+    assert xla_settings.compiler_options(mesh_of("METAL")) == {}
+    fast = xla_settings.fast_compiler_options
+    assert fast(mesh_of("cpu")) == {"xla_backend_optimization_level": 1}
+    assert fast(mesh_of("gpu")) == xla_settings.compiler_options(mesh_of("gpu"))
+
+
+NAMES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # the second is JAX's old one
+
+
+def test_environment_is_set_for_devices(monkeypatch):
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.delenv(name)
+    xla_settings.set_environment()
+    assert os.environ[NAMES[0]] == "0.9"
+    assert NAMES[1] not in os.environ
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_environment_that_is_set_stays(name, monkeypatch):
+    """JAX rejects both names at once."""
+    for other in NAMES:
+        monkeypatch.setenv(other, "")
+        monkeypatch.delenv(other)
+    monkeypatch.setenv(name, "0.5")
+    xla_settings.set_environment()
+    assert [os.environ.get(x) for x in NAMES].count("0.5") == 1
+    assert sum(x in os.environ for x in NAMES) == 1
+    values = {setting.name: value for setting, value in xla_settings.describe("gpu")}
+    assert values[NAMES[0]] == "0.5"
+
+
+def test_settings_reach_the_compiler_of_an_update(monkeypatch):
+    setting = xla_settings.Setting("no_such_option", True, "none", "none")
+    monkeypatch.setitem(xla_settings.COMPILER_OPTIONS, "cpu", (setting,))
+    config = quickstart.get_config()
+    config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
+    config = schema.build(config.to_dict())
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    lowered = step.lower_update(step.make_program(config, mesh), config, mesh)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
+        lowered.compile()
