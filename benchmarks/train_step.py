@@ -47,7 +47,7 @@ class Update:
     function: Callable[[], jax.Array]
     state_bytes: int
     temporary_bytes: int
-    roofline_seconds: float | None
+    roofline_seconds: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -78,7 +78,7 @@ def wrap_update(config: Config, mesh: Mesh, compiled: Any, state: Any, batch: ja
         state, metrics = compiled(state, batch)
         return metrics["loss"]
 
-    memory, device, least = compiled.memory_analysis(), device_spec(batch.devices().pop()), None
+    memory, device, least = compiled.memory_analysis(), device_spec(mesh.devices.flat[0]), None
     if device is not None and device.bandwidth:
         program = hlo.parse(compiled.as_text())
         least = analyze(program, device, dict(mesh.shape)).seconds
