@@ -6,4 +6,4 @@ from anytime_jax.commands import dispatch
 
 if __name__ == "__main__":
     python = dispatch.executable(sys.executable, "python")
-    sys.exit(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    dispatch.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))

@@ -67,6 +67,20 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
     return run(command, program, argv)
 
 
+def leave(status: int) -> NoReturn:
+    """Ends this process with an exit status.
+
+    After a failure it ends at once: threads of Orbax or of other hosts' processes may wait for
+    minutes, and objects that they left behind print warnings after the error.
+    """
+    if not status:
+        sys.exit(0)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
+            stream.flush()
+    os._exit(status)
+
+
 def _refuse(name: str) -> NoReturn:
     near = difflib.get_close_matches(name, COMMANDS, 1)
     hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"

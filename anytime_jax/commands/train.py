@@ -10,20 +10,20 @@ A configuration file is Python code and is executed, so use only files you trust
 """
 
 import argparse
+import asyncio
 import contextlib
 import itertools
 import math
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import jax
 from rich.console import Console
 
+from anytime_jax.checkpoints.event_loops import EventLoopPolicy
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
@@ -68,10 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run, or several as one program."""
-    sys.excepthook = _hide_cancelled_writes
+    asyncio.set_event_loop_policy(EventLoopPolicy())
     if not (arguments.study or arguments.runs):
-        status = command_line.exit_status(lambda: _train(arguments), arguments.debug)
-        return processes.exit_without_waiting(status)
+        return _train(arguments)
     if arguments.config or not (arguments.study and arguments.runs):
         raise InputError("--study and --runs go together, without --config")
     return _train_fleet(arguments)
@@ -228,11 +227,3 @@ def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     from anytime_jax.study import run_figure  # half a second: not before the first update
 
     return run_figure.draw(config.run_dir, config.name, rows)
-
-
-def _hide_cancelled_writes(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Hides the errors of writes that Orbax cancelled when another write of a save failed."""
-    if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-        sys.__excepthook__(kind, error, trace)

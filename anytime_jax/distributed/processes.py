@@ -161,12 +161,3 @@ class PreemptionSignal:
             self._calls += 1
             self._received = multihost_utils.reached_preemption_sync_point(self._calls)
         return self._received
-
-
-def exit_without_waiting(status: int) -> int:
-    """Returns the status; in a multi-process run, a nonzero one ends this process at once."""
-    if status and not is_single():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # a normal exit would wait for the others, and they for this one
-    return status

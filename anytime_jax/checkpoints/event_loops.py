@@ -1,0 +1,30 @@
+"""Event loops for Orbax, whose saves may end before the writes that they started.
+
+Orbax runs a save in an event loop of its own. If one write fails, or Ctrl-C ends the save, it
+closes the loop while TensorStore's threads still write other arrays. Each of them then calls the
+closed loop, which with a loop of asyncio prints a traceback.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """Event loop that drops the callbacks of other threads once it is closed."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Calls `callback` in the loop; does nothing if the loop is closed."""
+        try:
+            return super().call_soon_threadsafe(callback, *args, **options)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+
+
+class EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
+    """Policy that makes such event loops."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns a new event loop."""
+        return EventLoop()
