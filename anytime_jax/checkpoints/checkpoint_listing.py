@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
 _COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
+_STEP = re.compile("0|[1-9][0-9]{0,9}")  # as a save writes it: 00200 is not step 200
 
 EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
 
@@ -39,7 +41,7 @@ def classify(path: Path) -> Entry:
     """Returns the entry at a path, classified by its name and content."""
     step, _, suffix = path.name.partition(".")
     kind: EntryKind = "foreign"
-    if step.isdecimal() and path.is_dir():
+    if _STEP.fullmatch(step) and path.is_dir():
         if not suffix:
             kind = "complete" if (path / _COMPLETE_MARK).exists() else "incomplete"
         elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():

@@ -1,6 +1,7 @@
 """Reading and verification of checkpoints, independent of the run's configuration and devices."""
 
 import concurrent.futures
+import contextlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -12,10 +13,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.checkpoint_listing import classify
 from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
-from anytime_jax.errors import RunError
+from anytime_jax.config.fields import flatten
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest
 
 ARRAY_ITEMS = ("params", "opt", "averages")
@@ -25,7 +28,10 @@ Meta = dict[str, Any]
 
 
 def read_meta(path: Path) -> Meta:
-    """Returns a checkpoint's metadata; raises a RunError if missing, damaged or of another step."""
+    """Returns a checkpoint's metadata.
+
+    Raises a RunError if it is missing or damaged, or belongs to another step or another run.
+    """
     try:
         meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
         if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
@@ -34,7 +40,19 @@ def read_meta(path: Path) -> Meta:
             raise ValueError(f"it belongs to step {meta['step']}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"checkpoint {path}: meta is damaged: {shorten_error(error)}") from error
+    _check_run(path, meta)
     return meta
+
+
+def _check_run(path: Path, meta: Meta) -> None:
+    """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
+    with contextlib.suppress(InputError):  # a damaged run file is reported by those who need it
+        run = run_directory.read_identity(path.parent.parent) or {}
+        saved = flatten(meta.get("config", {})) | {"data.fingerprint": meta.get("fingerprint")}
+        names = run.keys() & saved.keys()
+        was, now = ({name: x[name] for name in names} for x in (run, saved))
+        if differences := run_directory.describe_differences(was, now):
+            raise RunError(f"checkpoint {path} is that of another run ({differences})")
 
 
 def verify_checkpoint(path: Path) -> Meta:

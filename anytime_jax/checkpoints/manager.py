@@ -27,7 +27,12 @@ from orbax.checkpoint import checkpoint_managers
 from anytime_jax import averaging
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
-from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes, free_bytes
+from anytime_jax.checkpoints.retention import (
+    RetentionPolicy,
+    checkpoint_bytes,
+    describe_free,
+    free_bytes,
+)
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import processes
@@ -35,6 +40,9 @@ from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import RunError
 from anytime_jax.json_files import json_digest
 
+_REMOVED = "the directory was removed while the run trained"
+# Orbax's limit of a save, by the system's clock, which may be set forward while a save is written.
+_TIMEOUT_SECONDS = 10 * 365 * 86_400
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 
@@ -62,7 +70,7 @@ class CheckpointManager:
         report: Callable[[str], None] = lambda text: None,
     ):
         """Removes half-written saves; `report` gets a line for each entry that is no checkpoint."""
-        self._run_dir = Path(run_dir).absolute()
+        self._run_dir, self._policy = Path(run_dir).absolute(), policy
         self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
         if processes.is_primary():
@@ -73,15 +81,22 @@ class CheckpointManager:
                 elif entry.kind == "foreign":
                     report(f"ignored {entry.path}: it is not a checkpoint")
         processes.barrier()
-        policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(policy.keeps_forever)]
+        policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(self._is_kept)]
         self._manager = ocp.CheckpointManager(
             self._directory,
             item_names=(*checkpoint_reader.ARRAY_ITEMS, "meta"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
                 enable_async_checkpointing=True,
+                async_options=ocp.AsyncOptions(timeout_secs=_TIMEOUT_SECONDS),
             ),
         )
+        self._inode = self._directory.stat().st_ino
+
+    def _is_kept(self, step: int) -> bool:
+        """Whether a checkpoint is never deleted; a symbolic link is left to whoever made it."""
+        path = checkpoint_listing.checkpoint_path(self._run_dir, step)
+        return self._policy.keeps_forever(step) or path.is_symlink()
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Saves a state with JSON metadata; returns once the arrays may be donated.
@@ -102,6 +117,8 @@ class CheckpointManager:
         needed = checkpoint_bytes(sum(leaf.nbytes for leaf in jax.tree.leaves(items)))
         self.wait()
         with self._saving():
+            if self._was_removed():
+                raise RunError(_REMOVED)
             for item, (_, names) in inspected.items():
                 if names:
                     raise RunError(f"{item}/{names[0]} has a NaN or an infinity at step {step:,}")
@@ -111,6 +128,13 @@ class CheckpointManager:
                 )
             args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta))
             self._manager.save(step, args=args, force=True)
+
+    def _was_removed(self) -> bool:
+        """Whether the directory was removed; Orbax would make another."""
+        try:
+            return self._directory.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     def wait(self) -> None:
         """Waits until every save is on disk; raises a RunError if one failed."""
@@ -175,8 +199,10 @@ class CheckpointManager:
                 if isinstance(error, RunError)
                 else checkpoint_reader.shorten_error(error)
             )
-            if any(text in str(error) for text in _DISK_FULL):
-                reason = f"the disk is full: {free_bytes(self._directory):,} bytes are free"
+            if self._was_removed():
+                reason = _REMOVED
+            elif any(text in str(error) for text in _DISK_FULL):
+                reason = f"the disk is full: {describe_free(self._directory)} are free"
             last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "

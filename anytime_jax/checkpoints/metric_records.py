@@ -45,6 +45,8 @@ class RecordWriter:
         self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
         self._step = from_step
         self._names: set[str] = set()  # written at that step
+        steps = [row.step for row in read_records(run_dir) if row.step <= from_step]
+        self._last_row, self._rows = max(steps, default=-1), len(steps)
         fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
         self._write({**fields, **header})
 
@@ -61,7 +63,13 @@ class RecordWriter:
             raise ValueError(f"records: writing {problem} at step {step}, after step {self._step}")
         self._step = step
         self._names.update(values)
+        self._rows += step > self._last_row
+        self._last_row = step
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
+
+    def rows_before(self, step: int) -> int:
+        """Returns the number of rows before the current step, in all segments."""
+        return self._rows - (self._last_row == step)
 
     def sync(self) -> None:
         """Flushes everything written to disk with `fsync`."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -49,5 +50,16 @@ def checkpoint_bytes(array_bytes: int) -> int:
 
 def free_bytes(directory: Path) -> int:
     """Returns the free disk space in bytes for a directory, which need not exist yet."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(_existing(directory)).free
+
+
+def describe_free(directory: Path) -> str:
+    """Returns text about the disk's free space and inodes, both of which a file needs."""
+    return (
+        f"{free_bytes(directory):,} bytes and {os.statvfs(_existing(directory)).f_favail:,} inodes"
+    )
+
+
+def _existing(directory: Path) -> Path:
+    """Returns a directory, or the nearest one above it that exists."""
+    return next(path for path in (directory, *directory.absolute().parents) if path.exists())

@@ -47,22 +47,25 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """
     existing = read_identity(run_dir)
     if existing is not None:
-        identity = json.loads(json.dumps(identity))
-        differences = [
-            f"{name} was {existing.get(name, 'not set')!r}, is {identity.get(name, 'not set')!r}"
-            for name in sorted(existing.keys() | identity.keys())
-            if existing.get(name) != identity.get(name)
-        ]
-        if differences:
+        if differences := describe_differences(existing, json.loads(json.dumps(identity))):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
-                f"({'; '.join(differences)}): set them back, or choose another run_dir"
+                f"({differences}): set them back, or choose another run_dir"
             )
     elif run_dir.is_dir() and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"
         )
+
+
+def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns text about the settings that differ, "" for none."""
+    return "; ".join(
+        f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name) != now.get(name)
+    )
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:

@@ -54,8 +54,11 @@ class LoopProgram:
             self._train_step, eval_step = program.train_step, program.eval_step
         first, length = configs[0], configs[0].model.length
         windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
+        shards = sharding.batch_shards(mesh)
+        # A batch beyond all windows would be filled up with windows of weight zero.
+        batch_size = min(first.eval.batch_size, -(-first.eval_windows // shards) * shards)
         self._evaluator = Evaluator(
-            eval_step, windows, length, first.eval_windows, first.eval.batch_size, mesh
+            eval_step, windows, length, first.eval_windows, batch_size, mesh
         )
 
     def update(

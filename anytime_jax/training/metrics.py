@@ -113,7 +113,7 @@ class Meter:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
         row |= {name: last[metric] for metric, name in _LAST.items()}
         self._advance_clock()
-        if self._timed_tokens:
+        if self._timed_tokens and self._seconds > 0:  # a clock may stand still
             row["tokens_per_s"] = self._timed_tokens / self._seconds
             if self._peak_tokens_per_s is not None:
                 row["mfu"] = row["tokens_per_s"] / self._peak_tokens_per_s
@@ -171,6 +171,10 @@ class Writers:
                 self._tensorboard.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log({**values, "tokens": tokens}, step=step)
+
+    def rows_before(self, step: int) -> int:
+        """Returns the number of rows before the current step, 0 in other processes."""
+        return 0 if self._records is None else self._records.rows_before(step)
 
     def sync(self) -> None:
         """Returns once the records are on disk."""

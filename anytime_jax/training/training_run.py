@@ -6,6 +6,7 @@ The loop in `trainer.py` uses it, and owns the state and the calls of the compil
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +17,19 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_listing, run_directory
+from anytime_jax.checkpoints import (
+    checkpoint_listing,
+    checkpoint_reader,
+    metric_records,
+    run_directory,
+)
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
     RestoredCheckpoint,
     restore_checkpoint,
 )
-from anytime_jax.checkpoints.metric_records import is_evaluated
+from anytime_jax.checkpoints.metric_records import is_evaluated, read_records
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -107,6 +113,8 @@ class TrainingRun:
             if trunk:
                 self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
             self.step = self.saved_step or (trunk.step if trunk else 0)
+            if not (self.saved_step or fall_back):
+                self._check_not_lost()
             self._find_stop()
         if self._is_complete():
             self.result = Outcome(self.step, self._stop_reason, self._samples(self.step))
@@ -145,7 +153,32 @@ class TrainingRun:
     def _is_complete(self) -> bool:
         if self._stop_step is None or self.step < self._stop_step:
             return False
+        if self.saved_step and not self._is_latest_readable():
+            return False  # to restore it fails, and names the damage
         return self.step > self._stop_step or self._was_evaluated()
+
+    def _is_latest_readable(self) -> bool:
+        """Whether the latest checkpoint is that of its step and of this run."""
+        path = checkpoint_listing.checkpoint_path(self._directory, self.saved_step)
+        try:
+            checkpoint_reader.read_meta(path)
+        except RunError:
+            return False
+        return True
+
+    def _check_not_lost(self) -> None:
+        """Raises an InputError if the records show that a run without checkpoints had some."""
+        rows = read_records(self._directory)
+        saves = filter(self._is_save_step, range(self.step + 1, rows[-1].step if rows else 0))
+        # A second save waits for the first one, which a kill can leave half-written.
+        had_saved = next(itertools.islice(saves, 1, None), None) is not None
+        directory = self._directory / checkpoint_listing.DIRECTORY
+        if had_saved or (rows and not directory.is_dir()):
+            raise InputError(
+                f"config.run_dir = {str(self._directory)!r} has records to step "
+                f"{rows[-1].step:,}, but its checkpoints are gone: put them back, choose another "
+                "run_dir, or --fall-back to start again"
+            )
 
     def _was_evaluated(self) -> bool:
         """Whether the records that the primary process reads have an evaluation at this step."""
@@ -206,6 +239,12 @@ class TrainingRun:
         }
         self._writers = Writers(self._directory, config.name, config.log, self.step, header)
         self._resources.callback(self._close_writers)
+        missing = meta.get("rows", 0) - self._writers.rows_before(self.step)
+        if missing > 0 and processes.is_primary():
+            self._display.say(
+                f"records  {missing:,} of the {meta['rows']:,} rows up to step {self.step:,} are "
+                f"missing in {self._directory / metric_records.DIRECTORY}"
+            )
         spec = device_spec(mesh.devices.flat[0])
         self._meter = Meter(
             config.interval_steps("log"),
@@ -245,8 +284,10 @@ class TrainingRun:
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""
-        due = self.step % self._save_every == 0 or self._retention.keeps_forever(self.step)
-        return due or self.is_at_stop()
+        return self._is_save_step(self.step) or self.is_at_stop()
+
+    def _is_save_step(self, step: int) -> bool:
+        return step % self._save_every == 0 or self._retention.keeps_forever(step)
 
     def save(self, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
@@ -351,6 +392,7 @@ class TrainingRun:
             "multiple": clock.multiple(self.step),
             "interval": self._meter.interval,
             "averages_since": self._averages_since,
+            "rows": self._writers.rows_before(self.step),
             "config": self.config.to_dict(),
             "fingerprint": self._dataset.fingerprint,
             "vocabulary": self._dataset.vocabulary_sha256,

@@ -201,3 +201,9 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
     with pytest.raises(InputError, match=r"config\.log\.wandb_project"):
         check_wandb(log)
     check_wandb(LogConfig("1 steps", tensorboard=True, wandb_project=""))
+
+
+def test_clock_that_stands_still_gives_no_speed(monkeypatch):
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: 1.0)
+    measured = push(make_meter(peak=1.0), range(1, 20))
+    assert not any({"tokens_per_s", "mfu"} & m.row.keys() for m in measured if m.row)

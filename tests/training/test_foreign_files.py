@@ -1,0 +1,133 @@
+"""Run directories that lost files, or hold those of another run or another step."""
+
+import json
+import re
+import shutil
+
+import pytest
+import small_run
+from training_runs import bits, start
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.checkpoint_listing import list_entries
+from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.training.trainer import Outcome
+
+STOP = "2x"  # of the run `whole`, which keeps the checkpoints 9, 10, 18 and 20
+
+
+@pytest.fixture(name="run")
+def run_fixture(whole, tmp_path):
+    """A copy of the run, which a test may change."""
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def change_identity(run, **changes):
+    file = run / run_directory.RUN_FILE
+    content = json.loads(file.read_text())
+    content["identity"] |= {name.replace("__", "."): value for name, value in changes.items()}
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"optimizer__b2": 0.5},
+        {"data__fingerprint": "0"},
+        {"schedule__alpha": 8.0},
+    ],
+    ids=str,
+)
+def test_checkpoint_of_another_run_is_named(run, dataset, change):
+    change_identity(run, **change)
+    (name,) = (name.replace("__", ".") for name in change)
+    with pytest.raises(RunError, match=f"checkpoints/20 is that of another run .*{name} was"):
+        verify_checkpoint(run / "checkpoints" / "20")
+
+
+def test_run_does_not_resume_from_checkpoint_of_another_run(run, dataset, tmp_path):
+    other = tmp_path / "other"
+    start(other, dataset, stop="1x", seed=1)
+    shutil.rmtree(run / "checkpoints" / "10")
+    shutil.copytree(other / "checkpoints" / "10", run / "checkpoints" / "10")
+    for step in (18, 20):
+        shutil.rmtree(run / "checkpoints" / str(step))
+    before = bits(run, 9)
+    for stop in ("1x", STOP):
+        with pytest.raises(RunError, match=r"checkpoints/10 is that of another run \(seed was 0"):
+            start(run, dataset, stop=stop)
+    assert start(run, dataset, stop=STOP, fall_back=True)[0] == Outcome(20, "stop")
+    assert bits(run, 9) == before
+
+
+def test_copy_under_another_step_is_no_finished_run(run, dataset):
+    shutil.rmtree(run / "checkpoints" / "20")
+    shutil.copytree(run / "checkpoints" / "18", run / "checkpoints" / "20")
+    with pytest.raises(RunError, match=r"checkpoints/20: .* belongs to step 18"):
+        start(run, dataset, stop=STOP)
+
+
+def test_step_with_leading_zeros_is_foreign(run, dataset):
+    shutil.copytree(run / "checkpoints" / "18", run / "checkpoints" / "0040")
+    kinds = {entry.path.name: entry.kind for entry in list_entries(run)}
+    assert kinds["0040"] == "foreign"
+    outcome, output = start(run, dataset, stop="22 steps")
+    assert outcome == Outcome(22, "stop")
+    assert re.search("ignored .*0040: it is not a checkpoint", output)
+
+
+def test_run_that_lost_its_checkpoints_is_not_begun_again(run, dataset, whole):
+    directory = run / "checkpoints"
+    before = sorted((run / "records").iterdir())
+    for lose in (lambda: [shutil.rmtree(x) for x in directory.iterdir()], directory.rmdir):
+        lose()
+        with pytest.raises(InputError, match="records to step 20, but its checkpoints are gone"):
+            start(run, dataset, stop=STOP)
+    assert sorted((run / "records").iterdir()) == before
+    assert start(run, dataset, stop=STOP, fall_back=True)[0] == Outcome(20, "stop")
+    assert bits(run, 20) == bits(whole, 20)
+
+
+def test_lost_rows_are_counted(run, dataset):
+    (segment,) = (run / "records").iterdir()
+    lines = segment.read_text().splitlines(keepends=True)
+    segment.write_text("".join(lines[: len(lines) // 2]))
+    _, output = start(run, dataset, stop="22 steps")
+    lost = re.search(r"records  (\d+) of the (\d+) rows up to step 20 are missing", output)
+    assert 0 < int(lost[1]) < int(lost[2])
+    _, output = start(run, dataset, stop="24 steps")
+    assert "are missing" not in output
+
+
+def test_linked_checkpoint_is_neither_followed_nor_deleted(run, dataset, tmp_path):
+    moved = shutil.move(run / "checkpoints" / "20", tmp_path / "elsewhere")
+    (run / "checkpoints" / "20").symlink_to(moved)
+    assert start(run, dataset, stop="22 steps", checkpoint__keep=1)[0] == Outcome(22, "stop")
+    rolling = shutil.move(run / "checkpoints" / "22", tmp_path / "rolling")
+    (run / "checkpoints" / "22").symlink_to(rolling)
+    assert start(run, dataset, stop="26 steps", checkpoint__keep=1)[0] == Outcome(26, "stop")
+    for step in (20, 22):
+        assert (run / "checkpoints" / str(step)).is_symlink()
+        assert verify_checkpoint(run / "checkpoints" / str(step))["step"] == step
+
+
+def test_removed_directory_ends_the_run(dataset, tmp_path):
+    run, calls = tmp_path / "run", []
+
+    def interrupted():
+        calls.append(None)
+        if len(calls) == 3:
+            shutil.rmtree(run)
+        return False
+
+    with pytest.raises(RunError, match="the directory was removed while the run trained"):
+        start(run, dataset, interrupted, stop="1x")
+
+
+def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
+    """A batch of 2^30 windows would not fit any memory."""
+    changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
+    assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
+    assert small_run.config(tmp_path, dataset.path, **changes).eval_windows == 10
