@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 
