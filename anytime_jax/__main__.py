@@ -1,10 +1,15 @@
 """Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
-from anytime_jax.commands import dispatch
+from anytime_jax.commands import streams
+
+signal.signal(signal.SIGINT, streams.end_interrupted)  # before imports that take time
+
+from anytime_jax.commands import dispatch  # noqa: E402
 
 
 def main() -> NoReturn:

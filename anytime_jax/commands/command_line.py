@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
+from anytime_jax.commands import streams
 from anytime_jax.errors import InputError, RunError
 
-EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted"
+EXIT_STATUS = (
+    "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted, 141 output closed early"
+)
 
 _MAX_MESSAGE = 580  # characters
 _OVERRIDE = ("--config.", "--noconfig.")  # of a setting, which `config_file` parses
@@ -84,21 +87,29 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
     """Calls `work` and returns its exit status; an error is printed as one line.
 
-    The status is 2 for an InputError, 1 for any other error, and 130 for Ctrl-C.
+    The status is 2 for an InputError, 130 for Ctrl-C, 141 if the reader of the output has gone (as
+    of `| head`; without a message), and 1 for any other error.
     """
     try:
-        return work()
+        status = work()
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a failure is reported
+        return status
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr, flush=True)
-        return 130
+        streams.print_error("\ninterrupted")
+        return streams.INTERRUPTED
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and streams.discard_closed():
+            return streams.CLOSED
         if debug:
             traceback.print_exception(error)
         text = str(error)
         if not isinstance(error, InputError | RunError | OSError):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
-        print(f"error: {_one_line(text)}", file=sys.stderr, flush=True)
+        streams.print_error(f"error: {_one_line(text)}")
         return 2 if isinstance(error, InputError) else 1
+    finally:
+        streams.flush()
 
 
 def _one_line(text: str) -> str:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax import __version__
+from anytime_jax.commands import streams
 from anytime_jax.commands.command_line import exit_status, run
 from anytime_jax.errors import InputError
 
@@ -41,6 +42,10 @@ def main(program: str) -> int:
 
     `program` is the text before that argument, such as `python -m anytime_jax`.
     """
+    return exit_status(lambda: _main(program))
+
+
+def _main(program: str) -> int:
     name, *argv = sys.argv[1:] or [""]
     if name in ("", "-h", "--help"):
         lines = (f"  {name:10} {summary}" for name, summary in COMMANDS.items())
@@ -58,13 +63,14 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
 
     `program` is the text before the arguments, as `--help` and messages show it.
     """
+    streams.prepare()
     if name not in COMMANDS:
         return exit_status(lambda: _refuse(name), "--debug" in argv)
     with _uninterrupted_imports():
         command = load(name)
     faulthandler.enable()
     logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
-    return run(command, program, argv)
+    return streams.leave(run(command, program, argv))
 
 
 def leave(status: int) -> NoReturn:
@@ -89,8 +95,8 @@ def _refuse(name: str) -> NoReturn:
 
 @contextlib.contextmanager
 def _uninterrupted_imports() -> Iterator[None]:
-    """Makes Ctrl-C end the process silently during the imports, which take seconds."""
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    """Makes Ctrl-C end the process at once during the imports, which take seconds."""
+    signal.signal(signal.SIGINT, streams.end_interrupted)
     gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
     try:
         yield

@@ -4,9 +4,7 @@ The prompt and its continuation go to standard output, everything else to standa
 """
 
 import argparse
-import io
 import itertools
-import os
 import sys
 
 import jax
@@ -49,20 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # encodings may lack characters
     (prompt,) = vocabulary.encode([arguments.prompt])
     params = jax.device_put(params)  # one device: a single sequence is too small to shard
     tokens = generate_tokens(
         saved.config.model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id
     )
     text_decoder = vocabulary.incremental_decoder()
-    try:
-        for token in itertools.chain(prompt, tokens):
-            print(text_decoder.decode(int(token)), end="", flush=True)
-        print(text_decoder.flush(), flush=True)
-    except BrokenPipeError:  # the pipe was closed: discard the rest of the output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for token in itertools.chain(prompt, tokens):
+        print(text_decoder.decode(int(token)), end="", flush=True)
+    print(text_decoder.flush(), flush=True)
     return 0
 
 

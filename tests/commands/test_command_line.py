@@ -123,7 +123,7 @@ def test_wrong_option_is_one_line(words):
     assert done.stderr.count("\n") == 1
 
 
-def test_interrupt_during_the_imports_is_silent(tmp_path):
+def test_interrupt_during_the_imports_is_one_line(tmp_path):
     argv = [sys.executable, "-m", "anytime_jax.main", "--config=none.py"]
     with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output, cwd=REPOSITORY)
@@ -133,4 +133,4 @@ def test_interrupt_during_the_imports_is_silent(tmp_path):
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
-    assert (tmp_path / "output").read_text() == ""
+    assert (tmp_path / "output").read_text() == "\ninterrupted\n"

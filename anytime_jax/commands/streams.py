@@ -1,0 +1,111 @@
+"""Standard streams and end of a process: closed pipes, missing characters, and Ctrl-C."""
+
+import atexit
+import codecs
+import contextlib
+import io
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
+INTERRUPTED = 130  # 128 + SIGINT
+
+_ASCII = {"±": "+-", "×": "x", "…": "..."}
+_ERRORS = "anytime_jax.escape"
+
+
+def prepare() -> None:
+    """Opens closed standard streams as `/dev/null`, and makes those of output print any text.
+
+    Otherwise a file that is opened later would become standard output. A character that the
+    encoding of a stream lacks is replaced.
+    """
+    # Called first, this is run last at exit: from there on, Python no longer handles signals.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    sys.unraisablehook = _end_if_interrupted
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _discard(descriptor)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    codecs.register_error(_ERRORS, _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def print_error(line: str) -> None:
+    """Prints a line to standard error, unless that is closed."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def discard_closed() -> bool:
+    """Discards further output whose reader has gone, as of `| head`; returns whether one has."""
+    closed = [descriptor for descriptor in (1, 2) if _has_no_reader(descriptor)]
+    for descriptor in closed:
+        _discard(descriptor)
+    return bool(closed)
+
+
+def flush() -> None:
+    """Writes what is buffered, or discards it where it cannot be written."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:  # the interpreter would try again at its end, and fail with status 120
+            _discard(descriptor)
+
+
+def leave(status: int) -> int:
+    """Returns the exit status of this process; after Ctrl-C, ends the process at once.
+
+    Threads of TensorStore and JAX that are still at work crash while the interpreter ends.
+    """
+    if status == INTERRUPTED:
+        flush()
+        os._exit(status)
+    # The work is done: Ctrl-C ends what is left of this process, with its status.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
+    return status
+
+
+def end_interrupted(*signal_and_frame: object) -> None:
+    """Handler of SIGINT that ends the process where there is nothing to clean up."""
+    del signal_and_frame
+    with contextlib.suppress(OSError):
+        os.write(2, b"\ninterrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def _end_if_interrupted(unraisable: Any) -> None:
+    """Ends the process on a Ctrl-C that hit a callback, which cannot raise it further."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        end_interrupted()
+    sys.__unraisablehook__(unraisable)
+
+
+def _discard(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, descriptor)  # which children inherit
+    if null != descriptor:
+        os.close(null)
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    replaced = (_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
+    return "".join(replaced), error.end
