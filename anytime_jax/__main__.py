@@ -15,9 +15,9 @@ from anytime_jax.commands import dispatch  # noqa: E402
 def main() -> NoReturn:
     """Runs the console script `anytime`."""
     sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
-    dispatch.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
+    streams.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
 
 
 if __name__ == "__main__":
     python = dispatch.executable(sys.executable, "python")
-    dispatch.leave(dispatch.main(f"{python} -m anytime_jax"))
+    streams.leave(dispatch.main(f"{python} -m anytime_jax"))

@@ -12,4 +12,4 @@ from anytime_jax.commands import dispatch
 
 if __name__ == "__main__":
     python = dispatch.executable(sys.executable, "python")
-    dispatch.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    streams.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))

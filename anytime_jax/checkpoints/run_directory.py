@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from anytime_jax.errors import InputError
 
@@ -80,7 +80,9 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     partial = run_dir / _PARTIAL_FILE
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        partial.write_text(content, encoding="utf-8")
+        partial.unlink(missing_ok=True)
+        with partial.open("x", encoding="utf-8") as file:  # follows no symbolic link
+            file.write(content)
         partial.replace(run_dir / RUN_FILE)
     except OSError as error:
         raise InputError(
@@ -93,9 +95,16 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
 def lock(run_dir: Path) -> Iterator[None]:
     """Locks a run directory until the block or the process ends, even if the process is killed.
 
-    Raises an InputError if another process has the lock.
+    Raises an InputError if another process has the lock, or the file is a symbolic link.
     """
-    with (run_dir / LOCK_FILE).open("a") as file:
+    try:
+        file = _open_lock(run_dir, os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise InputError(
+            f"{run_dir / LOCK_FILE} cannot be locked ({error.strerror}): remove it, or choose "
+            "another run_dir"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -119,10 +128,15 @@ def lock_holder(run_dir: Path) -> str:
 def is_locked(run_dir: Path) -> bool:
     """Whether any process has locked a run directory."""
     try:
-        with (run_dir / LOCK_FILE).open("r+") as file:
+        with _open_lock(run_dir) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:  # there is no such file, or it is not a lock
+        return False
     return False
+
+
+def _open_lock(run_dir: Path, flags: int = 0) -> IO[str]:
+    descriptor = os.open(run_dir / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | flags, 0o666)
+    return os.fdopen(descriptor, "r+", encoding="utf-8")

@@ -16,9 +16,7 @@ from typing import NoReturn
 from anytime_jax.commands import streams
 from anytime_jax.errors import InputError, RunError
 
-EXIT_STATUS = (
-    "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted, 141 output closed early"
-)
+EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted, 141 output closed early"
 
 _MAX_MESSAGE = 580  # characters
 _OVERRIDE = ("--config.", "--noconfig.")  # of a setting, which `config_file` parses

@@ -16,9 +16,7 @@ class _Console(Console):
 def open_console(width: int = 120, quiet: bool = False) -> Console:
     """Returns a console for plain text; `width` applies where the output is not a terminal."""
     # rich learns from the file whether its encoding has lines for tables, or only ASCII.
-    console = _Console(
-        file=sys.stdout, highlight=False, markup=False, soft_wrap=True, quiet=quiet
-    )
+    console = _Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True, quiet=quiet)
     if not console.is_terminal:
         console.width = width
     return console

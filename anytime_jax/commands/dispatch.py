@@ -70,21 +70,7 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
         command = load(name)
     faulthandler.enable()
     logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
-    return streams.leave(run(command, program, argv))
-
-
-def leave(status: int) -> NoReturn:
-    """Ends this process with an exit status.
-
-    After a failure it ends at once: threads of Orbax or of other hosts' processes may wait for
-    minutes, and objects that they left behind print warnings after the error.
-    """
-    if not status:
-        sys.exit(0)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-            stream.flush()
-    os._exit(status)
+    return run(command, program, argv)
 
 
 def _refuse(name: str) -> NoReturn:

@@ -8,7 +8,8 @@ import os
 import select
 import signal
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
 INTERRUPTED = 130  # 128 + SIGINT
@@ -38,6 +39,33 @@ def prepare() -> None:
             stream.reconfigure(errors=_ERRORS)
 
 
+@contextlib.contextmanager
+def lossy_stdout() -> Iterator[None]:
+    """Drops what cannot be written to standard output, such as to a terminal that was closed."""
+    stdout = sys.stdout
+    if stdout is not sys.__stdout__ or not isinstance(stdout, io.TextIOWrapper):
+        yield  # it was replaced
+        return
+    buffer = io.BufferedWriter(_LossyFile(stdout.fileno(), "w", closefd=False))
+    flush()
+    sys.stdout = io.TextIOWrapper(buffer, stdout.encoding, stdout.errors, line_buffering=True)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = stdout
+
+
+class _LossyFile(io.FileIO):
+    """File that drops what it cannot write."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def print_error(line: str) -> None:
     """Prints a line to standard error, unless that is closed."""
     with contextlib.suppress(OSError):
@@ -62,17 +90,18 @@ def flush() -> None:
             _discard(descriptor)
 
 
-def leave(status: int) -> int:
-    """Returns the exit status of this process; after Ctrl-C, ends the process at once.
+def leave(status: int) -> NoReturn:
+    """Ends this process with an exit status; at once, if the work was not done.
 
-    Threads of TensorStore and JAX that are still at work crash while the interpreter ends.
+    Threads of Orbax, or of the runtime of several hosts, may wait for minutes, those of TensorStore
+    and JAX crash while the interpreter ends, and objects that they leave behind print warnings.
     """
-    if status == INTERRUPTED:
-        flush()
+    flush()
+    if status:
         os._exit(status)
     # The work is done: Ctrl-C ends what is left of this process, with its status.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
-    return status
+    sys.exit(status)
 
 
 def end_interrupted(*signal_and_frame: object) -> None:

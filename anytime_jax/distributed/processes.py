@@ -7,8 +7,6 @@ to all, so that all save after the same update.
 
 import contextlib
 import itertools
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -144,15 +142,11 @@ def wait_until_visible(is_visible: Callable[[], bool]) -> bool:
 
 
 class PreemptionSignal:
-    """Whether any process received SIGTERM or Ctrl-C; true in all after the same number of calls.
-
-    JAX handles SIGTERM after `initialize`; this class makes Ctrl-C equivalent.
-    """
+    """Whether any process received SIGTERM; true in all after the same number of calls."""
 
     def __init__(self) -> None:
         self._calls = 0
         self._received = False
-        signal.signal(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
 
     def __call__(self) -> bool:
         """Returns the flag; must be called equally often in every process."""

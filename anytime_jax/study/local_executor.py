@@ -17,7 +17,10 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, log_file
+from anytime_jax.training import signals
 
+# Exit statuses of a process that a forwarded signal ended: saved, or before there was anything.
+_INTERRUPTED = (0, 130, -signal.SIGTERM)
 _POLL_SECONDS = 0.5
 
 
@@ -204,7 +207,7 @@ class LocalExecutor:
             self._record_finished(task, f"in {elapsed}")
         elif run_directory.is_locked(task.run.run_dir):
             self._pending.append(task)  # another process was first
-        elif status or not self._signals:
+        elif not (self._signals and status in _INTERRUPTED):
             log = log_file(self._study, task.run.name)
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
             # A fleet logs what concerns all of its runs to its first run.
@@ -230,23 +233,17 @@ class LocalExecutor:
 
     @contextlib.contextmanager
     def _forward_signals(self) -> Iterator[None]:
-        """Forwards SIGINT, SIGTERM and SIGHUP to every process, which saves and exits."""
+        """Forwards the signals that end a run to every process, which saves and exits."""
 
         def forward(number: int, frame: object) -> None:
             del frame
             self._signals.append(number)
             self._send(number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        previous = {number: signal.signal(number, forward) for number in numbers}
-        try:
+        with signals.handled_by(forward):
             yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _send(self, number: int) -> None:
-        number = signal.SIGTERM if number == signal.SIGHUP else number
         for process in self._processes:
             with contextlib.suppress(OSError):
                 process.popen.send_signal(number)

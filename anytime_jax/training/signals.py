@@ -1,21 +1,49 @@
-"""Signals that ask a run to save and end: SIGINT, SIGTERM and notices of preemption."""
+"""Signals that ask a run to save and end."""
 
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from anytime_jax.distributed import processes
+
+# Ctrl-C, notices of preemption, a closed terminal, and what schedulers send before a limit.
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+
+
+@contextlib.contextmanager
+def handled_by(
+    handler: Callable[[int, Any], None], numbers: Sequence[int] = SIGNALS
+) -> Iterator[None]:
+    """Handles signals by a function, except those that this process was told to ignore."""
+    heard = [x for x in numbers if signal.getsignal(x) is not signal.SIG_IGN]  # nohup ignores some
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether SIGINT or SIGTERM has asked the run to save and end.
+    """Yields a function that tells whether one of `SIGNALS` has asked the run to save and end.
 
     In a run of one process, a second SIGINT raises KeyboardInterrupt.
     """
     if not processes.is_single():
-        yield processes.PreemptionSignal()
+        # JAX handles SIGTERM, and tells the other processes of it.
+        others = [number for number in SIGNALS if number != signal.SIGTERM]
+        with handled_by(lambda number, frame: os.kill(os.getpid(), signal.SIGTERM), others):
+            yield processes.PreemptionSignal()
         return
     received: list[int] = []
 
@@ -24,11 +52,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
         received.append(number)
-        os.write(1, b"\nfinishing this update, then saving ...\n")  # print may be interrupted
+        with contextlib.suppress(OSError):  # the terminal may be closed; print may be interrupted
+            os.write(1, b"\nfinishing this update, then saving ...\n")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled_by(handle):
         yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -70,3 +70,19 @@ def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     assert holder in second.stderr
     assert not run_directory.is_locked(tmp_path)
     assert subprocess.run(command).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["lock", ".run.json.part"])
+def test_symbolic_links_are_not_written_through(tmp_path, name):
+    run, target = tmp_path / "run", tmp_path / "target"
+    run.mkdir()
+    target.write_text("mine")
+    (run / name).symlink_to(target)
+    if name == "lock":
+        with pytest.raises(InputError, match="lock cannot be locked"), run_directory.lock(run):
+            pass
+        assert not run_directory.is_locked(run)
+    else:
+        run_directory.initialize(run, {"seed": 0}, {})
+        assert not (run / "run.json").is_symlink()
+    assert target.read_text() == "mine"

@@ -96,3 +96,9 @@ def test_interrupt_at_any_moment_is_one_line(trained, words, longest):
         status, output = interrupt([*words, f"--run={trained}"], seconds)
         assert "Traceback" not in output
         assert (status == 0) or (status == 130 and output.endswith("\ninterrupted\n")), output
+
+
+def test_file_drops_what_it_cannot_write():
+    pipe = broken_pipe()
+    with streams._LossyFile(pipe, "w") as file:
+        assert file.write(b"lost") == 4

@@ -134,6 +134,21 @@ def test_run_directory_inside_a_file_is_rejected(train_rejected, dataset, tmp_pa
 # Signals
 
 
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_signals_of_terminals_and_schedulers_request_a_save(name):
+    number = getattr(signal, name)
+    with signals.interruptible() as interrupted:
+        os.kill(os.getpid(), number)
+        assert interrupted()
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with signals.interruptible() as interrupted:  # as under nohup
+            os.kill(os.getpid(), number)
+            assert not interrupted()
+    finally:
+        signal.signal(number, before)
+
+
 def test_first_signal_requests_a_save_and_a_second_interrupt_kills():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGTERM, signal.SIGINT):
