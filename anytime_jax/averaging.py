@@ -210,12 +210,12 @@ def average_params(
 
     Args:
       rules: the averages to keep. A number f stands for `GrowingWindow(f)`; a mapping gives labels
-        of your own.
+        of your own, and may be empty.
       every: updates from one move of the averages to the next, 1 or more. A state can continue
         with another number: the next move weighs the past as if it had always been that.
 
     Raises:
-      ValueError: for an unknown kind of rule or a repeated label; at `init` for parameters that are
+      ValueError: for no or an unknown rule or a repeated label; at `init` for parameters that are
         not floating point; at `update` without `params`, or if the state lacks an average.
 
     Examples:
@@ -231,6 +231,8 @@ def average_params(
       1.0 2.3333333
     """
     labeled = label_rules(rules)
+    ok = labeled or isinstance(rules, Mapping)
+    require(ok, "rules", rules, "averages such as [25.0]; or {} to keep none")
     require_count("every", every, least=1)
 
     def init(params: optax.Params) -> AverageParamsState:

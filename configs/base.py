@@ -7,7 +7,7 @@ setting and its allowed values. Change any of them on the command line:
 This file alone is not a run: it has no learning rate (`schedule`).
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 
 def get_config() -> ConfigDict:
@@ -70,7 +70,7 @@ def get_config() -> ConfigDict:
             "mesh": {"data": -1, "fsdp": 1, "tensor": 1},  # -1: all remaining devices
             "eval": {
                 "every": "1x",
-                "tokens": 32_800_000,
+                "tokens": FieldReference(32_800_000, field_type=object),  # or "all"
                 "batch_size": 32,
             },
             "checkpoint": {

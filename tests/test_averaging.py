@@ -324,6 +324,7 @@ INVALID = [
     (lambda: average_params({"last": 25.0}), "'last' is taken"),
     (lambda: average_params(["f25"]), "rule = 'f25'"),
     (lambda: average_params([0.0]), "f = 0"),
+    (lambda: average_params([]), r"rules = \[\]"),
     (lambda: average_params([1.0], every=0), "every = 0"),
     (lambda: average_params([1.0], every=2.0), "every = 2.0"),
     (lambda: average_params([25.0]).init({"w": ONES, "n": jnp.arange(3)}), r"\['n'\] is int32"),

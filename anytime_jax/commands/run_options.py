@@ -95,7 +95,8 @@ def open_scorer(run: SavedRun, arguments: argparse.Namespace) -> tuple[Scorer, i
             f"nevertheless, give --data={dataset.path}"
         )
     available = dataset.splits[arguments.split].windows * dataset.length
-    tokens = arguments.tokens or min(config.eval.tokens, available)
+    windows = min(config.eval_windows(available // dataset.length), available // dataset.length)
+    tokens = arguments.tokens or windows * dataset.length
     if not dataset.length <= tokens <= available:
         raise InputError(
             f"--tokens={tokens}: give {dataset.length} (one window) to {available}, the "

@@ -126,9 +126,11 @@ class Group:
             value = getattr(self, field.name)
             if value is None:  # a setting of another kind
                 continue
-            if choices := typing.get_args(_type(field)):
-                require_choice(field.name, value, choices)
-            field.metadata["allowed"].check(field.name, value)
+            kind, words = _kind_and_words(_type(field))
+            if kind is str and words:
+                require_choice(field.name, value, words)
+            if value not in words:
+                field.metadata["allowed"].check(field.name, value)
         self._check()
 
     def _check(self) -> None:
@@ -145,6 +147,15 @@ def _type(field: dataclasses.Field[Any]) -> Any:
     """Returns the type of a field, without the None of an optional one."""
     alternatives = typing.get_args(field.type)
     return alternatives[0] if type(None) in alternatives else field.type
+
+
+def _kind_and_words(declared: Any) -> tuple[Any, tuple[str, ...]]:
+    """Splits a type: `Literal["a", "b"]` is str with words, `int | Literal["all"]` int with one."""
+    if typing.get_origin(declared) is typing.Union:
+        kind, literal = typing.get_args(declared)
+        return kind, typing.get_args(literal)
+    words = typing.get_args(declared)
+    return (str, words) if words else (declared, ())
 
 
 def declarations(cls: Any, prefix: str = "", **facts: Any) -> dict[str, Setting]:
@@ -176,16 +187,18 @@ def _read(kind: Any, name: str, value: Any) -> Any:
         require(isinstance(value, Mapping), name, value, "a group of settings")
         with errors_named(name):
             return _read_group(kind, value)
-    choices = typing.get_args(kind)  # of a Literal
-    kind = str if choices else kind
+    kind, words = _kind_and_words(kind)
+    if isinstance(value, str) and value in words:
+        return value
     if kind is float and type(value) is int and is_number(value):
         value = float(value)
     if kind is tuple:
         value = _tuples(value)
     is_bool = isinstance(value, bool)
-    require(isinstance(value, kind) and is_bool == (kind is bool), name, value, _TYPES[kind])
-    if choices:
-        require_choice(name, value, choices)
+    is_kind = isinstance(value, kind) and is_bool == (kind is bool)
+    if kind is str and words:
+        require_choice(name, value, words)
+    require(is_kind, name, value, ", or ".join((_TYPES[kind], *words)))
     return value
 
 

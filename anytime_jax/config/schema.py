@@ -120,7 +120,7 @@ class EvalConfig(Group):
     """Evaluation of the live weights and their averages."""
 
     every: str = setting("distance between evaluations; 1x, 2x, 4x, ... come besides", POINT)
-    tokens: int = setting(
+    tokens: int | Literal["all"] = setting(
         "tokens of the validation split, rounded down to windows: the first ones, every time",
         count(1),
     )
@@ -252,10 +252,10 @@ class Config(Group):
             return self.clock.horizon_of_branch(self.branch.step)
         return self.clock.step_at(f"{self.branch.multiple:.9f}x", "branch.multiple")
 
-    @property
-    def eval_windows(self) -> int:
-        """Number of validation windows per evaluation."""
-        return self.eval.tokens // self.model.length
+    def eval_windows(self, available: int) -> int:
+        """Returns the number of validation windows per evaluation, of those available."""
+        tokens = self.eval.tokens
+        return available if isinstance(tokens, str) else tokens // self.model.length
 
     def interval_steps(self, section: Section) -> int:
         """Returns the distance between evaluations, rolling checkpoints or rows, in updates."""
@@ -304,9 +304,15 @@ class Config(Group):
             allowed = f"a multiple of batch_size / microbatches = {part}"
             require(size % part == 0, "batch_growth", size, allowed)
         allowed = f"one sequence of model.length = {self.model.length}, or more"
-        require(self.eval_windows, "eval.tokens", self.eval.tokens, allowed)
+        require(self.eval_windows(1), "eval.tokens", self.eval.tokens, allowed)
         self._check_branch()
         horizon, stop = self.learning_rate.horizon_steps, self.stop_rule.step
+        updates = LARGEST_COUNT if stop is None else stop - (self.branch_step or 0)
+        if self.averages and self.average_every > updates:
+            raise ValueError(
+                f"average_every = {self.average_every} is not allowed: it must be at most the "
+                f"{updates} updates of the run, or no average would ever move"
+            )
         if horizon is not None and (stop is None or stop > horizon):
             raise ValueError(
                 f"stop = {format_value(self.stop)} is past the end of the schedule at "

@@ -56,10 +56,9 @@ class LoopProgram:
         windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
         shards = sharding.batch_shards(mesh)
         # A batch beyond all windows would be filled up with windows of weight zero.
-        batch_size = min(first.eval.batch_size, -(-first.eval_windows // shards) * shards)
-        self._evaluator = Evaluator(
-            eval_step, windows, length, first.eval_windows, batch_size, mesh
-        )
+        count = first.eval_windows(dataset.splits["validation"].windows)
+        batch_size = min(first.eval.batch_size, -(-count // shards) * shards)
+        self._evaluator = Evaluator(eval_step, windows, length, count, batch_size, mesh)
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], update_averages: bool

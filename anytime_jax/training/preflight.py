@@ -1,6 +1,7 @@
 """Checks before the first update of a run, and the summary that it prints."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -57,26 +58,32 @@ def _state_bytes(program: Program) -> int:
 
 
 def check_data(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError if a dataset does not fit the model or the evaluation."""
-    model, windows = config.model, dataset.splits["validation"].windows
-    if dataset.length != model.length:
-        raise InputError(
-            f"config.model.length = {model.length}, but the dataset at {dataset.path} has windows "
-            f"of {dataset.length}: set that length, or prepare the text with the other"
-        )
-    if dataset.vocab_size != model.vocab_size:
-        advice = "set that size, or prepare the text with the other"
-        if config.initial_weights:
-            advice = f"prepare the text with that of {config.initial_weights}"
-        raise InputError(
-            f"config.model.vocab_size = {model.vocab_size}, but the dataset at {dataset.path} was "
-            f"made with a vocabulary of {dataset.vocab_size}: {advice}"
-        )
-    if config.eval_windows > windows:
-        raise InputError(
-            f"config.eval.tokens = {config.eval.tokens:,}, but the validation split of the dataset "
-            f"at {dataset.path} has {windows * dataset.length:,}: set at most that"
-        )
+    """Raises an InputError that names every setting that does not fit a dataset, and one that does.
+
+    Of pretrained weights, length and vocabulary are given: the dataset has to fit them.
+    """
+    model, available = config.model, dataset.splits["validation"].windows
+    fitting: dict[str, Any] = {}
+    problems = []
+    for name, ours, theirs in (
+        ("model.length", model.length, dataset.length),
+        ("model.vocab_size", model.vocab_size, dataset.vocab_size),
+    ):
+        if ours != theirs:
+            problems.append(f"config.{name} = {ours}, but it has {theirs}")
+            fitting[name] = theirs
+    if "model.vocab_size" in fitting and model.embedding_rows < dataset.vocab_size:
+        fitting["model.embedding_rows"] = dataset.vocab_size
+    tokens = available * dataset.length
+    if not isinstance(config.eval.tokens, str) and config.eval.tokens > tokens:
+        problems.append(f"config.eval.tokens = {config.eval.tokens:,}, but it has {tokens:,}")
+        fitting["eval.tokens"] = "all"
+    if not problems:
+        return
+    advice = "set " + " ".join(f"--config.{name}={value}" for name, value in fitting.items())
+    if config.initial_weights and "model.vocab_size" in fitting:
+        advice = f"prepare the text with the vocabulary of {config.initial_weights}"
+    raise InputError(f"the dataset at {dataset.path} does not fit: {'; '.join(problems)}: {advice}")
 
 
 def find_stop(
@@ -126,6 +133,7 @@ def print_summary(
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
         display.say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
+    display.say(f"rate     {_describe_rate(config)}")
     if config.initial_weights and step == 0:
         display.say(f"weights  pretrained, from {config.initial_weights}")
     display.say(
@@ -133,10 +141,33 @@ def print_summary(
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
-    display.say(f"data     {dataset.path}: {format_count(dataset.splits['train'].tokens)} tokens")
+    display.say(f"data     {_describe_data(config, dataset, stop_step)}")
     display.say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     display.say(f"memory   {memory}")
     display.say(f"disk     {_describe_disk(config, program, step, stop_step)}")
+
+
+def _describe_rate(config: Config) -> str:
+    """The learning rate: its kind and settings, and where it ends."""
+    schedule = config.schedule.to_dict()
+    kind, horizon = schedule.pop("kind"), config.learning_rate.horizon_steps
+    text = ", ".join([kind, *(f"{name} {value}" for name, value in schedule.items())])
+    if horizon is not None:
+        return f"{text}; ends at {config.clock.describe(horizon)}"
+    if config.branch_step is None:
+        return f"{text}; no end"
+    return f"{text}; NO DECAY: this branch trains on as its trunk does"
+
+
+def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) -> str:
+    """The dataset: its size, and how often it is read up to the stop and in an evaluation."""
+    train, validation = dataset.splits["train"], dataset.splits["validation"].windows
+    text = f"{dataset.path}: {format_count(train.tokens)} tokens"
+    if stop_step is not None:
+        passes = config.clock.samples(stop_step) / max(train.windows, 1)
+        text += f", {passes:.3g} epochs to the stop"
+    evaluated = config.eval_windows(validation) * dataset.length
+    return f"{text}; {format_count(evaluated)} tokens in an evaluation"
 
 
 def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:

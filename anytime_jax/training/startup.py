@@ -25,6 +25,8 @@ from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
+_BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
+
 
 def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the device mesh of a run, over all devices by default.
@@ -75,6 +77,13 @@ def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> Non
     data, model, run_dir = config.data, config.model, Path(config.run_dir)
     if not data.builtin_megabytes or (Path(data.path) / METADATA_NAME).exists():
         return
+    if not Path(data.path).name.startswith(_BUILTIN_PREFIX):
+        raise InputError(
+            f"config.data.path = {format_value(data.path)} has no dataset, and the built-in corpus "
+            f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
+            f"runs/data/{_BUILTIN_PREFIX}-{model.vocab_size}-{model.length}: correct the path, "
+            "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
+        )
     # Preparing takes a minute: all that needs no data is checked before.
     if not (run_dir / run_directory.RUN_FILE).exists():
         run_directory.check_identity(run_dir, {})

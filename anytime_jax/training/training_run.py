@@ -188,6 +188,7 @@ class TrainingRun:
         """Makes the directory belong to this run, and locks it until `close`."""
         config = self.config
         about = {"name": config.name, "version": __version__, "config": config.to_dict()}
+        about["data_path"] = str(Path(self._dataset.path).absolute())  # wherever one reads the run
         about |= {"branch": trunk.provenance} if trunk else {}
         run_directory.initialize(self._directory, identity, about)
         self._resources.enter_context(run_directory.lock(self._directory))

@@ -178,7 +178,7 @@ def test_restore_adds_and_drops_averages(trained, checkpoint):
 def test_run_without_averages_round_trips(tmp_path):
     """An average added to it keeps the sign of zero."""
     params = {"w": jnp.asarray([-0.0, 0.0, 1.0], jnp.float32)}
-    none, one = (averaging.average_params(rules).init(params) for rules in ([], [25.0]))
+    none, one = (averaging.average_params(rules).init(params) for rules in ({}, [25.0]))
     state = TrainState(jnp.asarray(1, jnp.int32), params, (none,))
     path = save(tmp_path, state)
     assert same_bits(restore_checkpoint(path, abstract(state)).state, state)

@@ -84,7 +84,7 @@ def test_quickstart():
         400,
         10,
     ]
-    assert (built.keep_every_steps, built.eval_windows) == (None, 256)
+    assert (built.keep_every_steps, built.eval_windows(9)) == (None, 256)
     assert built.to_dict() == quickstart()
 
 

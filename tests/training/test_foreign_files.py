@@ -130,4 +130,4 @@ def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
     """A batch of 2^30 windows would not fit any memory."""
     changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
     assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
-    assert small_run.config(tmp_path, dataset.path, **changes).eval_windows == 10
+    assert small_run.config(tmp_path, dataset.path, **changes).eval_windows(99) == 10

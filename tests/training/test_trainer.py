@@ -260,19 +260,56 @@ def test_repeated_data_do_not_end(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("changes", "messages"),
     [
-        ("model__length", 16, r"config\.model\.length = 16, but .* has windows of 8"),
-        ("model__vocab_size", 290, r"config\.model\.vocab_size = 290, .* vocabulary of 300"),
-        ("eval__tokens", 808, r"config\.eval\.tokens = 808, .* has 800"),
+        ({"model__length": 16}, ["config.model.length = 16, but it has 8"]),
+        ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
+        ({"eval__tokens": 808}, ["config.eval.tokens = 808, but it has 800"]),
+        (
+            {"model__vocab_size": 40, "model__embedding_rows": 40, "model__length": 4},
+            ["vocab_size = 40", "length = 4", "--config.model.embedding_rows=300"],
+        ),
     ],
 )
-def test_check_data_rejects_other_shape(dataset, name, value, message):
+def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, messages):
     splits = {**dataset.splits, "validation": SplitInfo(10, 800, 100)}
     small = dataclasses.replace(dataset, splits=splits)
-    with pytest.raises(InputError, match=message):
-        preflight.check_data(small_run.config("run", **{name: value}), small)
-    preflight.check_data(small_run.config("run", eval__tokens=700), small)
+    settings = small_run.settings("run", dataset.path, **changes)
+    with pytest.raises(InputError) as error:
+        preflight.check_data(schema.build(settings.to_dict()), small)
+    assert all(message in str(error.value) for message in messages)
+    advice = str(error.value).rpartition(": set ")[2].split()
+    settings = config_file.override(settings, advice)
+    preflight.check_data(schema.build(settings), small)
+
+
+def test_evaluation_of_all_tokens(dataset, tmp_path):
+    start(tmp_path, dataset, stop="5 steps", eval__tokens="all")
+    windows = dataset.splits["validation"].windows
+    assert small_run.config(tmp_path, eval__tokens="all").eval_windows(windows) == windows > 10
+    (evaluated,) = [x for step, _, x in records(tmp_path) if "eval/last/loss" in x]
+    split = Windows(dataset, "validation", length=small_run.LENGTH, seed=0, shuffle=False)
+    tokens = jnp.asarray(split.batch(0, windows))
+    params = saved(tmp_path, 5).state.params
+    program = small_run.program(small_run.config("run"), small_run.mesh())
+    total = program.eval_step(params, tokens, jnp.ones(windows))
+    expected = float(total) / (windows * small_run.LENGTH)
+    assert evaluated["eval/last/loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_average_every_beyond_the_run_is_rejected(dataset):
+    with pytest.raises(InputError, match="average_every = 11 .* 10 updates"):
+        small_run.config("run", average_every=11)
+    small_run.config("run", average_every=10)
+    small_run.config("run", average_every=11, averages=())
+
+
+def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
+    config = small_run.config("run", tmp_path / "mispelt", data__builtin_megabytes=0.1)
+    display = Display(config.clock, Console())
+    with pytest.raises(InputError, match=r"config\.data\.path = .*mispelt.* has no dataset"):
+        startup.open_dataset(config, small_run.mesh(), display)
+    assert not list(tmp_path.iterdir())
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
