@@ -10,6 +10,7 @@ import gc
 import importlib
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,9 @@ def load(name: str) -> ModuleType:
 
 
 def executable(path: str, name: str) -> str:
-    """Returns the relative path of a program below the working directory, or else its name."""
+    """Returns the relative path of a program below the working directory, or else its name.
+
+    It is quoted for a shell.
+    """
     relative = os.path.relpath(path)
-    return name if relative.startswith("..") else relative
+    return name if relative.startswith("..") else shlex.quote(relative)

@@ -9,6 +9,7 @@ Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 t
 from __future__ import annotations
 
 import operator
+import shlex
 from collections.abc import Iterator
 from typing import cast
 
@@ -109,7 +110,7 @@ class Windows:
             raise RunError(
                 f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
                 "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
-                f"--verify --output={self._path} reads all of it)"
+                f"--verify --output={shlex.quote(str(self._path))} reads all of it)"
             ) from error
         return tokens_BxW
 

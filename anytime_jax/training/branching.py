@@ -6,6 +6,7 @@ clocks and position in the data. Only the shape of the schedule changes, and the
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         allowed = tuple(name for name in differing if SETTINGS[name].branch == "named")
         advice = "set them back"
         if allowed:
-            advice += f", or name what you mean to change: --config.branch.change='{allowed}'"
+            advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
         raise InputError(
             f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
         )
@@ -120,9 +121,15 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         raise InputError(
             f"config.branch: the learning rate of the trunk is {before:.4g} at "
             f"{config.clock.describe(step)}, that of this branch {after:.4g}: choose a schedule "
-            "that continues from there, or name the jump: "
-            "--config.branch.change='(\"schedule.kind\",)'"
+            f"that continues from there, or name the jump: "
+            f"{_change_option(config, 'schedule.kind')}"
         )
+
+
+def _change_option(config: Config, *names: str) -> str:
+    """Returns the option, quoted for a shell, with which a branch may change more settings."""
+    value = "".join(f'"{name}",' for name in (*config.branch.change, *names))
+    return f"--config.branch.change={shlex.quote(f'({value})')}"
 
 
 def _inherited(config: Config) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the recorded digest.
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -109,5 +110,5 @@ def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> No
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"the dataset at {dataset.path} was made with another vocabulary than the model in "
-            f"{description.directory}: prepare the text with --vocabulary={file}"
+            f"{description.directory}: prepare the text with " + shlex.quote(f"--vocabulary={file}")
         )

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import re
+import shlex
 import shutil
 
 import numpy as np
@@ -14,7 +16,7 @@ from training_runs import after, bits, finished, records, saved, start, updates
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
-from anytime_jax.commands import runs
+from anytime_jax.commands import config_file, runs
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.windows import Windows
@@ -313,6 +315,24 @@ def build(schedule=WSD, **changes):
     """The configuration of a WSD branch."""
     branch = {"stop": "horizon", "branch__from_run": "trunk", **changes}
     return small_run.config("run", schedule=schedule, **branch)
+
+
+@pytest.mark.parametrize("change", [(), ("optimizer.b2", "schedule.warmup")])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("schedule.peak", {"schedule": {**WSD, "peak": 2e-2}}),
+        ("schedule.kind", {"schedule": JUMP, "stop": "3x"}),
+    ],
+)
+def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, change, tmp_path):
+    config = build(branch__step=18, branch__change=change, **changes)
+    with pytest.raises(InputError) as caught:
+        branching.check_inheritance(config, small_run.config("run", schedule=CONSTANT), 18)
+    (option,) = re.findall(r"--config\.branch\.change=.*", str(caught.value))
+    file = small_run.write_config(tmp_path / "config.py", "run", "data")
+    settings = config_file.read(str(file), shlex.split(option))
+    assert settings["branch"]["change"] == (*change, name)
 
 
 def test_rejects_trunk_with_unreadable_settings():
