@@ -6,7 +6,6 @@ InputError, a RunError or an OSError. The docstring of the module is the text of
 """
 
 import argparse
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from anytime_jax.errors import InputError, RunError
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted, 141 output closed early"
 
 _MAX_MESSAGE = 580  # characters
-_OVERRIDE = ("--config.", "--noconfig.")  # of a setting, which `config_file` parses
+_OVERRIDE = "--config."  # of a setting, which `config_file` parses
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,22 +63,38 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.add_options(parser)
-    words = [word for word in argv if word != "--debug"]  # parsers of subcommands lack it
-    options: list[str] = []
-    overrides: list[str] = []
-    for before, word in itertools.pairwise(["", *words]):
-        lacks_value = before.startswith(_OVERRIDE) and "=" not in before  # --config.NAME VALUE
-        is_override = word.startswith(_OVERRIDE) or (lacks_value and not word.startswith("--"))
-        if is_override:
-            overrides.append(word)
-        else:
-            options.append(word)
-    arguments = parser.parse_args(options)
+    argv = join_overrides(argv)
+    overrides = [word for word in argv if word.startswith(_OVERRIDE)]
+    others = [word for word in argv if not word.startswith(_OVERRIDE)]
+    # Parsers of subcommands lack --debug.
+    arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
         parser.error(f"unrecognized arguments: {overrides[0]}")
     arguments.debug, arguments.overrides = "--debug" in argv, overrides
-    arguments.program, arguments.argv = program, list(argv)
+    arguments.program, arguments.argv = program, argv
     return arguments
+
+
+def join_overrides(argv: Sequence[str]) -> list[str]:
+    """Returns a command line with every override as `--config.NAME=VALUE`, the last of each name.
+
+    `--config.NAME VALUE` and `--noconfig.NAME` are other forms. A flag without a value stays.
+    """
+    words: list[str] = []
+    for word in argv:
+        lacks_value = words and words[-1].startswith(_OVERRIDE) and "=" not in words[-1]
+        if lacks_value and not word.startswith("--"):
+            words[-1] += f"={word}"
+        elif word.startswith("--noconfig."):
+            words.append(f"{_OVERRIDE}{word.removeprefix('--noconfig.')}=False")
+        else:
+            words.append(word)
+    last = {word.partition("=")[0]: i for i, word in enumerate(words)}
+    return [
+        word
+        for i, word in enumerate(words)
+        if not word.startswith(_OVERRIDE) or last[word.partition("=")[0]] == i
+    ]
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
