@@ -1,4 +1,4 @@
-"""The paper's synthetic figures, computed exactly.
+"""The paper's synthetic figures, computed exactly by `python -m anytime_jax theory`.
 
     python -m anytime_jax theory --config=configs/theory_figure.py
 

@@ -12,7 +12,6 @@ import re
 import sys
 import textwrap
 import tomllib
-import typing
 
 import grimp
 
@@ -88,12 +87,11 @@ def settings_tables() -> str:
             group = section
             lines += ["", headings.get(section, "## Top level"), "", _SETTINGS_HEAD]
         value = (values.get(section, {}) if section else values).get(last)
-        choices = ", ".join(f'"{x}"' for x in typing.get_args(setting.type))
         cells = (
             f"`{last}`",
-            "text" if choices or setting.type is str else setting.type.__name__,
+            setting.type_text,
             "" if value is None else f"`{json.dumps(value) if isinstance(value, str) else value}`",
-            choices or setting.allowed.text,
+            setting.values_text,
             setting.meaning + (f" (of {', '.join(setting.kinds)})" if setting.kinds else ""),
             "yes" if setting.identity else "no",
             setting.branch if setting.identity else "free",

@@ -11,6 +11,7 @@ fsdp, and prints the program with the lowest roofline that fits, as overrides; i
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,8 +42,8 @@ from anytime_jax.training import startup
 from anytime_jax.training.memory import ADVICE
 
 EXAMPLES = (
-    "--config=configs/150m_inv_sqrt.py --topology=v5e:4x4",
-    "--config=configs/7b_inv_sqrt.py --topology=h100:8x8 --config.mesh.fsdp=8 --json",
+    "--config=150m_inv_sqrt --topology=v5e:4x4",
+    "--config=7b_inv_sqrt --topology=h100:8x8 --config.mesh.fsdp=8 --json",
 )
 
 _KERNELS = 10  # rows of the table
@@ -50,7 +51,7 @@ _KERNELS = 10  # rows of the table
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    config_file.add_option(parser)
+    config_file.add_option(parser, schema.SETTINGS)
     add = parser.add_argument
     add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
     add("--json", action="store_true", help="print the report as JSON")
@@ -152,7 +153,7 @@ def _search(
 
 
 def _overrides(layout: search.Layout) -> str:
-    return " ".join(f"--config.{name}={value}" for name, value in layout.settings().items())
+    return shlex.join(f"--config.{name}={value}" for name, value in layout.settings().items())
 
 
 def _describe(

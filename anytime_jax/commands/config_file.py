@@ -4,10 +4,7 @@ A configuration file is Python code and is executed, so use only files you trust
 """
 
 import argparse
-import runpy
-import traceback
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -15,19 +12,25 @@ from ml_collections import ConfigDict, FieldReference, config_flags
 from ml_collections.config_dict import RequiredValueError
 
 from anytime_jax.checks import format_value
-from anytime_jax.config.fields import nearest
+from anytime_jax.commands import config_help
+from anytime_jax.config import python_files
+from anytime_jax.config.fields import Setting, nearest
 from anytime_jax.errors import InputError
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--config`."""
+def add_option(
+    parser: argparse.ArgumentParser, settings: Mapping[str, Setting] | None = None
+) -> None:
+    """Adds `--config`; with the settings of a run, also options and help that list them."""
     parser.add_argument(
         "--config",
         action="append",
         metavar="FILE[:NAME]",
-        help="configuration file, and the name of one of its runs if it is a study; "
-        "--config.NAME=VALUE overrides a setting (docs/settings.md explains them)",
+        help="configuration, by file or name, and the name of one of its runs if it is a study; "
+        "--config.NAME=VALUE overrides a setting",
     )
+    if settings is not None:
+        config_help.add(parser, settings)
 
 
 def load(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -36,7 +39,8 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
     if len(files) != 1:
         count = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
         raise InputError(
-            f"--config: {count}: give one configuration, such as --config=configs/quickstart.py"
+            f"--config: {count}: give one configuration, such as --config=configs/quickstart.py, "
+            "or the name of one that is shipped, such as --config=quickstart"
         )
     return read(files[0], arguments.overrides)
 
@@ -66,21 +70,14 @@ def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return settings
 
 
-def _run_file(file: str) -> ConfigDict:
-    path, _, name = file.partition(":")  # NAME selects a run of a study's file
-    if not Path(path).is_file():
-        raise InputError(f"--config={path}: there is no such file; the runs are in configs/")
-    try:
-        config = runpy.run_path(path).get("get_config", dict)(*([name] if name else []))
-    except InputError as error:
-        raise InputError(f"--config={path}: {error}") from error
-    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        line = f"line {frames[-1].lineno}, {format_value(frames[-1].line)}: " if frames else ""
-        text = f"{line}{type(error).__name__}: {error}"
-        raise InputError(f"--config={path} cannot be run: {text}") from error
+def _run_file(text: str) -> ConfigDict:
+    text, _, name = text.partition(":")  # NAME selects a run of a study's file
+    label = f"--config={text}"
+    file = python_files.find("config", text, "configuration", "study")
+    with python_files.execute(label, file) as content:
+        config = content.get("get_config", dict)(*([name] if name else []))
     if not isinstance(config, ConfigDict):
-        raise InputError(f"--config={path} has no get_config() that returns a ConfigDict")
+        raise InputError(f"{label} has no get_config() that returns a ConfigDict")
     return config
 
 

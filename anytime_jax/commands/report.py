@@ -8,6 +8,7 @@ records of all runs, from which the report can be made elsewhere: --study=DIR.
 
 import argparse
 import contextlib
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from anytime_jax.study.plan import Study
 from anytime_jax.study.results import Results
 
 EXAMPLES = (
-    "--study=configs/studies/laptop.py",
+    "--study=laptop",
     "--run=runs/quickstart --watch=30",
 )
 
@@ -29,7 +30,9 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--study", metavar="PATH", help="a study file, directory or archive")
+    source.add_argument(
+        "--study", metavar="PATH", help="study, by file, name, directory or archive"
+    )
     source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
     add = parser.add_argument
     add("--output", type=Path, help="directory of the report (default: STUDY/report)")
@@ -56,7 +59,7 @@ def _report(study: Study, arguments: argparse.Namespace, console: Console) -> No
     if not root.is_dir():
         raise InputError(
             f"--study={arguments.study}: no run has started ({study.root} does not exist): train "
-            f"it with python -m anytime_jax sweep --study={arguments.study} --run"
+            f"it with python -m anytime_jax sweep {shlex.quote(f'--study={arguments.study}')} --run"
         )
     warnings: list[str] = []
     results = Results(study, arguments.average, warnings.append)

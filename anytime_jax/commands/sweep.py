@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
+from anytime_jax.commands import config_help
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
@@ -26,17 +27,19 @@ from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, make_tasks
 
 EXAMPLES = (
-    "--study=configs/studies/laptop.py --list",
-    "--study=configs/studies/laptop.py --run --jobs=2",
+    "--study=laptop --list",
+    "--study=laptop --run --jobs=2",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add = parser.add_argument
-    add("--study", required=True, metavar="FILE", help="a file of configs/studies/")
+    add("--study", metavar="FILE", help="study, by file or name")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--list", action="store_true", help="print the runs and their cost")
+    action.add_argument(
+        "--list", action="store_true", help="print the runs and their cost, or the studies"
+    )
     action.add_argument("--run", action="store_true", help="train the unfinished runs here")
     action.add_argument("--slurm", metavar="DIR", help="write job arrays of the unfinished runs")
     add("--only", default="*", metavar="PATTERN", help="names of runs, such as 'cosine-*'")
@@ -47,6 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists or trains the runs; returns the exit status."""
+    if arguments.study is None:
+        if not arguments.list:
+            raise InputError("--study: none is given: --list alone prints their names")
+        print(config_help.list_files("study"))
+        return 0
     console = open_console(width=140)
     study = study_files.load_file(arguments.study)
     tasks = _select(study, arguments.only)

@@ -29,7 +29,7 @@ from anytime_jax.theory.synthetic_figures import FigureConfig
 Report = list[Table | str]
 
 EXAMPLES = (
-    "--config=configs/theory_figure.py",
+    "--config=theory_figure",
     "compare --a=1.5 --b=3 --noise=0.1",
     "advise --a=1.5 --b=3 --noise=0.1",
     "bound --a=1.5 --b=3 --noise=0.1",

@@ -38,8 +38,8 @@ from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 
 EXAMPLES = (
-    "--config=configs/quickstart.py",
-    "--config=configs/quickstart.py --config.name=mine --config.seed=1 --config.stop=8x",
+    "--config=quickstart",
+    "--config=quickstart --config.name=mine --config.seed=1 --config.stop=8x",
 )
 # Options of a process among several; the value may be a separate argument.
 _PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
@@ -47,7 +47,7 @@ _PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    config_file.add_option(parser)
+    config_file.add_option(parser, schema.SETTINGS)
     parser.add_argument(
         "--fall-back",
         action="store_true",
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cluster", action="store_true", help="take these from Slurm, Open MPI, a TPU slice or GKE"
     )
     add = parser.add_argument_group("several runs as one program").add_argument
-    add("--study", metavar="FILE", help="a file of configs/studies/")
+    add("--study", metavar="FILE", help="study, by file or name")
     add("--runs", nargs="+", metavar="NAME", help="runs of the study, all of one shape")
 
 
@@ -157,10 +157,9 @@ def _next_command(
 
 def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str) -> str:
     """Returns the command line of this start, with another stop and more arguments."""
-    words = [*arguments.argv, *more]
     if stop is not None:
-        words = [word for word in words if not word.startswith("--config.stop=")]
-        words.append(f"--config.stop={stop}")
+        more = (*more, f"--config.stop={stop}")
+    words = command_line.join_overrides([*arguments.argv, *more])
     if processes.is_single():
         return f"{arguments.program} {shlex.join(words)}"
     values = ("--coordinator", "--processes", "--process")

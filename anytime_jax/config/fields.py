@@ -108,6 +108,18 @@ class Setting:
     per_run: bool = False
     variant: bool = True
 
+    @property
+    def type_text(self) -> str:
+        """The type as help and documentation name it."""
+        is_text = self.type is str or typing.get_args(self.type)
+        return "text" if is_text else self.type.__name__
+
+    @property
+    def values_text(self) -> str:
+        """The allowed values as help and documentation name them; empty where any is."""
+        choices = ", ".join(f'"{x}"' for x in typing.get_args(self.type))
+        return choices or self.allowed.text
+
 
 def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:
     """Declares a field as a setting, or as a group of settings.
@@ -244,7 +256,7 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
     ]
     if near:
         return f"did you mean {near[0]}?"
-    return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "configs/base.py has them all"
+    return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "--help-settings lists all"
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

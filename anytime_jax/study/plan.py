@@ -127,7 +127,8 @@ class Study:
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(by_name)[:5])}, ..."
         problem = f"has no run {name!r}" if name else "has many runs: choose one as FILE:NAME"
         raise InputError(
-            f"study {self.name} {problem}; {hint} (python -m anytime_jax sweep --list shows all)"
+            f"study {self.name} {problem}; {hint} (python -m anytime_jax "
+            "sweep --study=... --list shows all)"
         )
 
 

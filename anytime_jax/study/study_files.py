@@ -10,16 +10,15 @@ import dataclasses
 import io
 import json
 import lzma
-import runpy
 import tarfile
 import tempfile
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.config import python_files
 from anytime_jax.errors import InputError
 from anytime_jax.study.plan import Study, StudyRun
 
@@ -29,30 +28,21 @@ FORMAT_VERSION = 2
 
 
 def load_file(path: str | Path) -> Study:
-    """Executes a study file and returns its study.
+    """Executes a study file, given by path or name, and returns its study.
 
     Raises an InputError if it is missing or raises, or lacks `get_study()` or `get_config(name)`.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise InputError(f"--study={path} is a directory: training needs the study's Python file")
-    if not path.is_file():
-        raise InputError(f"--study={path} does not exist: studies are in configs/studies/")
-    try:
-        content = runpy.run_path(str(path))
+    label = f"--study={path}"
+    if Path(path).is_dir() and not python_files.is_name(str(path), "study"):
+        raise InputError(f"{label} is a directory: training needs the study's Python file")
+    file = python_files.find("study", str(path), "study")
+    with python_files.execute(label, file) as content:
         study = content.get("get_study", dict)()
-    except InputError as error:
-        raise InputError(f"--study={path}: {error}") from error
-    except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-        frames = [x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(path)]
-        line = f"line {frames[-1].lineno}: " if frames else ""
-        problem = f"{line}{type(error).__name__}: {error}"
-        raise InputError(f"--study={path} cannot be executed: {problem}") from error
     if not isinstance(study, Study):
-        raise InputError(f"--study={path} has no get_study() that returns a study.plan.Study")
+        raise InputError(f"{label} has no get_study() that returns a study.plan.Study")
     if not callable(content.get("get_config")):
         raise InputError(
-            f"--study={path} has no get_config(name), which training uses: add one that returns "
+            f"{label} has no get_config(name), which training uses: add one that returns "
             "get_study().run(name).config"
         )
     return study
@@ -76,10 +66,10 @@ def open_study(path: str | Path) -> Iterator[Study]:
             except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
                 raise InputError(f"{archive} is damaged ({error!r}): pack it again") from error
             yield dataclasses.replace(_read_plan(Path(directory)), root=str(archive.parent))
-    elif path.is_dir():
+    elif path.is_dir() and not python_files.is_name(str(path), "study"):
         raise InputError(
-            f"--study={path} is not a study (no {PLAN} or {ARCHIVE} in it): give a file of "
-            "configs/studies/, or the directory of a study that was trained"
+            f"--study={path} is not a study (no {PLAN} or {ARCHIVE} in it): give a study's "
+            "file or name, or the directory of a study that was trained"
         )
     else:
         yield load_file(path)

@@ -27,6 +27,7 @@ BAD = {
     "unknown option": (["--config=good.py", "--confg=1"], "--confg"),
     "argument without an option": (["--config=good.py", "extra"], "extra"),
     "missing file": (["--config=none.py"], "none.py"),
+    "misspelt name": (["--config=quikstart"], "did you mean --config=quickstart?"),
     "folder": (["--config=."], "--config=."),
     "unknown setting": (["--config=good.py", "--config.batchsize=4"], "did you mean batch_size?"),
     "unknown nested setting": (["--config=good.py", "--config.model.widht=4"], "model.width"),
@@ -180,7 +181,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
         eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
     )  # fmt: skip
-    first = starts.launch(f"--config={file}", "--config.name=two words", folder=tmp_path)
+    first = starts.launch(f"--config={file}", "--config.name", "two words", folder=tmp_path)
     wait_for(first, "1x  validation")
     first.kill(number)
     assert first.wait() == 0, first.output
@@ -195,12 +196,13 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
 
     # To the next step but one: the end of a run, its table and its figure.
     end = step + 2
-    second = starts.launch(*argv, f"--config.stop={end} steps", folder=tmp_path)
+    second = starts.launch(*argv, "--config.stop", f"{end} steps", folder=tmp_path)
     assert second.wait() == 0, second.output
     assert f"from     {step:,} steps" in second.output
     assert f"at {end:,} steps" in second.output
     assert "validation loss (nats per token), * the best of each row" in second.output
-    assert "To continue to" in second.output
+    (line,) = re.findall(r"To continue to .*: python -m anytime_jax\.main (.*)", second.output)
+    assert [word.partition("=")[0] for word in shlex.split(line)].count("--config.stop") == 1
     assert (run / "curves.png").stat().st_size > 10_000
     assert any((run / "tensorboard").iterdir())
     rows = read_records(run)

@@ -8,6 +8,7 @@ import pytest
 from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, config_file, dispatch
+from anytime_jax.config import python_files
 from configs import quickstart
 
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
@@ -37,14 +38,15 @@ def test_every_command_has_an_example_in_the_documentation():
 
 
 @pytest.mark.parametrize(("name", "argv"), COMMANDS)
-def test_documented_command_line_is_valid(name, argv):
+def test_documented_command_line_is_valid(name, argv, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
     arguments = command_line.parse(dispatch.load(name), name, argv)
     known = {*config_file.setting_names(quickstart.get_config())}
     if name == "train":
         for word in arguments.overrides:
             assert word.removeprefix("--config.").split("=")[0] in known
     for file in getattr(arguments, "config", None) or []:
-        assert (REPOSITORY / file.partition(":")[0]).is_file()
+        python_files.find("config", file.partition(":")[0], "configuration", "study")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))

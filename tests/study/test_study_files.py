@@ -44,11 +44,11 @@ def test_archive_is_reproducible_and_holds_no_path_of_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "does not exist"),
+        (None, "neither a file nor the name"),
         ("directory", "is a directory"),
         ("x = 1", r"get_study\(\)"),
-        ("def get_study():\n    return 1 / 0", "line 2: ZeroDivisionError"),
-        ("import nothing_of_that_name", "line 1: ModuleNotFoundError"),
+        ("def get_study():\n    return 1 / 0", "line 2, .*: ZeroDivisionError"),
+        ("import nothing_of_that_name", "line 1, .*: ModuleNotFoundError"),
         ("def get_study(", "SyntaxError"),
         (
             "from anytime_jax.study.plan import *\ndef get_study():\n"
@@ -71,6 +71,16 @@ def test_invalid_study_file_is_rejected_in_one_line(content, message, tmp_path):
     with pytest.raises(InputError, match=message) as caught:
         load_file(file)
     assert "\n" not in str(caught.value)
+
+
+def test_study_is_found_by_name_even_beside_a_directory_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "laptop").mkdir()
+    assert load_file("laptop").name == "laptop"
+    with open_study("laptop") as study:
+        assert study.name == "laptop"
+    with pytest.raises(InputError, match="did you mean --study=laptop"):
+        load_file("labtop")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Help on what `--config` takes: the configurations and studies by name, and the settings of a run.
+
+All of it is derived: from the docstrings of the files, and from the declarations of the settings.
+"""
+
+import argparse
+import itertools
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anytime_jax.config import python_files
+from anytime_jax.config.fields import Setting
+from anytime_jax.config.python_files import Kind
+
+_WIDTH = 100
+_NAME_WIDTH = 26
+_TITLES: dict[Kind, str] = {
+    "configuration": "configurations by name (--config=NAME)",
+    "study": "studies by name (--study=NAME, or --config=NAME:RUN for one of its runs)",
+}
+_HEAD = """\
+settings (--config.NAME=VALUE)
+
+Each has its meaning, type and allowed values. A point in a run is text such as "12500 steps",
+"3.3B tokens" or "4x", a multiple of chinchilla_tokens.
+"""
+
+
+class _Print(argparse.Action):
+    """Option that prints a text and exits, like `--help`."""
+
+    def __init__(self, text: Callable[[], str], **facts: Any):
+        super().__init__(nargs=0, **{**facts, "dest": argparse.SUPPRESS})
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: object) -> None:
+        print(self._text())
+        parser.exit()
+
+
+def add(parser: argparse.ArgumentParser, settings: Mapping[str, Setting]) -> None:
+    """Adds `--list` and `--help-settings`, and the names of both to `--help`."""
+    parser.add_argument(
+        "--list",
+        action=_Print,
+        text=lambda: list_files("configuration", "study"),
+        help="list the configurations and studies that have a name, and exit",
+    )
+    parser.add_argument(
+        "--help-settings",
+        action=_Print,
+        text=lambda: _explain(settings),
+        help="explain every setting, and exit",
+    )
+    for kind, title in _TITLES.items():
+        names = ", ".join(python_files.summaries(kind))
+        parser.add_argument_group(title, textwrap.fill(names, _WIDTH - 2, break_on_hyphens=False))
+    lines = [
+        textwrap.fill(", ".join(names), _WIDTH - 2, subsequent_indent="    ")
+        for _, names in itertools.groupby(settings, lambda name: name.rpartition(".")[0])
+    ]
+    parser.add_argument_group("settings (--config.NAME=VALUE)", "\n".join(lines))
+
+
+def list_files(*kinds: Kind) -> str:
+    """Returns a line for every file of some kinds, and where the files are."""
+    lines = []
+    for kind in kinds:
+        entries = itertools.starmap(_entry, python_files.summaries(kind).items())
+        lines += [f"{_TITLES[kind]}:", *entries, ""]
+    places = f"{python_files.SHIPPED}, or of configs/ in the working directory"
+    return "\n".join([*lines, f"They are the files of {places}. To change one, copy it."])
+
+
+def _explain(settings: Mapping[str, Setting]) -> str:
+    """Returns every setting with its meaning, its type and its allowed values."""
+    lines = [_HEAD]
+    for name, setting in settings.items():
+        kinds = f"of {', '.join(setting.kinds)}" if setting.kinds else ""
+        facts = "; ".join(filter(None, (setting.type_text, setting.values_text, kinds)))
+        lines.append(_entry(name, f"{setting.meaning} [{facts}]"))
+    return "\n".join(lines)
+
+
+def _entry(name: str, text: str) -> str:
+    """A name with a text beside it, wrapped."""
+    head = f"  {name:{_NAME_WIDTH}} "
+    return textwrap.fill(text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))

@@ -1,0 +1,117 @@
+"""Python files of configurations and studies: found by path or name, listed, and executed.
+
+A name such as `quickstart` is that of a file in `configs/` of the working directory, or else of one
+that is shipped. Inside a file, `from configs import base` finds modules in the same places, but
+first in the `configs` folder in which the file itself is: a file works wherever it is copied, and a
+shipped one never takes modules of others.
+"""
+
+import ast
+import contextlib
+import difflib
+import importlib.machinery
+import importlib.util
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from anytime_jax.checks import format_value
+from anytime_jax.errors import InputError
+
+Kind = Literal["configuration", "study"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Beside the package in the repository, inside of it in a wheel.
+SHIPPED = next(
+    (path for path in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if path.is_dir()),
+    _PACKAGE / "configs",
+)
+_LOCAL = Path("configs")
+# The folder of each kind, and the function that makes a file one of them.
+_FOLDERS: dict[Kind, tuple[str, str]] = {
+    "configuration": (".", "get_config"),
+    "study": ("studies", "get_study"),
+}
+
+
+def find(option: str, text: str, *kinds: Kind) -> Path:
+    """Returns the file of a path, or of a name of one of the kinds.
+
+    Raises an InputError that names the nearest file if there is none.
+    """
+    file = Path(text) if Path(text).is_file() else _named(text, kinds)
+    if file is None:
+        names = [name for kind in kinds for name in summaries(kind)]
+        near = difflib.get_close_matches(Path(text).stem, names, 1)
+        hint = f"did you mean --{option}={near[0]}?" if near else f"there are {', '.join(names)}"
+        raise InputError(f"--{option}={text} is neither a file nor the name of one: {hint}")
+    return file
+
+
+def is_name(text: str, kind: Kind) -> bool:
+    """Whether a text is the name of a file of a kind."""
+    return _named(text, (kind,)) is not None
+
+
+def _named(text: str, kinds: Sequence[Kind]) -> Path | None:
+    if not text.isprintable() or Path(text).name != text:
+        return None
+    folders = [root / _FOLDERS[kind][0] for kind in kinds for root in (_LOCAL, SHIPPED)]
+    files = (folder / f"{text}.py" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def summaries(kind: Kind) -> dict[str, str]:
+    """Returns the first docstring line of every file of a kind, by name, without executing any."""
+    folder, function = _FOLDERS[kind]
+    found: dict[str, str] = {}
+    for root in (SHIPPED, _LOCAL):
+        for file in sorted((root / folder).glob("*.py")):
+            with contextlib.suppress(OSError, SyntaxError, ValueError):
+                tree = ast.parse(file.read_bytes())
+                if any(isinstance(x, ast.FunctionDef) and x.name == function for x in tree.body):
+                    found[file.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+@contextlib.contextmanager
+def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
+    """Executes a file and yields its names, whose functions are called inside the context.
+
+    What they raise becomes an InputError that begins with `label` and names the line.
+    """
+    with _importable_configs(file):
+        try:
+            yield runpy.run_path(str(file))
+        except InputError as error:
+            raise InputError(f"{label}: {error}") from error
+        except (Exception, SystemExit) as error:  # the file is code: it can raise anything
+            frames = [
+                x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(file)
+            ]
+            line = f"line {frames[-1].lineno}, {format_value(frames[-1].line)}: " if frames else ""
+            text = f"{line}{type(error).__name__}: {error}"
+            raise InputError(f"{label} cannot be run: {text}") from error
+
+
+@contextlib.contextmanager
+def _importable_configs(file: Path) -> Iterator[None]:
+    """Makes `configs` the package of all folders in which a file's imports are looked for."""
+    own = [folder for folder in file.resolve().parents if folder.name == "configs"][:1]
+    spec = importlib.machinery.ModuleSpec("configs", None, is_package=True)
+    spec.submodule_search_locations = [str(x) for x in (*own, _LOCAL.resolve(), SHIPPED)]
+
+    def take() -> dict[str, Any]:
+        names = [name for name in sys.modules if name.partition(".")[0] == "configs"]
+        return {name: sys.modules.pop(name) for name in names}
+
+    before = take()
+    sys.modules["configs"] = importlib.util.module_from_spec(spec)
+    try:
+        yield
+    finally:
+        take()
+        sys.modules.update(before)

@@ -1,0 +1,61 @@
+"""Help on configurations and settings."""
+
+import re
+
+import pytest
+from paths import REPOSITORY
+from run_command import run_command
+
+from anytime_jax.commands import sweep, theory, train
+from anytime_jax.config.schema import SETTINGS
+
+
+@pytest.fixture
+def text(monkeypatch, capsys):
+    """Prints what an option of a command prints, which must be all that the command does."""
+    monkeypatch.chdir(REPOSITORY)
+
+    def run(module, *argv):
+        with pytest.raises(SystemExit) as exit:
+            run_command(module, argv)
+        assert exit.value.code == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert max(map(len, out.splitlines()[8:])) <= 120
+        return out
+
+    return run
+
+
+def test_help_names_every_configuration_and_setting(text):
+    words = set(re.findall(r"[\w.]+", text(train, "--help")))
+    assert {*SETTINGS, "quickstart", "150m_inv_sqrt", "laptop"} <= words
+
+
+def test_settings_are_explained(text):
+    printed = text(train, "--help-settings")
+    entries = re.findall(r"^  (\S+) +\S", printed, re.MULTILINE)
+    assert entries == list(SETTINGS)
+    joined = " ".join(printed.split())
+    for setting in SETTINGS.values():
+        assert setting.meaning in joined
+        assert setting.values_text in joined
+
+
+def test_configurations_are_listed_with_their_first_lines(text):
+    printed = text(train, "--list")
+    assert re.search(r"^  quickstart +Anytime training of a small model", printed, re.MULTILINE)
+    assert re.search(r"^  laptop +The paper's experiment on a laptop", printed, re.MULTILINE)
+
+
+def test_studies_are_listed_without_a_study(capsys):
+    assert run_command(sweep, ["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert "  paper_150m " in printed
+    assert "quickstart" not in printed
+    assert run_command(sweep, ["--run"]) == 2
+    assert "--study" in capsys.readouterr().err
+
+
+def test_settings_of_a_run_are_not_those_of_a_figure(text):
+    assert "batch_growth" not in text(theory, "--help")
