@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--study", metavar="FILE", help="study, by file or name")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument(
-        "--list", action="store_true", help="print the runs and their cost, or the studies"
+        "--list", action="store_true", help="print runs and costs; without --study, the studies"
     )
     action.add_argument("--run", action="store_true", help="train the unfinished runs here")
     action.add_argument("--slurm", metavar="DIR", help="write job arrays of the unfinished runs")
