@@ -48,10 +48,16 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
 def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the settings of a configuration file, `FILE` or `FILE:NAME`.
 
-    Overrides are arguments such as `--config.NAME=VALUE`; a value must have the type of the
-    setting. Raises an InputError if the file is missing, cannot be run, or lacks such a setting.
+    Raises an InputError if the file is missing or cannot be run, or as `override` does.
     """
-    config = _run_file(file)
+    return override(_run_file(file), overrides)
+
+
+def override(config: ConfigDict, overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns settings changed by arguments such as `--config.NAME=VALUE`.
+
+    Raises an InputError if there is no such setting, or the value is not of its type.
+    """
     known = list(setting_names(config))
     for word in overrides:
         name = word.removeprefix("--config.").split("=")[0]

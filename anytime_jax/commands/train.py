@@ -25,7 +25,7 @@ from rich.console import Console
 
 from anytime_jax.checkpoints.event_loops import EventLoopPolicy
 from anytime_jax.checkpoints.metric_records import Row, read_records
-from anytime_jax.commands import config_file, streams
+from anytime_jax.commands import command_line, config_file, streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo

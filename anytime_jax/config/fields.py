@@ -111,14 +111,16 @@ class Setting:
     @property
     def type_text(self) -> str:
         """The type as help and documentation name it."""
-        is_text = self.type is str or typing.get_args(self.type)
-        return "text" if is_text else self.type.__name__
+        kind, words = _kind_and_words(self.type)
+        name = "text" if kind is str else kind.__name__
+        return f"{name} or text" if words and kind is not str else name
 
     @property
     def values_text(self) -> str:
         """The allowed values as help and documentation name them; empty where any is."""
-        choices = ", ".join(f'"{x}"' for x in typing.get_args(self.type))
-        return choices or self.allowed.text
+        kind, words = _kind_and_words(self.type)
+        numbers = [] if kind is str and words else [self.allowed.text]
+        return ", ".join([*filter(None, numbers), *(f'"{word}"' for word in words)])
 
 
 def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:

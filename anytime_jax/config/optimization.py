@@ -21,37 +21,40 @@ from anytime_jax.config.fields import (
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig(Group):
-    """Learning rate; each kind is a function of `anytime_jax.schedules`."""
+    """Learning rate; each kind is a function of `anytime_jax.schedules`.
 
-    kind: Literal["constant", "inverse_sqrt", "power", "cosine", "linear", "wsd"] = setting(
-        "formula of the learning rate", branch="free", variant=False
+    "power_decay" is the `schedules.Decay` of a power law, the inverse square root at gamma = 0.5.
+    """
+
+    kind: Literal["constant", "inverse_sqrt", "power", "cosine", "linear", "wsd", "power_decay"] = (
+        setting("formula of the learning rate", branch="free", variant=False)
     )
     peak: float = setting("largest learning rate", POSITIVE)
     warmup: str = setting("end of the linear warmup", POINT)
     warmup_init: float = setting("learning rate of the first update over the peak", FRACTION)
     alpha: float | None = setting(
         "time scale of the decay in updates", POSITIVE,
-        kinds=("inverse_sqrt", "power"), branch="free",
+        kinds=("inverse_sqrt", "power", "power_decay"), branch="free",
     )  # fmt: skip
     gamma: float | None = setting(
         "exponent of the decay",
         allow("0 or more", lambda gamma: gamma >= 0),
-        kinds=("power",),
+        kinds=("power", "power_decay"),
         branch="free",
     )
     horizon: str | None = setting(
         'end of the decay; "branch" for the horizon that the branch names',
         Allowed(f'{POINT.text}, or "branch"'),
-        kinds=("cosine", "linear", "wsd"),
+        kinds=("cosine", "linear", "wsd", "power_decay"),
         branch="free",
         variant=False,
     )
     floor: float | None = setting(
         "learning rate at the horizon over the peak", FRACTION,
-        kinds=("cosine", "linear", "wsd"), branch="free",
+        kinds=("cosine", "linear", "wsd", "power_decay"), branch="free",
     )  # fmt: skip
     shape: schedules.DecayShape | None = setting(
-        "shape of the decay over the last 10%", kinds=("wsd",), branch="free"
+        "shape of the decay over the last 10%", kinds=("wsd", "power_decay"), branch="free"
     )
 
     def build(
@@ -74,11 +77,14 @@ class ScheduleConfig(Group):
             arguments["horizon"] = branch_horizon
         elif self.horizon is not None:
             arguments["horizon"] = clock.step_at(self.horizon, "horizon")
-        if self.kind == "wsd":
+        if self.kind in ("wsd", "power_decay"):
             start = branch_step or clock.branch_step(arguments["horizon"])
             allowed = f"over before the decay starts at update {start:,}"
             require(warmup <= start, "warmup", self.warmup, allowed)
             arguments["start"] = start
+        if self.kind == "power_decay":
+            decay = {name: arguments.pop(name) for name in ("start", "horizon", "floor", "shape")}
+            return schedules.Decay(schedules.power(**arguments), **decay)
         return getattr(schedules, self.kind)(**arguments)
 
 

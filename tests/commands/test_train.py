@@ -87,8 +87,8 @@ def test_bad_input_leaves_no_files(results):
 
 REJECTED = {
     "eval.tokens": ({"eval__tokens": 10_000}, "config.eval.tokens"),
-    "length": ({"model__length": 16, "chinchilla_tokens": 640}, "windows of 8"),
-    "vocabulary": ({"model__vocab_size": 200}, "vocabulary of 300"),
+    "length": ({"model__length": 16, "chinchilla_tokens": 640}, "length = 16, but it has 8"),
+    "vocabulary": ({"model__vocab_size": 200}, "vocab_size = 200, but it has 300"),
     "mesh": ({"mesh__data": 3}, "config.mesh"),
     "batch": ({"batch_size": 12}, "config.batch_size"),
     "evaluated batch": ({"eval__batch_size": 6}, "config.eval.batch_size"),

@@ -1,6 +1,7 @@
 """Branches: what they inherit, what they may change, and that their trunk stays as it is."""
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import shutil
 import numpy as np
 import pytest
 import small_run
+from paths import REPOSITORY
+from rich.console import Console
 from run_command import run_command
 from training_runs import after, bits, finished, records, saved, start, updates
 
@@ -17,11 +20,13 @@ from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import config_file, runs
+from anytime_jax.config import schema
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.training import branching
+from anytime_jax.training import branching, trainer
+from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
@@ -356,3 +361,43 @@ def test_runs_command_names_trunk(branched, trunk, capsys):
     assert run_command(runs, [f"--run={branched[0].parent}"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert f"wsd at 0.01, branch of {trunk} at step 18, stop horizon" in output
+
+
+# configs/decay.py
+
+
+def decay(trunk, *overrides):
+    return schema.build(config_file.read(f"{REPOSITORY}/configs/decay.py:{trunk}", overrides))
+
+
+def test_decay_of_a_constant_run_is_the_wsd_branch(trunk, dataset, tmp_path, branched):
+    config = decay(trunk, "--config.schedule.floor=0.1", f"--config.run_dir={tmp_path / 'run'}")
+    assert (config.branch.multiple, config.stop_rule.step) == (2.0, 20)
+    branch = {"branch__from_run": str(trunk), "branch__multiple": 2.0, "stop": "horizon"}
+    wsd = small_run.config("run", schedule=WSD, **branch)
+    steps = np.arange(18, 21)
+    expected = wsd.learning_rate.evaluate(steps)
+    np.testing.assert_allclose(config.learning_rate.evaluate(steps), expected, rtol=1e-12)
+
+
+def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_path):
+    """`whole` is trained to 2x and leaves checkpoints at 9 and 18."""
+    change = f"--config.run_dir={tmp_path / 'run'}"
+    config = decay(whole, change, "--config.branch.multiple=1")
+    display = Display(config.clock, Console(file=io.StringIO()))
+    assert trainer.train(config, small_run.mesh(), dataset, display) == Outcome(10, "stop")
+    trunk = small_run.config("run").learning_rate.evaluate(9)
+    assert config.learning_rate.evaluate([9, 10]).tolist() == [trunk, 0.0]
+    assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
+
+
+def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
+    with pytest.raises(InputError, match="schedule with an end: wsd"):
+        decay(branched[0])
+    with pytest.raises(InputError, match="is no run"):
+        decay(tmp_path)
+
+
+def test_branch_without_a_decay_says_so(trunk, dataset, tmp_path):
+    _, output = leave(tmp_path / "run", trunk, dataset, schedule=CONSTANT, stop="19 steps")
+    assert "NO DECAY" in output

@@ -8,6 +8,7 @@ import math
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
@@ -27,6 +28,8 @@ from training_runs import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.commands import config_file
+from anytime_jax.config import schema
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
@@ -298,7 +301,7 @@ def test_evaluation_of_all_tokens(dataset, tmp_path):
 
 
 def test_average_every_beyond_the_run_is_rejected(dataset):
-    with pytest.raises(InputError, match="average_every = 11 .* 10 updates"):
+    with pytest.raises(InputError, match=r"average_every = 11 .* 10 updates"):
         small_run.config("run", average_every=11)
     small_run.config("run", average_every=10)
     small_run.config("run", average_every=11, averages=())
