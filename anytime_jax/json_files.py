@@ -10,11 +10,27 @@ from typing import Any
 from anytime_jax.atomic import atomic_write
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON; raises a ValueError with a short message if it is damaged or nested too deeply.
+
+    The error never holds the text, as the `repr` of a UnicodeDecodeError would.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def load_json(path: Path) -> Any:
+    """Parses a JSON file; raises a ValueError as `parse_json`, or an OSError."""
+    return parse_json(path.read_bytes())
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Reads a JSON object; None if the file is missing or damaged."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = load_json(path)
+    except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 

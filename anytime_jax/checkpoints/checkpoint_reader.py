@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest
+from anytime_jax.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
@@ -33,7 +32,7 @@ def read_meta(path: Path) -> Meta:
     Raises a RunError if it is missing or damaged, or belongs to another step or another run.
     """
     try:
-        meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
+        meta = load_json(path / "meta" / "metadata")
         if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
             raise ValueError("its digest differs")
         if str(meta["step"]) != path.name.partition(".")[0]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
+from anytime_jax.json_files import parse_json
 
 DIRECTORY = "records"
 FORMAT_VERSION = 1
@@ -122,7 +123,7 @@ def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
         warn(f"{segment}: its last line is torn, as by a kill; no row of a saved step is lost")
     for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
             if number == 1:
                 if (version := fields.get("format_version")) != FORMAT_VERSION:
                     raise ValueError(f"format version {version}, this is {FORMAT_VERSION}")

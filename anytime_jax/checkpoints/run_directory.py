@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import load_json
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -31,7 +32,7 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
     """
     file = run_dir / RUN_FILE
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = load_json(file)
         return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None

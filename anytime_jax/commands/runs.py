@@ -21,6 +21,7 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.json_files import load_json
 
 EXAMPLES = ("", "--run=runs/quickstart --verify")
 
@@ -84,7 +85,7 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
 
 def _describe(run_dir: Path) -> str:
     try:
-        about = json.loads((run_dir / run_directory.RUN_FILE).read_text(encoding="utf-8"))
+        about = load_json(run_dir / run_directory.RUN_FILE)
         config, branch = about["config"], about.get("branch")
         model, schedule = config["model"], config["schedule"]
         origin = f"branch of {branch['from_run']} at step {branch['step']:,}, " if branch else ""
@@ -145,7 +146,7 @@ def _verified(path: Path, note: dict[str, str] | None) -> str:
 
 def _read_notes(run_dir: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((run_dir / NOTE).read_text(encoding="utf-8")))
+        return dict(load_json(run_dir / NOTE))
     except (OSError, ValueError, TypeError):
         return {}  # a damaged note counts as missing
 

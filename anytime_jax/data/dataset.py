@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import json_digest, write_json
+from anytime_jax.json_files import json_digest, load_json, write_json
 
 FORMAT_VERSION = 4
 # Written last: a directory that has it is complete.
@@ -96,7 +95,7 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
         hint = f"; {prepare_hint}" if prepare_hint else ""
         raise InputError(f"{path} is {state} (it has no {METADATA_NAME}){hint}")
     try:
-        info = _parse(path, json.loads(metadata_path.read_text("utf-8")))
+        info = _parse(path, load_json(metadata_path))
     except InputError:
         raise
     except OSError as error:

@@ -23,6 +23,7 @@ from anytime_jax.data.hf_tokenizer import (
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
+from anytime_jax.json_files import parse_json
 
 _SPACE = "▁"  # SentencePiece's mark for a space
 _ALL = 2**31 - 1  # strips all leading spaces
@@ -74,8 +75,8 @@ def write_tokenizer(
 def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
     """Returns the files of a Hugging Face tokenizer, with another `model_max_length`."""
     files = unbundle(vocabulary.model)
-    special_tokens = json.loads(files.get(SPECIAL_TOKENS_FILE, "{}"))
-    config = json.loads(files.get(CONFIG_FILE, "{}"))
+    special_tokens = parse_json(files.get(SPECIAL_TOKENS_FILE, "{}"))
+    config = parse_json(files.get(CONFIG_FILE, "{}"))
     config = {**_CLASS, **special_tokens, **config, "model_max_length": length}
     special_tokens = {name: config[name] for name in _SPECIAL_TOKENS if name in config}
     return {SPECIAL_TOKENS_FILE: _dump(special_tokens), **files, CONFIG_FILE: _dump(config)}

@@ -20,6 +20,7 @@ from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.config import python_files
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import load_json
 from anytime_jax.study.plan import Study, StudyRun
 
 PLAN = "study.json"
@@ -123,7 +124,7 @@ def _plan_json(study: Study) -> str:
 def _read_plan(root: Path) -> Study:
     file = root / PLAN
     try:
-        plan: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        plan: dict[str, Any] = load_json(file)
         if plan["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {plan['format_version']}, not {FORMAT_VERSION}")
         runs = [

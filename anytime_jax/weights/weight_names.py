@@ -9,13 +9,13 @@ merge:1-sqrt:0.1            live weights, as if the rate had decayed over the la
 """
 
 import dataclasses
-import json
 from typing import cast, get_args
 
 from anytime_jax.averaging import GrowingWindow, Rule
 from anytime_jax.checkpoints.checkpoint_listing import format_steps
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import parse_json
 from anytime_jax.schedules import DecayShape
 from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
@@ -109,8 +109,8 @@ def _window_advice(run: SavedRun) -> str:
 
 def _sum(run: SavedRun, argument: str) -> Mixture:
     try:
-        terms = {str(name): float(x) for name, x in dict(json.loads(argument)).items()}
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        terms = {str(name): float(x) for name, x in dict(parse_json(argument)).items()}
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError('give JSON, such as mix:{"f25": 0.5, "last@480": 0.5}') from error
     total = sum(terms.values())
     if not terms or not abs(total - 1) < _SUM_TOLERANCE:
