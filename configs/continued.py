@@ -1,7 +1,7 @@
 r"""Continued pretraining of an existing model, as an anytime run.
 
     python -m anytime_jax prepare --source=folder --input=TEXTS \
-        --vocabulary=DIR/tokenizer.json --length=1024 --output=data/continued
+        --vocabulary=DIR --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
 DIR has the weights, shape and vocabulary of a model: OLMo 2 in the layout of `transformers`, OLMo

@@ -7,7 +7,10 @@ and compares logits and tokens.
 """
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +20,7 @@ from anytime_jax import __version__
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.optional_packages import EXPORT, import_optional
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_reader, model_writer, verifiers
@@ -29,6 +33,8 @@ from anytime_jax.weights.saved_run import SavedRun
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
 
 _VERIFIERS = Path(verifiers.__file__).parent
+_PROBE_SECONDS = 60  # to start an interpreter, perhaps from a busy network file system
+_VERIFY_SECONDS = 3600  # to load a model
 _MAX_DIFFERENCE = 1e-4  # of any logit, in float32
 _PROMPT = "def mean(xs):\n    return sum(xs) / len(xs)  # any weights, at any f: café, 3.14\n"
 
@@ -57,8 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
+    for package in EXPORT:
+        import_optional(package)
     if arguments.verify:
-        _run_python(arguments.verify_python, "-c", "")
+        _run_python(arguments.verify_python, "-c", "", seconds=_PROBE_SECONDS)
     saved = saved_run.open_run(arguments.run, arguments.step)
     config = saved.config.model
     model_format = model_reader.FORMATS[arguments.format or config.architecture]
@@ -71,14 +79,16 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"mixed: {weight_names.describe(mixture)}")
     if mixture.kernel_error:
         console.print(f"kernel error {mixture.kernel_error:.2%}")
+    for path in model_writer.remove_unfinished(arguments.output):
+        console.print(f"removed {path}, left by an export that was killed")
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
         model_writer.write_model(
             part, model_format, config, params, vocabulary.eos_id, arguments.dtype
         )
         write_tokenizer(file, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
-        text = json.dumps(_provenance(saved, arguments, mixture, vocabulary), indent=1)
-        (part / model_reader.PROVENANCE).write_text(text, encoding="utf-8")
+        about = _provenance(saved, arguments, mixture, vocabulary)
+        model_writer.write_provenance(part, about)
         size = format_bytes((part / model_reader.WEIGHTS).stat().st_size)
         if arguments.verify:
             for line in verify(part, model_format.name, arguments.verify_python):
@@ -95,7 +105,8 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
       RunError: if the model does not load or differs.
     """
     library = model_reader.FORMATS[format_name].library
-    result = _run_python(python, str(_VERIFIERS / f"{format_name}.py"), str(model))
+    script = str(_VERIFIERS / f"{format_name}.py")
+    result = _run_python(python, script, str(model), seconds=_VERIFY_SECONDS)
     if result.returncode:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         if last.startswith("ModuleNotFoundError"):
@@ -123,15 +134,35 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
     return [f"verified: {name}: {x:.1e} between logits" for name, x in logits.items()]
 
 
-def _run_python(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs an interpreter; raises an InputError if it cannot start, or does not end in time."""
     try:
-        return subprocess.run(
-            [python, *arguments], capture_output=True, encoding="utf-8", errors="replace"
+        process = subprocess.Popen(
+            [python, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            process_group=0,  # its children, which may hold the pipes open, end with it
         )
     except OSError as error:
         raise InputError(
             f"--verify-python={python} is not an interpreter ({error.strerror}): give its path"
         ) from error
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise InputError(
+                f"--verify-python={python} did not answer within {seconds:g} s: give the path of "
+                "a Python interpreter, or leave out --verify"
+            ) from error
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def _provenance(

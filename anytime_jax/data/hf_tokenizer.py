@@ -10,27 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from anytime_jax.data.optional_packages import import_optional
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import parse_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 
-def import_tokenizers() -> ModuleType:
+def import_tokenizers() -> Any:
     """Imports the package `tokenizers`; raises InputError if it is not installed."""
-    try:
-        import tokenizers  # an extra: SentencePiece models do without
-    except ImportError as error:
-        raise InputError(
-            "a tokenizer.json needs the library tokenizers: pip install 'anytime_jax[export]'"
-        ) from error
-    return tokenizers
+    return import_optional("tokenizers")  # SentencePiece models do without
 
 
 def is_hf_tokenizer(content: bytes, path: Path) -> bool:
@@ -54,7 +49,7 @@ def bundle(content: bytes, path: Path) -> bytes:
 
 def unbundle(model: bytes) -> dict[str, str]:
     """Returns the text of each file in a bundle, by name."""
-    return json.loads(model)
+    return {name: text for name, text in parse_json(model).items() if isinstance(text, str)}
 
 
 class HfTokenizer:
@@ -66,7 +61,7 @@ class HfTokenizer:
         files = unbundle(model)
         eos = _eos_token(files, path)
         try:
-            self._tokenizer = library.Tokenizer.from_str(files[TOKENIZER_FILE])
+            self._tokenizer = library.Tokenizer.from_str(files.get(TOKENIZER_FILE, ""))
         except Exception as error:  # the library raises this very class
             reason = " ".join(str(error).split())
             raise InputError(
@@ -139,8 +134,8 @@ def _eos_token(files: dict[str, str], path: Path) -> str:
 
 def _parse(content: bytes | str, path: Path) -> dict[str, Any]:
     try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(content)
+    except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); fetch it again") from error
     if not isinstance(parsed, dict):
         raise InputError(f"{path} is not a JSON object; give the tokenizer.json of a model")

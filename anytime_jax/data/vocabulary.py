@@ -12,10 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.data.hf_tokenizer import HfTokenizer, bundle, is_hf_tokenizer
-from anytime_jax.data.local_paths import require_local_path
+from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
+from anytime_jax.data.local_paths import read_file, require_local_path
 from anytime_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.errors import InputError
+
+# An export has both: its tokenizer.json may have other bytes than the vocabulary of its run.
+_FILES = (VOCABULARY_NAME, TOKENIZER_FILE)
 
 
 class IncrementalDecoder(Protocol):
@@ -68,13 +72,21 @@ class Vocabulary:
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     """Loads a SentencePiece model, a `tokenizer.json`, or a dataset's `vocabulary.model`.
 
-    The `eos_token` of a `tokenizer.json` is named by the `tokenizer_config.json` or
+    Of a directory, such as a model or a dataset, `find_vocabulary_file` chooses the file. The
+    `eos_token` of a `tokenizer.json` is named by the `tokenizer_config.json` or
     `special_tokens_map.json` beside it. Raises InputError for a vocabulary without EOS token.
     """
     require_local_path(path, "copy the file here, give its path")
     path = Path(path)
+    if path.is_dir():
+        if (file := find_vocabulary_file(path)) is None:
+            raise InputError(
+                f"vocabulary {path} is a directory without {' or '.join(_FILES)}; give the path of "
+                "a vocabulary"
+            )
+        path = file
     try:
-        model = path.read_bytes()
+        model = read_file(path)
     except OSError as error:
         raise InputError(
             f"vocabulary {path}: {error.strerror}; give the path of a SentencePiece .model file or "
@@ -87,6 +99,12 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
         tokenizer = SentencePieceTokenizer(model, path)
     digest = hashlib.sha256(model).hexdigest()
     return Vocabulary(tokenizer.size, tokenizer.eos_id, digest, model, tokenizer)
+
+
+def find_vocabulary_file(directory: Path) -> Path | None:
+    """Finds the vocabulary of a dataset, an export or a model of another library, if it has one."""
+    files = (directory / name for name in _FILES)
+    return next((file for file in files if file.is_file()), None)
 
 
 def train_vocabulary(

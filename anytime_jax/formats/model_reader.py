@@ -6,14 +6,17 @@ No code from the directory is executed.
 import contextlib
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
+from anytime_jax.data.optional_packages import import_optional
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
     ModelFormat,
@@ -23,11 +26,14 @@ from anytime_jax.formats.model_format import (
 )
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.formats.olmo2 import OLMO2
+from anytime_jax.json_files import parse_json
 from anytime_jax.models.decoder import Params
 
 FORMATS = {each.name: each for each in (OLMO, OLMO2)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
 _INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
+DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
+_CONFIGURATIONS = ("config.json", "config.yaml")
 _DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
 
 
@@ -87,15 +93,47 @@ def read_params(model: ModelDescription, config: ModelConfig) -> Params:
         return tensors_to_params(table, lambda name: tensors[name][:], config)
 
 
+def check_values(model: ModelDescription) -> None:
+    """Raises an InputError that names a tensor with a NaN or an infinity; reads all weights."""
+    with _open_tensors(model) as tensors:
+        for name, tensor in tensors.items():
+            if not np.isfinite(tensor[:]).all():
+                raise InputError(
+                    f"{model.directory}: tensor {name} has a NaN or an infinity: copy the model "
+                    "again, or export it from an earlier checkpoint"
+                )
+
+
+def check_digests(directory: Path) -> None:
+    """Raises an InputError if a file that is read is not as the export of this package wrote it.
+
+    Models of other origin have no recorded digests.
+    """
+    provenance = directory / PROVENANCE
+    recorded = _read(provenance).get(DIGESTS) if provenance.is_file() else None
+    if not isinstance(recorded, dict):
+        return
+    others = (directory / name for name in (*_CONFIGURATIONS, VOCABULARY_NAME, TOKENIZER_FILE))
+    for file in [*weight_files(directory), *(file for file in others if file.is_file())]:
+        if recorded.get(file.name, digest := file_digest(file)) != digest:
+            raise InputError(
+                f"{file} is damaged or changed: its SHA-256 is not the one in {PROVENANCE}: copy "
+                "it again, or remove its entry there if it was changed on purpose"
+            )
+
+
 def weights_digest(directory: Path) -> str:
     """Returns the SHA-256 of the weight file, or of the joined digests of several files."""
-    digests = []
-    for file in weight_files(directory):
-        with file.open("rb") as opened:
-            digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
+    digests = [file_digest(file) for file in weight_files(directory)]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def file_digest(file: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -117,22 +155,23 @@ def weight_files(directory: Path) -> list[Path]:
 def _read_settings(directory: Path) -> tuple[Path, Settings]:
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give that of a model")
-    for name, parse in (("config.json", json.loads), ("config.yaml", _parse_yaml)):
+    for name, parse in zip(_CONFIGURATIONS, (parse_json, _parse_yaml), strict=True):
         if (path := directory / name).is_file():
             return path, _read(path, parse)
     raise InputError(f"{directory} contains no model (no config.json and no config.yaml)")
 
 
-def _read(path: Path, parse: Callable[[str], Any] = json.loads) -> Settings:
+def _read(path: Path, parse: Callable[[str], Any] = parse_json) -> Settings:
     try:
         return dict(parse(path.read_text(encoding="utf-8")))
+    except UnicodeDecodeError as error:  # its repr has the whole text
+        raise InputError(f"{path} cannot be read ({error}): copy it again") from error
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error!r}): copy it again") from error
 
 
 def _parse_yaml(text: str) -> Any:
-    import yaml
-
+    yaml = import_optional("yaml")
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("aliases are not supported: they can expand without end")
@@ -186,10 +225,5 @@ def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
 
 def import_safetensors() -> Any:
     """Returns the module safetensors; raises an InputError if it is not installed."""
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise InputError(
-            "safetensors is not installed: pip install 'anytime_jax[export]'"
-        ) from error
-    return safetensors
+    import_optional("safetensors.numpy")
+    return import_optional("safetensors")

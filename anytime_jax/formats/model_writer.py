@@ -4,15 +4,19 @@ model.safetensors     the weights, under their names
 config.json           their settings, and config.yaml for `ai2-olmo`
 tokenizer.json, ...   the vocabulary, for their tokenizers, and as it was trained with
 parity.safetensors    a prompt of token ids and the float32 logits computed here
-anytime_jax.json      provenance of the weights
+anytime_jax.json      provenance of the weights, and the SHA-256 of the other files
 """
 
 import contextlib
 import dataclasses
+import fcntl
+import glob
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +25,14 @@ import numpy as np
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
-from anytime_jax.formats.model_reader import PARITY, PROVENANCE, WEIGHTS, import_safetensors
+from anytime_jax.formats.model_reader import (
+    DIGESTS,
+    PARITY,
+    PROVENANCE,
+    WEIGHTS,
+    file_digest,
+    import_safetensors,
+)
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 
@@ -45,19 +56,62 @@ def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
         raise InputError(
             f"--output={directory} cannot be created ({error.strerror}): choose another directory"
         ) from error
+    with contextlib.ExitStack() as locks:
+        locks.enter_context(_locked(part))
+        try:
+            yield part
+            check_output(directory, overwrite)  # it may have been created in the meantime
+            if directory.exists():
+                locks.enter_context(_locked(directory))
+                directory.rename(old)
+            part.rename(directory)
+        except BaseException:
+            if old.exists():
+                old.rename(directory)
+            raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_unfinished(directory: Path) -> list[Path]:
+    """Removes what killed exports to `directory` left beside it; returns the removed directories.
+
+    Those of a process that still runs are locked and stay. If an export was killed just as it
+    replaced an earlier one, the earlier one is put back.
+    """
+    directory, removed = directory.resolve(), []
+    for path in sorted(directory.parent.glob(f"{glob.escape(directory.name)}.*")):
+        number, _, kind = path.name.removeprefix(f"{directory.name}.").partition(".")
+        if not (number.isdecimal() and kind in ("part", "old") and path.is_dir()):
+            continue
+        with _locked(path) as is_unused:
+            if not is_unused:
+                continue
+            if kind == "old" and not directory.exists():
+                path.rename(directory)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    return removed
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Locks a directory until the process ends or the block; yields whether it was unlocked.
+
+    A file system that cannot lock directories, such as NFS, yields False.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        yield part
-        check_output(directory, overwrite)  # it may have been created in the meantime
-        if directory.exists():
-            directory.rename(old)
-        part.rename(directory)
-    except BaseException:
-        if old.exists():
-            old.rename(directory)
-        raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_unused = True
+        except OSError:
+            is_unused = False
+        yield is_unused
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+        os.close(descriptor)
 
 
 def check_output(directory: Path, overwrite: bool) -> None:
@@ -100,6 +154,13 @@ def write_model(
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
     logits = compute_logits(config, rounded, tokens)
     _save({"tokens": tokens.astype(np.int32), "logits": logits}, directory / PARITY)
+
+
+def write_provenance(directory: Path, about: dict[str, Any]) -> None:
+    """Writes the provenance of the weights, with the digests of all files in the directory."""
+    digests = {file.name: file_digest(file) for file in sorted(directory.iterdir())}
+    text = json.dumps({**about, DIGESTS: digests}, indent=1)
+    (directory / PROVENANCE).write_text(text, encoding="utf-8")
 
 
 def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) -> np.ndarray:

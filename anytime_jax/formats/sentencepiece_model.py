@@ -10,6 +10,8 @@ import enum
 import functools
 from typing import Any
 
+from anytime_jax.data.optional_packages import import_optional
+
 # The fields of sentencepiece_model.proto used here, with enumerations as integers.
 _SCHEMA = """
 name: "anytime_jax/sentencepiece_model.proto"
@@ -55,8 +57,10 @@ def parse_sentencepiece(content: bytes) -> Any:
 
 @functools.cache
 def _message_class() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-
+    names = ("descriptor_pb2", "descriptor_pool", "message_factory", "text_format")
+    descriptor_pb2, descriptor_pool, message_factory, text_format = (
+        import_optional(f"google.protobuf.{name}") for name in names
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("anytime_jax.Model"))

@@ -17,9 +17,8 @@ from anytime_jax import averaging
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import VOCABULARY_NAME, DatasetInfo
-from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
-from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.vocabulary import find_vocabulary_file, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription
@@ -56,6 +55,8 @@ def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
         _check_shape(config, description)
         model_reader.check_params(description, config.model)
         _check_vocabulary(dataset, description)
+        model_reader.check_digests(path)
+        model_reader.check_values(description)
         return Pretrained(description, model_reader.weights_digest(path))
     except InputError as error:
         raise InputError(f"config.initial_weights: {error}") from error
@@ -105,8 +106,7 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> None:
     """Raises an InputError if the data's vocabulary is not the one beside the weights, if any."""
-    names = (VOCABULARY_NAME, TOKENIZER_FILE)
-    file = next((x for name in names if (x := description.directory / name).is_file()), None)
+    file = find_vocabulary_file(description.directory)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"the dataset at {dataset.path} was made with another vocabulary than the model in "

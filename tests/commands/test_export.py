@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -119,6 +122,8 @@ def test_provenance_names_run_step_and_data(run_export, dataset, output):
     assert run_export("--step=10", "--dtype=bfloat16")[0] == 0
     about = provenance(output)
     prompt = about.pop("prompt")
+    digests = {file: model_reader.file_digest(output / file) for file in FILES - {PROVENANCE}}
+    assert about.pop("sha256") == digests
     vocabulary = load_vocabulary(dataset.vocabulary_path)
     assert vocabulary.decode(prompt["ids"]) == prompt["text"]
     assert about.pop("config")["model"]["width"] == 16
@@ -243,6 +248,24 @@ def test_damaged_checkpoint_is_a_failure(run, command, output, tmp_path):
     assert not output.exists()
 
 
+def test_directory_of_a_killed_export_is_removed(run_export, output, tmp_path):
+    stale = tmp_path / f"{output.name}.12345.part"
+    stale.mkdir()
+    (stale / WEIGHTS).write_text("half")
+    status, out, _ = run_export()
+    assert status == 0
+    assert f"removed {stale}" in out
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("package", ["safetensors", "tokenizers", "yaml", "google.protobuf"])
+def test_missing_package_is_named_with_its_extra(package, export_rejected, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    line = export_rejected()
+    assert package.partition(".")[0] in line
+    assert ".[export]" in line
+
+
 # Verification, with fake interpreters
 
 
@@ -264,6 +287,28 @@ def test_equal_model_is_verified(run_export, output, tmp_path):
     lines = ("one way: 1.0e-07 between logits", "another: 2.0e-06 between logits")
     assert "".join(f"verified: {line}\n" for line in lines) in out
     assert {x.name for x in output.iterdir()} == FILES
+
+
+@pytest.mark.parametrize("case", ["probe", "verification"])
+def test_silent_interpreter_is_stopped(case, command, tmp_path, monkeypatch, run):
+    """Together with its children, which have its pipes open."""
+    python = tmp_path / "python"
+    answers = 'test "$1" = -c && exit\n' if case == "verification" else ""
+    python.write_text(f"#!/bin/sh\n{answers}sleep 1000 &\necho $! > {tmp_path}/pid\nwait\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(export, "_PROBE_SECONDS" if case == "probe" else "_VERIFY_SECONDS", 0.5)
+    words = ("--verify", f"--verify-python={python}", f"--run={run}", f"--output={tmp_path / 'x'}")
+    status, _, err = command(export, *words)
+    assert status == 2
+    assert f"--verify-python={python} did not answer within 0.5 s" in err
+    assert err.count("\n") == 1
+    assert {x.name for x in tmp_path.iterdir()} == {"python", "pid"}
+    pid = int((tmp_path / "pid").read_text())
+    state = pathlib.Path(f"/proc/{pid}/stat")
+    deadline = time.monotonic() + 10
+    while state.exists() and " Z " not in state.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -102,5 +102,5 @@ def test_broken_file_is_named(path, tmp_path, name, content, message):
 
 def test_missing_library_is_named(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(InputError, match=r"pip install 'anytime_jax\[export\]'"):
+    with pytest.raises(InputError, match=r"tokenizers .*pip install -e '\.\[export\]'"):
         load_vocabulary(path)

@@ -1,10 +1,12 @@
 """Vocabularies: files that are none are refused; ids fit the type they are stored in."""
 
 import gzip
+import shutil
 
 import numpy as np
 import pytest
 import tokenizers
+from byte_level_tokenizer import write_byte_level
 
 from anytime_jax.data.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
@@ -41,3 +43,23 @@ def test_more_than_65536_tokens_are_int32(tmp_path, words, dtype):
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "1"}')
     vocabulary = load_vocabulary(tmp_path / "tokenizer.json")
     assert (vocabulary.size, vocabulary.token_dtype) == (words, dtype)
+
+
+def test_directory_of_a_dataset_or_model_has_a_vocabulary(corpus, tmp_path):
+    expected = load_vocabulary(corpus.folder / "v.model")
+    assert load_vocabulary(corpus.folder / "data") == expected
+    model = tmp_path / "model"
+    write_byte_level(model, ["some text"] * 9, 270)
+    assert load_vocabulary(model) == load_vocabulary(model / "tokenizer.json")
+    # Of an export, the vocabulary of its run, which its tokenizer.json translates.
+    shutil.copy(corpus.folder / "v.model", model / "vocabulary.model")
+    assert load_vocabulary(model) == expected
+    with pytest.raises(InputError, match=r"without vocabulary\.model or tokenizer\.json"):
+        load_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize("files", ['{"tokenizer.json": 5}', '{"tokenizer_config.json": 5}'])
+def test_bundle_of_other_values_is_refused(files, tmp_path):
+    (tmp_path / "vocabulary.model").write_text(files)
+    with pytest.raises(InputError, match=r"vocabulary\.model"):
+        load_vocabulary(tmp_path / "vocabulary.model")

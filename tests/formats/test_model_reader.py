@@ -13,7 +13,7 @@ from exported_models import BOTH, read, same_bits, tensors, write, write_referen
 from reference_decoders import CONFIGS, oracle
 
 from anytime_jax.errors import InputError
-from anytime_jax.formats import model_reader
+from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 
@@ -290,3 +290,55 @@ def test_damaged_vocabulary_is_rejected(file, content, message, tmp_path):
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=message):
         model_reader.describe(tmp_path)
+
+
+def written(folder, name="olmo2"):
+    """An export with its provenance and a vocabulary."""
+    write(folder, name)
+    (folder / "vocabulary.model").write_bytes(b"a vocabulary")
+    model_writer.write_provenance(folder, {"vocab_size": 90})
+    return folder
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "vocabulary.model"])
+def test_flipped_bit_of_an_export_is_named(name, tmp_path):
+    folder = written(tmp_path)
+    model_reader.check_digests(folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is damaged or changed"):
+        model_reader.check_digests(folder)
+
+
+def test_models_of_other_origin_have_no_digests(tmp_path):
+    folder = written(tmp_path)
+    (folder / "parity.safetensors").unlink()  # not read
+    model_reader.check_digests(folder)
+    for content in ("{}", '{"sha256": 3}', '{"sha256": {}}'):
+        (folder / PROVENANCE).write_text(content)
+        model_reader.check_digests(folder)
+    (folder / PROVENANCE).unlink()
+    model_reader.check_digests(folder)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_named(value, dtype, tmp_path):
+    arrays = {x: y.astype(dtype) for x, y in tensors("olmo2").items()}
+    model = model_reader.describe(write_reference(tmp_path, "olmo2", arrays))
+    model_reader.check_values(model)
+    arrays["model.norm.weight"][5] = value
+    write_reference(tmp_path, "olmo2", arrays)
+    with pytest.raises(InputError, match=r"tensor model\.norm\.weight has a NaN or an infinity"):
+        model_reader.check_values(model)
+
+
+@pytest.mark.parametrize("file", ["config.json", "config.yaml", "tokenizer.json", PROVENANCE])
+def test_binary_content_is_not_in_the_message(file, tmp_path):
+    if not file.startswith("config"):
+        write_reference(tmp_path, "olmo2", {})
+    (tmp_path / file).write_bytes(bytes(range(128, 256)) * 100)
+    with pytest.raises(InputError, match=f"{file} cannot be read") as error:
+        model_reader.describe(tmp_path)
+    assert len(str(error.value)) < 400

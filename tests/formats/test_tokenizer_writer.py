@@ -230,7 +230,7 @@ def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatc
 
 def test_missing_library_is_reported(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(InputError, match=r"pip install 'anytime_jax\[export\]'"):
+    with pytest.raises(InputError, match=r"tokenizers .*pip install -e '\.\[export\]'"):
         write_tokenizer(trained, tmp_path, 128)
 
 

@@ -253,6 +253,17 @@ def test_damaged_weights_leave_no_run_behind(copy, dataset, tmp_path):
     check_rejected(tmp_path / "nowhere", dataset, tmp_path, "nowhere")
 
 
+def test_flipped_bit_and_nan_leave_no_run_behind(copy, dataset, tmp_path):
+    file = copy / WEIGHTS
+    good = file.read_bytes()
+    model_writer.write_provenance(copy, {"vocab_size": 300})
+    file.write_bytes(good[:-3] + bytes([good[-3] ^ 1]) + good[-2:])
+    check_rejected(copy, dataset, tmp_path, "model.safetensors is damaged or changed")
+    (copy / PROVENANCE).unlink()
+    file.write_bytes(good[:-4] + np.float32(np.nan).tobytes())
+    check_rejected(copy, dataset, tmp_path, "tensor .* has a NaN or an infinity")
+
+
 def test_rejects_data_of_another_vocabulary(copy, dataset, tmp_path):
     shutil.copy(dataset.vocabulary_path, copy / "vocabulary.model")
     assert first_state(copy, dataset, tmp_path / "run")
