@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -32,6 +34,10 @@ EXAMPLES = (
 
 _DEFAULT_LENGTH = 1024
 _BUILTIN_MEGABYTES = 12.0
+# Tokens of configs/quickstart.py: up to its stop at 4x, of an update, and of an evaluation.
+QUICKSTART_TOKENS, UPDATE_TOKENS, EVAL_TOKENS = 4 * 20 * 81_920, 32 * 128, 32_768
+_QUICKSTART = "configs/quickstart.py"
+_FEW_WINDOWS, _LEAST_BATCH = 8, 8  # windows; a batch is divided among the devices
 _LINE_SECONDS = 5.0  # between lines of progress in a log
 # Options that only some sources have.
 _SOURCES = {
@@ -74,7 +80,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help=f"builtin: 10^6 bytes of text (default: {_BUILTIN_MEGABYTES:g})",
     )
-    add("--vocabulary", metavar="FILE", help="SentencePiece model or tokenizer.json")
+    add(
+        "--vocabulary",
+        metavar="FILE",
+        help="SentencePiece model, tokenizer.json, or the directory of a model or dataset",
+    )
     add("--train-vocabulary", metavar="SIZE", type=int, help="pieces of a vocabulary to train")
     add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
     add("--output", required=True, type=Path, metavar="DIR", help="dataset directory")
@@ -112,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace) -> str:
     """Prepares the dataset or a share of it, and returns a summary."""
     start = time.monotonic()
-    existed = (arguments.output / METADATA_NAME).is_file()
+    existed = os.path.isfile(arguments.output / METADATA_NAME)
     share = None if arguments.share is None else Share.parse(arguments.share)
     vocabulary = arguments.vocabulary
     if vocabulary is None:
@@ -129,7 +139,58 @@ def _prepare(arguments: argparse.Namespace) -> str:
             "--share completes the dataset"
         )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
-    return f"{_summary(info)}\n{state}: {info.path}"
+    lines = [_summary(info), f"{state}: {info.path}", *training_notes(info)]
+    program = arguments.program.rpartition(" ")[0]
+    return "\n".join([*lines, f"  {training_command(info, program)}"])
+
+
+def training_notes(info: DatasetInfo) -> list[str]:
+    """Describes a training of `training_command`: its epochs, and splits that are small for it."""
+    train, validation = info.splits["train"], info.splits["validation"]
+    epochs = QUICKSTART_TOKENS / (train.windows * info.length)
+    notes = []
+    if train.windows < _batch_size(info):
+        notes.append(
+            f"note: train has {train.windows} windows, less than a batch of {_batch_size(info)}: "
+            "every update repeats some; give more text or a smaller --length"
+        )
+    if validation.windows < _FEW_WINDOWS:
+        notes.append(
+            f"note: validation has {validation.windows} windows, too few for a steady loss; give "
+            "more text, a larger --validation-fraction or a smaller --length"
+        )
+    place = "" if os.path.isfile(_QUICKSTART) else ", in the repository"
+    return [
+        *notes,
+        f"train a small model on it ({QUICKSTART_TOKENS / 1e6:.1f}M tokens, {epochs:,.1f} epochs "
+        f"of train){place}:",
+    ]
+
+
+def training_command(info: DatasetInfo, program: str = "python -m anytime_jax") -> str:
+    """Returns the command line that trains the quickstart's model on a dataset."""
+    batch_size, train, validation = _batch_size(info), *info.splits.values()
+    path = os.path.relpath(info.path)
+    settings = {
+        "name": info.path.name,
+        "run_dir": f"runs/{info.path.name}",
+        "data.path": str(info.path) if path.startswith("..") else path,
+        "data.builtin_megabytes": 0,
+        "data.repeat": train.windows * info.length < QUICKSTART_TOKENS,
+        "model.length": info.length,
+        "model.vocab_size": info.vocab_size,
+        "model.embedding_rows": info.vocab_size,
+        "batch_size": batch_size,
+        "eval.tokens": min(max(EVAL_TOKENS, info.length), validation.windows * info.length),
+        "eval.batch_size": 2 * batch_size,
+    }
+    words = (shlex.quote(f"--config.{name}={value}") for name, value in settings.items())
+    return f"{program} train --config={_QUICKSTART} {' '.join(words)}"
+
+
+def _batch_size(info: DatasetInfo) -> int:
+    """Windows of an update, of as many tokens as an update of the quickstart where possible."""
+    return max(_LEAST_BATCH, UPDATE_TOKENS // info.length)
 
 
 def _source(arguments: argparse.Namespace) -> Source:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from anytime_jax.data.local_paths import read_file
 from anytime_jax.data.sources import Part, check_fraction, group_files
 from anytime_jax.errors import InputError
 
@@ -55,6 +56,10 @@ class BuiltinSource:
         """Returns the attributes."""
         return {"kind": "builtin", **dataclasses.asdict(self)}
 
+    def reads(self, file: Path) -> bool:
+        """Returns False: a dataset has no Python files."""
+        return False
+
 
 def _source_files() -> Iterator[Path]:
     paths = sysconfig.get_paths()
@@ -75,8 +80,8 @@ def _source_files() -> Iterator[Path]:
 def _read(path: Path) -> bytes:
     """The file's bytes; empty if they are not UTF-8 text."""
     try:
-        text = path.read_bytes()
+        text = read_file(path)
         text.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return b""
     return b"" if b"\0" in text else text

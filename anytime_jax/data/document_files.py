@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import gzip
-import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anytime_jax.data.local_paths import absolute_path
+from anytime_jax.checks import format_value
+from anytime_jax.data.dataset import METADATA_NAME, WORK_NAME
+from anytime_jax.data.local_paths import absolute_path, file_size, read_file
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import parse_json
 
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -59,15 +62,29 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
     return [(path, _check_file(path, suffixes)) for path in sorted(files)]
 
 
+def would_find(pattern: str, suffixes: tuple[str, ...], file: Path) -> bool:
+    """Whether `find_files` finds a file, which need not exist yet."""
+    root, paths = absolute_path(pattern), {os.path.abspath(file), os.path.realpath(file)}
+    if not file.name.endswith(suffixes):
+        return False
+    if os.path.isdir(root):
+        folder = Path(os.path.realpath(root))
+        return any(folder in Path(path).parents for path in paths)
+    parts = Path(root).parts
+    first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    resolved = Path(os.path.realpath(os.path.join(*parts[:first]))).parts + parts[first:]
+    return any(_matches(Path(path).parts, each) for path in paths for each in (parts, resolved))
+
+
 def read_text(path: str) -> Iterator[str]:
     """Yields the one document of a UTF-8 text file, or none if it is empty."""
     try:
-        content = Path(path).read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise _unreadable(path, error) from error
     _check_kind(content[:_HEAD_BYTES], path)
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")  # a byte order mark is no text
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error}); convert or remove it") from error
     if "\0" in text:
@@ -101,17 +118,36 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str]:
         raise _empty(path)
 
 
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a glob, where "**" is any number of folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[i:], pattern[1:]) for i in range(len(parts) + 1))
+    is_match = bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0])
+    return is_match and _matches(parts[1:], pattern[1:])
+
+
 def _check_file(path: str, suffixes: tuple[str, ...]) -> int:
     """The size of a file that can be read and is what its name says."""
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a directory where a file is expected; name the files in it")
+    if not {METADATA_NAME, WORK_NAME}.isdisjoint(Path(path).parts):
+        raise InputError(
+            f"{path} belongs to a prepared dataset or an exported model, which is no text; leave "
+            "that directory out"
+        )
     if not path.endswith(suffixes):
         raise InputError(f"{path} is none of {', '.join(suffixes)}; name only such files")
-    if not os.path.exists(path):
-        raise InputError(f"{path} is a link to a file that does not exist; fetch or remove it")
+    try:
+        size = file_size(path)
+    except OSError as error:
+        if os.path.islink(path):
+            raise InputError(
+                f"{path} is a link to a file that does not exist; fetch or remove it"
+            ) from error
+        raise _unreadable(path, error) from error
     if path.endswith(JSON_SUFFIXES):
         _check_json_head(path)
-    return os.path.getsize(path)
+    return size
 
 
 def _check_json_head(path: str) -> None:
@@ -143,11 +179,10 @@ def _check_kind(head: bytes, place: str) -> None:
 
 def _parse_line(line: bytes, text_field: str, place: str) -> str:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{place} is not UTF-8 text ({error}); convert the file") from error
-    # RecursionError: nested too deeply. ValueError: also a number of too many digits.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if b"\0" in line:
             raise InputError(
                 f"{place} holds NUL bytes (UTF-16, or a hole where data were lost); convert the "
@@ -157,7 +192,7 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str:
     fields = record if isinstance(record, dict) else {}
     text = fields.get(text_field)
     if not isinstance(text, str):
-        content = sorted(fields)[:20] or type(record).__name__
+        content = format_value(sorted(fields)) if fields else type(record).__name__
         raise InputError(
             f"{place} has no text under {text_field!r} (it has {content}); name the field that "
             "holds the text"

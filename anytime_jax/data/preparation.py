@@ -41,6 +41,7 @@ from anytime_jax.data.preparation_lock import (
 )
 from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, assign_split
 from anytime_jax.data.token_files import write_token_file
+from anytime_jax.data.validation_fraction import explain_split
 from anytime_jax.data.verification import compute_fingerprint
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
@@ -117,11 +118,16 @@ def prepare_share(
     settings = {"length": length, "vocabulary": description, **source.settings()}
     if info := _load_complete(output, settings):
         return info
+    if source.reads(output / METADATA_NAME):
+        raise InputError(
+            f"{output} is inside the input, so its own files would be read as text; give an output "
+            "outside of it"
+        )
     parts = source.parts()
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # completed by another process just now
             return info
-        own_vocabulary = _place_vocabulary(work, vocabulary_or_size, parts)
+        own_vocabulary = _place_vocabulary(work, vocabulary_or_size, parts, length)
         tasks = [
             _TokenizePart(part, index, len(parts), own_vocabulary.sha256, work)
             for index, part in enumerate(parts)
@@ -131,6 +137,7 @@ def prepare_share(
         if share is not None:
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
+        _check_splits(work, parts, own_vocabulary, results, length)
         info = _describe(work, settings, own_vocabulary, results)
         fingerprint = compute_fingerprint(info, workers, "hashing", progress)
         names = {file.name for file in itertools.chain(*info.files.values())}
@@ -142,8 +149,11 @@ def prepare_share(
 
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:
-    if not (output / METADATA_NAME).is_file():
-        return None
+    try:
+        if not (output / METADATA_NAME).is_file():
+            return None
+    except OSError as error:  # a name too long, a closed directory
+        raise InputError(f"{output} cannot be read ({error.strerror}); give another") from error
     info = load_dataset(output)
     check_settings(output, "holds a dataset", info.settings, settings)
     # Left by a process that was killed after it wrote the metadata.
@@ -152,7 +162,7 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
 
 
 def _place_vocabulary(
-    work: WorkDirectory, vocabulary: Vocabulary | int, parts: Sequence[Part]
+    work: WorkDirectory, vocabulary: Vocabulary | int, parts: Sequence[Part], length: int
 ) -> Vocabulary:
     """Writes the vocabulary into the dataset's directory, unless it is there."""
     path, note = work.output / VOCABULARY_NAME, work.output / WORK_NAME / "vocabulary.json"
@@ -166,7 +176,11 @@ def _place_vocabulary(
         input_digest = json_digest([vocabulary, [part.identity for part in parts]])
         if present and read_json(note) == {"input": input_digest, "sha256": present.sha256}:
             return present
-        trained = train_vocabulary(_sample(parts), vocabulary, path, work.scratch)
+        if not (sample := list(_sample(parts))):
+            documents = sum(1 for part in parts for _ in part.documents())
+            advice = explain_split(parts, documents, lambda text: len(text) // 4, length)
+            raise InputError(f"there is no training text for a vocabulary; {advice}")
+        trained = train_vocabulary(sample, vocabulary, path, work.scratch)
         write_json(note, {"input": input_digest, "sha256": trained.sha256}, work.scratch)
         return trained
     if present != vocabulary:
@@ -189,6 +203,30 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
                 break
 
 
+def _check_splits(
+    work: WorkDirectory,
+    parts: Sequence[Part],
+    vocabulary: Vocabulary,
+    results: Sequence[_PartResult],
+    length: int,
+) -> None:
+    """Raises an InputError if a split has less than a window."""
+    for split in SPLITS:
+        tokens = sum(result.files[split].tokens for result in results if split in result.files)
+        if tokens > length:
+            continue
+        shutil.rmtree(work.results)  # so that other settings can be given
+        work.results.mkdir()
+        documents = sum(sum(result.documents.values()) for result in results)
+        advice = explain_split(
+            parts, documents, lambda text: 1 + len(vocabulary.encode([text])[0]), length
+        )
+        raise InputError(
+            f'split "{split}" has {tokens} tokens, fewer than the {length + 1} of one window; '
+            f"{advice}"
+        )
+
+
 def _describe(
     work: WorkDirectory,
     settings: dict[str, Any],
@@ -200,13 +238,6 @@ def _describe(
     for split in SPLITS:
         files[split] = tuple(result.files[split] for result in results if split in result.files)
         tokens = sum(file.tokens for file in files[split])
-        if tokens <= length:
-            shutil.rmtree(work.results)  # so that other settings can be given
-            work.results.mkdir()
-            raise InputError(
-                f'split "{split}" has {tokens} tokens, fewer than the {length + 1} of one window; '
-                "give more text, a larger validation fraction or a smaller length"
-            )
         documents = sum(result.documents[split] for result in results)
         splits[split] = SplitInfo(documents, tokens, (tokens - 1) // length)
     return DatasetInfo(

@@ -119,37 +119,61 @@ def train_sentencepiece(texts: Iterable[str], size: int) -> bytes:
             f"vocabulary of {size} pieces: bytes and control pieces take {_FIXED_PIECES} before "
             "any is learned; ask for more"
         )
-    model, sample = io.BytesIO(), list(_slices(texts))
+    sample = list(_slices(texts))
     if not sample:
         raise InputError("no text to train a vocabulary on; give a source that has documents")
     try:
-        # Byte pairs, not unigrams: the same compression on code, a second instead of a quarter of
-        # a minute, and no floating point, which might differ between machines.
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_drop_rare_characters(sample, (size - _FIXED_PIECES) // 2),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=size,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            byte_fallback=True,
-            character_coverage=1.0,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=False,
-            allow_whitespace_only_pieces=True,
-            max_sentence_length=16 * _SLICE_CHARACTERS,
-            num_threads=1,
-            minloglevel=_LOG_NOTHING,
-        )
+        return _train(sample, size)
     except (RuntimeError, OSError) as error:
         reason = str(error).rsplit("] ")[-1].strip(" .")  # after the C++ source line
+        if largest := _largest_size(sample, size, reason):
+            raise InputError(
+                f"cannot train a vocabulary of {size} pieces: this text supports at most {largest};"
+                f" give --train-vocabulary={largest} or less, or more text"
+            ) from error
         raise InputError(
             f"cannot train a vocabulary of {size} pieces on this text: SentencePiece says "
             f'"{reason}"; ask for another size or give more text'
         ) from error
+
+
+def _largest_size(sample: Sequence[str], size: int, reason: str) -> int | None:
+    """The largest vocabulary that can be trained, if SentencePiece says that one is too large."""
+    while match := re.search(r"too high .* <= (\d+)", reason):
+        if not _FIXED_PIECES < int(match[1]) < size:
+            return None
+        size = int(match[1])
+        try:
+            _train(sample, size)
+            return size
+        except (RuntimeError, OSError) as error:  # a smaller one has fewer characters
+            reason = str(error)
+    return None
+
+
+def _train(sample: Sequence[str], size: int) -> bytes:
+    model = io.BytesIO()
+    # Byte pairs, not unigrams: the same compression on code, a second instead of a quarter of
+    # a minute, and no floating point, which might differ between machines.
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_drop_rare_characters(sample, (size - _FIXED_PIECES) // 2),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=size,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        allow_whitespace_only_pieces=True,
+        max_sentence_length=16 * _SLICE_CHARACTERS,
+        num_threads=1,
+        minloglevel=_LOG_NOTHING,
+    )
     return model.getvalue()
 
 

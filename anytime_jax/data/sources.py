@@ -9,9 +9,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from anytime_jax.data.document_files import JSON_SUFFIXES, find_files, read_json_lines, read_text
+from anytime_jax.data.document_files import (
+    JSON_SUFFIXES,
+    find_files,
+    read_json_lines,
+    read_text,
+    would_find,
+)
 from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.errors import InputError
 
@@ -50,13 +57,22 @@ class Source(Protocol):
         """Returns the settings, as JSON values, for the dataset's metadata."""
         ...
 
+    def reads(self, file: Path) -> bool:
+        """Whether a file, which need not exist yet, is part of the text."""
+        ...
+
 
 def assign_split(text: str, validation_fraction: float) -> str:
     """Assigns a document to a split by the hash of its content, so equal ones share a split."""
     if validation_fraction in (0, 1):
         return SPLITS[int(validation_fraction)]
+    return VALIDATION if split_position(text) < validation_fraction else TRAIN
+
+
+def split_position(text: str) -> float:
+    """The validation fraction above which a document is in validation: a hash, from 0 to 1."""
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
-    return VALIDATION if int.from_bytes(digest, "big") < validation_fraction * 2**64 else TRAIN
+    return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +117,12 @@ class FileSource:
 
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
-        suffixes = JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
         if self.validation_input is None:
             check_fraction(self.validation_fraction)
-            train = find_files(self.input, suffixes)
+            train = find_files(self.input, self._suffixes)
             return group_files(train, self.validation_fraction, self.text_field)
-        train = find_files(self.input, suffixes)
-        validation = find_files(self.validation_input, suffixes)
+        train = find_files(self.input, self._suffixes)
+        validation = find_files(self.validation_input, self._suffixes)
         if common := set(train) & set(validation):
             raise InputError(
                 f"{min(common)[0]} is in the training and in the validation input; give validation "
@@ -126,6 +141,15 @@ class FileSource:
             return settings
         del settings["validation_fraction"]
         return settings | {"validation_input": absolute_path(self.validation_input)}
+
+    def reads(self, file: Path) -> bool:
+        """See `Source.reads`."""
+        inputs = (self.input, self.validation_input)
+        return any(would_find(each, self._suffixes, file) for each in inputs if each is not None)
+
+    @property
+    def _suffixes(self) -> tuple[str, ...]:
+        return JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
 
 
 def check_fraction(fraction: float) -> None:

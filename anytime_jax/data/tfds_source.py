@@ -8,7 +8,6 @@ import any Python class by its name, is not read. Records are `tf.train.Example`
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import struct
@@ -19,9 +18,10 @@ from typing import Any
 import google_crc32c
 from etils import epath
 
-from anytime_jax.data.local_paths import absolute_path
+from anytime_jax.data.local_paths import absolute_path, file_size
 from anytime_jax.data.sources import Part, check_fraction
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import load_json
 
 _FORMATS = ("array_record", "tfrecord")
 _INFO_NAME = "dataset_info.json"
@@ -144,6 +144,10 @@ class TfdsSource:
         del settings[unused]
         return settings
 
+    def reads(self, file: Path) -> bool:
+        """Returns False: only files that `dataset_info.json` names are read."""
+        return False
+
     def _list(self, splits: Any, split: str, fraction: float) -> list[TfdsPart]:
         try:
             instructions = splits[split].file_instructions
@@ -168,7 +172,8 @@ def _read_splits(directory: str) -> Any:
 
     path = os.path.join(directory, _INFO_NAME)
     try:
-        info = json.loads(Path(path).read_text("utf-8"))
+        file_size(path)  # raises for a pipe, which may never end
+        info = load_json(Path(path))
         stored_as = info.get("fileFormat") or "tfrecord"
         if stored_as not in _FORMATS:
             raise InputError(

@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 from paths import REPOSITORY
 from source_documents import read_files
 
-from anytime_jax.commands import prepare
+from anytime_jax.commands import config_file, prepare
+from anytime_jax.config import schema
 from anytime_jax.data.dataset import load_dataset
+from anytime_jax.training import preflight
 
 
 @pytest.fixture
@@ -35,12 +38,12 @@ def test_summary_is_printed(text, tmp_path, command):
     info = load_dataset(output)
     assert "tokenizing: 1/1 done" in err
     summary = out.splitlines()
-    assert len(summary) == 3
     for line, (split, counts) in zip(summary, info.splits.items(), strict=False):
         assert line.startswith(f"{split}: {counts.documents} documents, {counts.tokens:,} tokens")
-    assert summary[-1].startswith("ready in ")
+    assert summary[2].startswith("ready in ")
     status, out, _ = command(prepare, *words)
-    assert (status, out.splitlines()[-1]) == (0, f"already prepared: {output}")
+    assert (status, out.splitlines()[2]) == (0, f"already prepared: {output}")
+    assert out.splitlines()[3:] == summary[3:]
 
     files = read_files(output)
     status, out, _ = command(prepare, "--verify", f"--output={output}")
@@ -53,6 +56,46 @@ def test_summary_is_printed(text, tmp_path, command):
     assert (status, out) == (1, "")
     assert name in err
     assert info.files["validation"][0].name not in err
+
+
+@pytest.mark.parametrize(
+    ("length", "fraction", "small"), [(16, "0.3", ()), (700, "0.3", ("train", "validation"))]
+)
+def test_printed_command_trains_on_the_dataset(
+    length, fraction, small, text, tmp_path, command, monkeypatch
+):
+    """Its settings fit the data, and none has to be added by hand."""
+    monkeypatch.chdir(REPOSITORY)
+    output = tmp_path / "my data"
+    words = ["--source=json", f"--input={text}", f"--validation-fraction={fraction}"]
+    words += [f"--length={length}", "--train-vocabulary=300", f"--output={output}"]
+    status, out, err = command(prepare, *words)
+    assert status == 0, err
+    *lines, last = out.splitlines()
+    notes = [line for line in lines if line.startswith("note: ")]
+    assert len(notes) == len(small)
+    for note, split in zip(notes, small, strict=True):
+        assert f"{split} has " in note
+    info = load_dataset(output)
+    epochs = prepare.QUICKSTART_TOKENS / (info.splits["train"].windows * length)
+    assert f"{epochs:,.1f} epochs" in lines[-1]
+
+    program, _, options = last.strip().partition(" train --config=configs/quickstart.py ")
+    assert program == "python -m anytime_jax"
+    settings = config_file.read("configs/quickstart.py", shlex.split(options))
+    config = schema.build(settings)
+    assert config.data.path == str(output)
+    preflight.check_data(config, info)
+    stop, _ = preflight.find_stop(config, info, 0, 0)
+    assert stop == config.clock.step_at("4x", "stop")
+
+
+def test_constants_are_those_of_the_quickstart():
+    config = schema.build(config_file.read(str(REPOSITORY / "configs" / "quickstart.py")))
+    assert config.stop == "4x+"
+    assert 4 * config.chinchilla_tokens == prepare.QUICKSTART_TOKENS
+    assert config.batch_size * config.model.length == prepare.UPDATE_TOKENS
+    assert config.eval.tokens == prepare.EVAL_TOKENS
 
 
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):

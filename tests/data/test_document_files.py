@@ -122,3 +122,16 @@ def test_unreadable_file_is_named(tmp_path, pattern, fault):
 def test_directory_with_the_name_of_a_file_is_named(tmp_path):
     (tmp_path / "b.jsonl").mkdir()
     assert "is a directory where a file is" in read_error(tmp_path / "*.jsonl")
+
+
+def test_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfcaf\xc3\xa9")
+    (part,) = FileSource("folder", str(tmp_path)).parts()
+    assert list(part.documents()) == ["café"]
+
+
+def test_long_keys_are_cut_in_messages(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"k" * 100_000: "x", "\x1b[31m": 1}))
+    line = read_error(tmp_path / "a.jsonl")
+    assert len(line) < 400
+    assert "\x1b" not in line

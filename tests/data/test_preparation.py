@@ -273,7 +273,7 @@ def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path)
     ("options", "message"),
     [
         ({"vocabulary": "nowhere.model"}, "nowhere.model"),
-        ({"vocabulary": 100_000}, "too high"),
+        ({"vocabulary": 100_000}, r"at most \d+; give --train-vocabulary="),
         ({"length": 10**6}, r'"train" has \d+ tokens, fewer than the 1000001'),
     ],
 )
@@ -297,3 +297,50 @@ def test_bad_record_is_named_and_other_parts_are_kept(inputs, whole, tmp_path):
     actual, expected = read_files(tmp_path / "output"), read_files(whole.path)
     actual.pop("anytime_jax.json"), expected.pop("anytime_jax.json")  # they name their inputs
     assert actual == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output"),
+    [
+        ("text", "text/output"),
+        ("text", "text"),
+        ("text", "link/output"),
+        ("link", "text/output"),
+        ("text/**", "text/output"),
+        ("t*/*/*.json*", "text/output"),
+    ],
+)
+def test_output_inside_the_input_is_refused(tmp_path, pattern, output):
+    (tmp_path / "text" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("text")
+    line = json.dumps({"text": "a line of text"}) + "\n"
+    for name in ("text/0.jsonl", "text/deep/1.jsonl"):
+        (tmp_path / name).write_text(line * 200)
+    before = sorted(tmp_path.rglob("*"))
+    source = FileSource("json", str(tmp_path / pattern), validation_fraction=0.5)
+    with pytest.raises(InputError, match=f"{output} is inside the input"):
+        prepare(source, tmp_path / output, length=16, vocabulary=270, workers=1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_output_beside_the_files_of_a_glob(inputs, tmp_path):
+    """Nothing that a preparation writes is named like the input."""
+    for i in range(40):
+        (tmp_path / f"{i}.jsonl").write_text(json.dumps({"text": TEXTS["train"][i]}))
+    source = FileSource("json", f"{tmp_path}/**/*.jsonl", validation_fraction=0.5)
+    options = {"length": 16, "vocabulary": inputs / "v.model", "workers": 1}
+    info = prepare(source, tmp_path / "output", **options)
+    assert prepare(source, tmp_path / "output", **options) == info
+
+
+def test_prepared_dataset_in_the_input_is_named(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "text" / "data")
+    (tmp_path / "text" / "a.txt").write_text("text")
+    source = FileSource("folder", str(tmp_path / "text"))
+    with pytest.raises(InputError, match=r"data/anytime_jax.json belongs to a prepared dataset"):
+        prepare(source, tmp_path / "output", length=16, vocabulary=270, workers=1)
+
+
+def test_output_with_too_long_a_name_is_refused(inputs, tmp_path):
+    with pytest.raises(InputError, match="File name too long"):
+        prepare_inputs(inputs, tmp_path / ("x" * 300))

@@ -75,7 +75,7 @@ def test_sample_is_bounded(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "size", "message"),
     [
-        (["a few words"], 1000, "too high"),
+        (["a few words"], 1000, "at most 283; give --train-vocabulary=283"),
         ([SOURCE], 0, "take 259 before"),
         ([], 400, "no text"),
     ],

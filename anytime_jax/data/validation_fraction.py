@@ -1,0 +1,58 @@
+"""Validation fraction that leaves both splits of a few documents enough text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from anytime_jax.data.sources import Part, split_position
+
+_MOST_DOCUMENTS = 2000  # of more, nearly any fraction works, and reading them again takes time
+_MARGIN = 1.1  # a vocabulary that is trained again on another split spells the text differently
+
+
+def explain_split(
+    parts: Sequence[Part], documents: int, count_tokens: Callable[[str], int], length: int
+) -> str:
+    """Says what to do about a text of `documents` whose splits do not both have a window.
+
+    Args:
+      parts: the text, which is read again if it has few documents.
+      documents: their number.
+      count_tokens: tokens of a document, or an estimate.
+      length: L of the windows.
+    """
+    if documents == 0:
+        return "the input holds no text, only empty files: give some"
+    if any(part.validation_fraction in (0, 1) for part in parts):
+        return "give more text or a smaller --length"
+    if documents == 1:
+        return (
+            "the text is one document, which cannot be in both splits: divide it into several "
+            "files (such as split -C 50K --additional-suffix=.txt FILE), or give --validation-input"
+        )
+    if documents > _MOST_DOCUMENTS:
+        return "give more text, a larger --validation-fraction or a smaller --length"
+    tokens: dict[float, int] = {}
+    for text in (text for part in parts for text in part.documents()):
+        position = split_position(text)
+        tokens[position] = tokens.get(position, 0) + count_tokens(text)
+    if len(tokens) == 1:
+        return "all documents are equal, and equal ones share a split: give other text as well"
+    for shorter in (length, *(2**i for i in reversed(range(length.bit_length())) if 2**i < length)):
+        if (fraction := _smallest_fraction(tokens, shorter)) is not None:
+            advice = f"of these {documents} documents give --validation-fraction={fraction:g}"
+            return advice if shorter == length else f"{advice} and --length={shorter}"
+    return "give more text"
+
+
+def _smallest_fraction(tokens: dict[float, int], length: int) -> float | None:
+    """The smallest fraction at which both splits have a window; None if there is none."""
+    positions, total, below = sorted(tokens), sum(tokens.values()), 0
+    for position, following in itertools.pairwise(positions):
+        below += tokens[position]
+        if min(below, total - below) > _MARGIN * length + 1:
+            middle = (position + following) / 2
+            rounded = (round(middle, digits) for digits in range(1, 17))
+            return next((x for x in rounded if position < x < following), middle)
+    return None

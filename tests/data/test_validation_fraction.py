@@ -1,0 +1,58 @@
+"""Advice for texts of few documents: what it says to give works."""
+
+import re
+
+import pytest
+
+from anytime_jax.data import preparation
+from anytime_jax.data.sources import FileSource
+from anytime_jax.errors import InputError
+
+PAGE = "a page of some words, with a number at its end: "
+
+
+def prepare_documents(folder, documents, length=64, fraction=0.01, vocabulary=300):
+    text = folder / "text"
+    text.mkdir(exist_ok=True)
+    for i, document in enumerate(documents):
+        (text / f"{i}.txt").write_text(document)
+    source = FileSource("folder", str(text), validation_fraction=fraction)
+    options = {"length": length, "vocabulary": vocabulary, "workers": 1}
+    return preparation.prepare(source, folder / "output", **options)
+
+
+@pytest.mark.parametrize(
+    ("pages", "options"),
+    [
+        ([40, 41, 42], {}),
+        ([40, 41, 42], {"length": 5000}),  # of which no split has one
+        ([40, 41], {"fraction": 0.999}),  # no text to train the vocabulary on
+        ([1, 2, 3, 4, 50], {}),
+    ],
+)
+def test_advice_works(pages, options, tmp_path):
+    documents = [f"{PAGE * count}{count}" for count in pages]
+    with pytest.raises(InputError, match=f"of these {len(pages)} documents give") as error:
+        prepare_documents(tmp_path, documents, **options)
+    assert not (tmp_path / "output").exists()
+    message = str(error.value)
+    for name, option in (("fraction", "--validation-fraction"), ("length", "--length")):
+        if match := re.search(rf"{option}=([\d.]+)", message):
+            options = {**options, name: type(options.get(name, 0.5))(match[1])}
+    info = prepare_documents(tmp_path, documents, **options)
+    assert {counts.windows > 0 for counts in info.splits.values()} == {True}
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (["", ""], "only empty files"),
+        ([PAGE * 40], "one document, .* divide it .* --validation-input"),
+        ([PAGE * 40] * 3, "all documents are equal"),
+        (["a", "b"], "one window; give more text"),
+    ],
+)
+def test_text_that_cannot_be_split(documents, message, corpus, tmp_path):
+    with pytest.raises(InputError, match=message):
+        prepare_documents(tmp_path, documents, vocabulary=corpus.folder / "v.model")
+    assert not (tmp_path / "output").exists()
