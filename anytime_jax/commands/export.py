@@ -20,7 +20,7 @@ from anytime_jax import __version__
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
-from anytime_jax.data.optional_packages import EXPORT, import_optional
+from anytime_jax.data.optional_packages import require_export_packages
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_reader, model_writer, verifiers
@@ -63,10 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
-    for package in EXPORT:
-        import_optional(package)
+    require_export_packages()
     if arguments.verify:
-        _run_python(arguments.verify_python, "-c", "", seconds=_PROBE_SECONDS)
+        _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step)
     config = saved.config.model
     model_format = model_reader.FORMATS[arguments.format or config.architecture]
@@ -132,6 +131,14 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
     if not same_tokens:
         raise RunError(f"{library} gives other tokens for {_PROMPT!r}")
     return [f"verified: {name}: {x:.1e} between logits" for name, x in logits.items()]
+
+
+def _check_python(python: str) -> None:
+    """Raises an InputError if an interpreter does not run."""
+    if _run_python(python, "-c", "", seconds=_PROBE_SECONDS).returncode:
+        raise InputError(
+            f"--verify-python={python} is not a Python interpreter that works: give its path"
+        )
 
 
 def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -115,7 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
         print("\nthe same command resumes the preparation", file=sys.stderr)
         raise
     except (RunError, OSError) as error:
-        raise RunError(f"{error}; the same command resumes the preparation") from error
+        is_unnamed = isinstance(error, OSError) and error.filename is None  # of a write
+        place = f"--output={arguments.output}: " if is_unnamed else ""
+        raise RunError(f"{place}{error}; the same command resumes the preparation") from error
     return 0
 
 
@@ -171,10 +173,11 @@ def training_command(info: DatasetInfo, program: str = "python -m anytime_jax") 
     """Returns the command line that trains the quickstart's model on a dataset."""
     batch_size, train, validation = _batch_size(info), *info.splits.values()
     path = os.path.relpath(info.path)
+    is_below = os.path.isfile(_QUICKSTART) and not path.startswith("..")
     settings = {
         "name": info.path.name,
         "run_dir": f"runs/{info.path.name}",
-        "data.path": str(info.path) if path.startswith("..") else path,
+        "data.path": path if is_below else str(info.path),
         "data.builtin_megabytes": 0,
         "data.repeat": train.windows * info.length < QUICKSTART_TOKENS,
         "model.length": info.length,

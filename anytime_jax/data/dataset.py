@@ -90,7 +90,11 @@ def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> Datase
     require_local_path(path)
     path = Path(path)
     metadata_path = path / METADATA_NAME
-    if not metadata_path.is_file():
+    try:
+        is_prepared = metadata_path.is_file()
+    except OSError as error:  # of a directory that is closed, a name that is too long
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
+    if not is_prepared:
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
         hint = f"; {prepare_hint}" if prepare_hint else ""
         raise InputError(f"{path} is {state} (it has no {METADATA_NAME}){hint}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.optional_packages import import_optional
+from anytime_jax.data.optional_packages import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import parse_json
 
@@ -25,7 +25,9 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 def import_tokenizers() -> Any:
     """Imports the package `tokenizers`; raises InputError if it is not installed."""
-    return import_optional("tokenizers")  # SentencePiece models do without
+    with export_packages():
+        import tokenizers  # SentencePiece models do without
+    return tokenizers
 
 
 def is_hf_tokenizer(content: bytes, path: Path) -> bool:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+import contextlib
+from collections.abc import Iterator
 
 from anytime_jax.errors import InputError
 
-EXPORT = ("google.protobuf", "safetensors", "tokenizers", "yaml")
 
-
-def import_optional(name: str) -> Any:
-    """Imports a module of the extra `export`; raises an InputError if it is not installed."""
+@contextlib.contextmanager
+def export_packages() -> Iterator[None]:
+    """Names the extra `export` in an InputError if an import of the block fails."""
     try:
-        return importlib.import_module(name)
+        yield
     except ImportError as error:
         raise InputError(
-            f"the package {name.partition('.')[0]} cannot be imported ({error}); install the extra "
-            "with pip install -e '.[export]' in the repository of anytime_jax"
+            f"a package cannot be imported ({error}); install those of the extra with "
+            "pip install -e '.[export]' in the repository of anytime_jax"
         ) from error
+
+
+def require_export_packages() -> None:
+    """Raises an InputError if a package of the extra is not installed."""
+    with export_packages():
+        import safetensors.numpy  # noqa: F401
+        import tokenizers  # noqa: F401
+        import yaml  # noqa: F401
+        from google.protobuf import text_format  # noqa: F401

@@ -110,6 +110,11 @@ def prepare_share(
     # A mounted bucket would not do: it lacks locks between hosts, atomic renames, or both.
     require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
     output = Path(output).absolute()
+    if not str(output).isprintable():
+        raise InputError(
+            f"output {str(output)!r} has characters that cannot be printed, which training "
+            "refuses; give another"
+        )
     if isinstance(vocabulary, int):
         vocabulary_or_size, description = vocabulary, f"trained, {vocabulary} pieces"
     else:

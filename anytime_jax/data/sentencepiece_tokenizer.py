@@ -124,7 +124,7 @@ def train_sentencepiece(texts: Iterable[str], size: int) -> bytes:
         raise InputError("no text to train a vocabulary on; give a source that has documents")
     try:
         return _train(sample, size)
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError) as error:  # ValueError: a size beyond int32
         reason = str(error).rsplit("] ")[-1].strip(" .")  # after the C++ source line
         if largest := _largest_size(sample, size, reason):
             raise InputError(

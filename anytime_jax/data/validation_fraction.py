@@ -29,7 +29,8 @@ def explain_split(
     if documents == 1:
         return (
             "the text is one document, which cannot be in both splits: divide it into several "
-            "files (such as split -C 50K --additional-suffix=.txt FILE), or give --validation-input"
+            "files (mkdir parts && split -C 50K --additional-suffix=.txt FILE parts/) and give "
+            "--validation-fraction=0.1, or give --validation-input"
         )
     if documents > _MOST_DOCUMENTS:
         return "give more text, a larger --validation-fraction or a smaller --length"

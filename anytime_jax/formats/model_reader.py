@@ -16,7 +16,7 @@ from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
-from anytime_jax.data.optional_packages import import_optional
+from anytime_jax.data.optional_packages import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
     ModelFormat,
@@ -171,7 +171,8 @@ def _read(path: Path, parse: Callable[[str], Any] = parse_json) -> Settings:
 
 
 def _parse_yaml(text: str) -> Any:
-    yaml = import_optional("yaml")
+    with export_packages():
+        import yaml
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("aliases are not supported: they can expand without end")
@@ -225,5 +226,6 @@ def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
 
 def import_safetensors() -> Any:
     """Returns the module safetensors; raises an InputError if it is not installed."""
-    import_optional("safetensors.numpy")
-    return import_optional("safetensors")
+    with export_packages():
+        import safetensors.numpy
+    return safetensors

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
 from anytime_jax.formats.model_reader import (
@@ -116,12 +117,15 @@ def _locked(directory: Path) -> Iterator[bool]:
 
 def check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
+    require_local_path(directory, "export to a disk, then copy the directory to the bucket")
     try:
+        directory.resolve()
         if not directory.exists() and not directory.is_symlink():
             return
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"--output={str(directory)[:100]} cannot be created ({error.strerror}): choose another"
+            f"--output={str(directory)[:100]} cannot be created ({reason}): choose another"
         ) from error
     if not overwrite:
         raise InputError(f"--output={directory} exists: choose another, or --overwrite")
@@ -129,6 +133,11 @@ def check_output(directory: Path, overwrite: bool) -> None:
         raise InputError(
             f"--output={directory} is not an exported model (no {PROVENANCE}) and is not "
             "overwritten: choose another directory"
+        )
+    if other := next((x for x in directory.iterdir() if x.is_dir()), None):
+        raise InputError(
+            f"--output={directory} contains {other.name}, a directory that --overwrite would "
+            "delete: choose another, or move it away"
         )
 
 

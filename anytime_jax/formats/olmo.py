@@ -7,7 +7,7 @@ for `transformers` after `import hf_olmo`; both use the same `model.safetensors`
 import json
 
 from anytime_jax.checks import is_number
-from anytime_jax.data.optional_packages import import_optional
+from anytime_jax.data.optional_packages import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
 
@@ -40,7 +40,8 @@ def _normalize(settings: Settings) -> Settings:
 
 
 def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
-    yaml = import_optional("yaml")
+    with export_packages():
+        import yaml
     model = {
         **settings,
         **dict.fromkeys(("attention_dropout", "embedding_dropout", "residual_dropout"), 0.0),

@@ -10,7 +10,7 @@ import enum
 import functools
 from typing import Any
 
-from anytime_jax.data.optional_packages import import_optional
+from anytime_jax.data.optional_packages import export_packages
 
 # The fields of sentencepiece_model.proto used here, with enumerations as integers.
 _SCHEMA = """
@@ -57,10 +57,9 @@ def parse_sentencepiece(content: bytes) -> Any:
 
 @functools.cache
 def _message_class() -> Any:
-    names = ("descriptor_pb2", "descriptor_pool", "message_factory", "text_format")
-    descriptor_pb2, descriptor_pool, message_factory, text_format = (
-        import_optional(f"google.protobuf.{name}") for name in names
-    )
+    with export_packages():
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("anytime_jax.Model"))

@@ -189,6 +189,8 @@ def test_tokenizer_of_several_files_is_exported_whole(run_export, output, tmp_pa
         (["--vocabulary=nowhere.model"], "nowhere.model"),
         (["--verify", "--verify-python=/nowhere/python"], "--verify-python=/nowhere/python"),
         (["--verify", "--verify-python=/tmp"], "--verify-python=/tmp"),
+        (["--verify", "--verify-python=yes"], "--verify-python=yes"),
+        (["--output=gs://bucket/model"], "gs://bucket/model"),
         (["--overwrit"], "--overwrit"),
     ],
 )

@@ -1,8 +1,10 @@
 """The preparation command, and kills of it."""
 
+import errno
 import inspect
 import json
 import os
+import pathlib
 import re
 import shlex
 import signal
@@ -45,8 +47,9 @@ def test_summary_is_printed(text, tmp_path, command):
     assert (status, out.splitlines()[2]) == (0, f"already prepared: {output}")
     assert out.splitlines()[3:] == summary[3:]
 
-    files = read_files(output)
+    files, changed = read_files(output), output.stat().st_mtime_ns
     status, out, _ = command(prepare, "--verify", f"--output={output}")
+    assert output.stat().st_mtime_ns == changed  # it may be on a read-only file system
     assert (status, out.splitlines()[:2]) == (0, summary[:2])
     assert info.fingerprint in out
     assert read_files(output) == files
@@ -96,6 +99,28 @@ def test_constants_are_those_of_the_quickstart():
     assert 4 * config.chinchilla_tokens == prepare.QUICKSTART_TOKENS
     assert config.batch_size * config.model.length == prepare.UPDATE_TOKENS
     assert config.eval.tokens == prepare.EVAL_TOKENS
+
+
+def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    words = ["--source=json", f"--input={text}", "--train-vocabulary=300", "--length=32"]
+    status, out, err = command(prepare, *words, f"--output={tmp_path / 'output'}")
+    assert (status, out) == (1, "")
+    line = err.splitlines()[-1]
+    assert f"--output={tmp_path / 'output'}: " in line
+    assert "No space left" in line
+    assert "resumes" in line
+
+
+def test_closed_directory_is_bad_input(tmp_path, rejected, monkeypatch):
+    def closed(self):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(pathlib.Path, "is_file", closed)
+    assert str(tmp_path) in rejected(prepare, "--verify", f"--output={tmp_path}")
 
 
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):

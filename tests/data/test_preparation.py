@@ -341,6 +341,10 @@ def test_prepared_dataset_in_the_input_is_named(whole, tmp_path):
         prepare(source, tmp_path / "output", length=16, vocabulary=270, workers=1)
 
 
-def test_output_with_too_long_a_name_is_refused(inputs, tmp_path):
-    with pytest.raises(InputError, match="File name too long"):
-        prepare_inputs(inputs, tmp_path / ("x" * 300))
+@pytest.mark.parametrize(
+    ("name", "message"), [("x" * 300, "File name too long"), ("x\ny", "cannot be printed")]
+)
+def test_output_that_cannot_be_used_is_refused(inputs, tmp_path, name, message):
+    with pytest.raises(InputError, match=message):
+        prepare_inputs(inputs, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

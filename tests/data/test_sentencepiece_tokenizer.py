@@ -77,6 +77,7 @@ def test_sample_is_bounded(tmp_path):
     [
         (["a few words"], 1000, "at most 283; give --train-vocabulary=283"),
         ([SOURCE], 0, "take 259 before"),
+        ([SOURCE], 10**11, "100000000000 pieces"),
         ([], 400, "no text"),
     ],
 )

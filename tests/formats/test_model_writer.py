@@ -164,11 +164,21 @@ def test_overwrite_replaces_exports_only(tmp_path):
         create(other, overwrite=True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     file = other / "thesis.tex"
+    (tmp_path / "circle").symlink_to("circle")
+    targets = (tmp_path / "dangling", file, file / "model", tmp_path / "circle" / "model")
     for overwrite in (False, True):
-        for target in (tmp_path / "dangling", file, file / "model"):
+        for target in targets:
             with pytest.raises(InputError, match="--output="):
                 create(target, overwrite)
     assert (other / "thesis.tex").read_text() == "years"
+
+
+def test_overwrite_keeps_directories_inside(tmp_path):
+    create(tmp_path / "model")
+    create(tmp_path / "model" / "another")
+    with pytest.raises(InputError, match="contains another, a directory"):
+        create(tmp_path / "model", overwrite=True)
+    assert (tmp_path / "model" / "another" / PROVENANCE).is_file()
 
 
 def test_output_may_be_a_link_or_a_dot(tmp_path, monkeypatch):
