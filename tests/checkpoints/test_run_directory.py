@@ -86,3 +86,11 @@ def test_symbolic_links_are_not_written_through(tmp_path, name):
         run_directory.initialize(run, {"seed": 0}, {})
         assert not (run / "run.json").is_symlink()
     assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, bytes(range(128, 256)) * 1000, b"{"])
+def test_damaged_run_file_is_one_short_line(content, tmp_path):
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"run\.json is damaged") as error:
+        run_directory.read_identity(tmp_path)
+    assert len(str(error.value)) < 500
