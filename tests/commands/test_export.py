@@ -296,12 +296,14 @@ def test_silent_interpreter_is_stopped(case, command, tmp_path, monkeypatch, run
     """Together with its children, which have its pipes open."""
     python = tmp_path / "python"
     answers = 'test "$1" = -c && exit\n' if case == "verification" else ""
-    python.write_text(f"#!/bin/sh\n{answers}sleep 1000 &\necho $! > {tmp_path}/pid\nwait\n")
+    python.write_text(f"#!/bin/sh\n{answers}sleep 20 &\necho $! > {tmp_path}/pid\nwait\n")
     python.chmod(0o755)
     monkeypatch.setattr(export, "_PROBE_SECONDS" if case == "probe" else "_VERIFY_SECONDS", 0.5)
     words = ("--verify", f"--verify-python={python}", f"--run={run}", f"--output={tmp_path / 'x'}")
+    begin = time.monotonic()
     status, _, err = command(export, *words)
     assert status == 2
+    assert time.monotonic() - begin < 15
     assert f"--verify-python={python} did not answer within 0.5 s" in err
     assert err.count("\n") == 1
     assert {x.name for x in tmp_path.iterdir()} == {"python", "pid"}
