@@ -179,7 +179,7 @@ def training_command(info: DatasetInfo, program: str = "python -m anytime_jax") 
         "run_dir": f"runs/{info.path.name}",
         "data.path": path if is_below else str(info.path),
         "data.builtin_megabytes": 0,
-        "data.repeat": train.windows * info.length < QUICKSTART_TOKENS,
+        "data.repeat": (train.windows - batch_size) * info.length < QUICKSTART_TOKENS,
         "model.length": info.length,
         "model.vocab_size": info.vocab_size,
         "model.embedding_rows": info.vocab_size,

@@ -42,7 +42,7 @@ def explain_split(
         return "all documents are equal, and equal ones share a split: give other text as well"
     for shorter in (length, *(2**i for i in reversed(range(length.bit_length())) if 2**i < length)):
         if (fraction := _smallest_fraction(tokens, shorter)) is not None:
-            advice = f"of these {documents} documents give --validation-fraction={fraction:g}"
+            advice = f"of these {documents} documents give --validation-fraction={fraction}"
             return advice if shorter == length else f"{advice} and --length={shorter}"
     return "give more text"
 
