@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from rich import box
-from rich.table import Table
 
 from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
@@ -20,6 +18,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
+from anytime_jax.tables import Table
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, growing_window_grid
 
@@ -79,11 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("weights")
+    table = Table()
+    table.add_column("weights", no_wrap=True)
     reference = min(stored, key=lambda readout: readout.selection_loss)
-    for name in ("selected on", "measured on", f"minus {reference.name}", "kernel error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("selected on", "measured on", f"minus {reference.name}", "kernel error")
     for readout in (*stored, *best):
         gap, error = readout.minus(reference)
         kernel_error = readout.mixture.kernel_error

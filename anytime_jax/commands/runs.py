@@ -5,28 +5,34 @@ the verified checkpoints. The exit status is 1 if a checkpoint is damaged.
 """
 
 import argparse
+import dataclasses
 import datetime
 import hashlib
 import json
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from anytime_jax.atomic import atomic_write
+from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.commands.console import open_console
+from anytime_jax.config import schema
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.json_files import load_json
+from anytime_jax.study import run_losses
+from anytime_jax.tables import Table
 
 EXAMPLES = ("", "--run=runs/quickstart --verify")
 
 # File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
+_REMOVAL_SECONDS = 0.5  # in which a removal in progress deletes a file
 _KINDS = {
     "half-written": "half-written: a save in progress, or cut short by a kill",
     "set aside": "set aside as damaged",
@@ -68,19 +74,19 @@ def _find_runs(folder: Path) -> list[Path]:
 def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     """Prints a run and its checkpoints; returns whether one of them is damaged."""
     console.print(f"{run_dir}: {_describe(run_dir)}")
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("step", "tokens", "multiple", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("content", "verified"):
-        table.add_column(name, overflow="fold")
-    damaged = _add_checkpoints(table, run_dir, verify)
-    console.print(table if table.rows else "  no checkpoint yet")
+    notes = _read_notes(run_dir)
+    entries = checkpoint_listing.list_entries(run_dir)
+    listed = [_inspect(entry, verify, notes.get(entry.path.name)) for entry in entries]
     warnings: list[str] = []
-    records = read_records(run_dir, warnings.append)
-    last = f", the last of step {records[-1].step:,}" if records else ""
-    for line in (f"{len(records):,} rows of records{last}", *warnings):
+    rows = read_records(run_dir, warnings.append)  # after the checkpoints, which they precede
+    console.print(_table(listed, rows) if listed else "  no checkpoint yet")
+    for line in (*_describe_losses(rows), *_find_lost_records(listed, rows), *warnings):
         console.print(f"  {line}")
-    return damaged
+    if verify:
+        verified = {x.entry.path.name: x.note for x in listed if x.note is not None}
+        if verified != notes and (problem := _write_notes(run_dir, verified)):
+            console.print(f"  {problem}")
+    return any(x.is_damaged for x in listed)
 
 
 def _describe(run_dir: Path) -> str:
@@ -98,50 +104,121 @@ def _describe(run_dir: Path) -> str:
         return f"its {run_directory.RUN_FILE} is damaged ({error!r})"
 
 
-def _add_checkpoints(table: Table, run_dir: Path, verify: bool) -> bool:
-    """Adds a row for each checkpoint of a run; returns whether one of them is damaged."""
-    saved_notes = _read_notes(run_dir)
-    notes, damaged = dict(saved_notes), False
-    for entry in checkpoint_listing.list_entries(run_dir):
-        name, step = entry.path.name, "" if entry.step is None else f"{entry.step:,}"
-        size = format_bytes(checkpoint_listing.disk_usage(entry.path))
-        if entry.kind in _KINDS:
-            table.add_row(step, "", "", size, name, _KINDS[entry.kind])
-            continue
-        try:
-            if verify or entry.kind == "incomplete":
-                meta = checkpoint_reader.verify_checkpoint(entry.path)
-            else:
-                meta = checkpoint_reader.read_meta(entry.path)
-        except RunError as error:
-            notes.pop(name, None)
-            reason = str(error).removeprefix(f"checkpoint {entry.path}").removeprefix(": ")
-            table.add_row(step, "", "", size, "", f"DAMAGED: {reason.strip()}")
-            damaged = True
-            continue
-        if verify:
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            notes[name] = {"when": now, "files": _hash_of_files(entry.path)}
-        table.add_row(
-            step,
-            format_count(meta["tokens"]),
-            f"{meta['multiple']:.4g}x",
-            size,
-            f"params, opt, {', '.join(meta['averages']) or 'no averages'}",
-            _verified(entry.path, notes.get(name)),
-        )
-    if verify and notes != saved_notes:
-        with atomic_write(run_dir / NOTE) as part:
-            part.write_text(json.dumps(notes, indent=1), encoding="utf-8")
-    return damaged
+@dataclasses.dataclass(frozen=True)
+class _Listed:
+    """An entry of the checkpoint directory as it is listed.
+
+    `meta` is None unless it is a readable checkpoint; `note` is that of its last verification.
+    """
+
+    entry: checkpoint_listing.Entry
+    size: str
+    state: str
+    is_damaged: bool = False
+    meta: checkpoint_reader.Meta | None = None
+    note: Mapping[str, str] | None = None
 
 
-def _verified(path: Path, note: dict[str, str] | None) -> str:
-    if note is None:
-        return "no"
-    if note.get("files") == _hash_of_files(path):
-        return str(note.get("when", "no"))
-    return f"no: changed since {note.get('when')}"
+def _inspect(
+    entry: checkpoint_listing.Entry, verify: bool, note: Mapping[str, str] | None
+) -> _Listed:
+    """Reads the metadata of a checkpoint, or compares its checksums."""
+    size = format_bytes(checkpoint_listing.disk_usage(entry.path))
+    if entry.kind in _KINDS:
+        return _Listed(entry, size, _KINDS[entry.kind])
+    try:
+        if verify or entry.kind == "incomplete":
+            meta = checkpoint_reader.verify_checkpoint(entry.path)
+        else:
+            meta = checkpoint_reader.read_meta(entry.path)
+        files = _hash_of_files(entry.path)
+    except (RunError, OSError) as error:
+        if _is_being_removed(entry.path):
+            return _Listed(entry, "", "removed meanwhile by the run")
+        reason = str(error).removeprefix(f"checkpoint {entry.path}").removeprefix(": ")
+        return _Listed(entry, size, f"DAMAGED: {reason.strip()}", is_damaged=True)
+    if verify:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        note = {"when": now, "files": files}
+    state = "no"
+    if note is not None:
+        is_same = note.get("files") == files
+        state = str(note.get("when", "no")) if is_same else f"no: changed since {note.get('when')}"
+    return _Listed(entry, size, state, meta=meta, note=note)
+
+
+def _is_being_removed(path: Path) -> bool:
+    """Whether a run that is training has removed a checkpoint, or does so: its files vanish."""
+    before = None
+    while path.exists():
+        files = sum(file.is_file() for file in path.rglob("*"))
+        if files == before:
+            return False
+        before = files
+        time.sleep(_REMOVAL_SECONDS)
+    return True
+
+
+def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
+    table = Table()
+    table.add_numbers("step", "tokens", "multiple", "size")
+    losses = {row.step: losses for row, losses in run_losses.evaluations(rows)}
+    if any(x.entry.step in losses for x in listed):
+        table.add_column("validation loss", no_wrap=True)
+    for name in ("averages", "verified"):
+        table.add_column(name, overflow="fold")
+    for x in listed:
+        step = "" if x.entry.step is None else f"{x.entry.step:,}"
+        cells, content = ["", ""], "" if x.is_damaged else x.entry.path.name
+        if x.meta is not None:
+            cells = [format_count(x.meta["tokens"]), f"{x.meta['multiple']:.4g}x"]
+            content = ", ".join(sorted(x.meta["averages"], key=label_order)) or "none"
+        loss = []
+        if len(table.columns) > 6:
+            at_step = losses.get(x.entry.step or 0, {}) if x.meta is not None else {}
+            best = min(at_step, key=lambda label: at_step[label], default="")
+            loss = [f"{at_step[best]:.4f} {best}" if best else ""]
+        table.add_row(step, *cells, x.size, *loss, content, x.state)
+    return table
+
+
+def _describe_losses(rows: Sequence[Row]) -> list[str]:
+    """The latest training loss, validation loss of the live weights and of the best average."""
+    lines = []
+    trained = [row for row in rows if "train/loss" in row.values]
+    if trained:
+        row = trained[-1]
+        lines.append(f"training loss {row.values['train/loss']:.4f} at step {row.step:,}")
+    if evaluated := run_losses.evaluations(rows):
+        row, losses = evaluated[-1]
+        averages = {label: loss for label, loss in losses.items() if label != LIVE}
+        parts = [f"{losses[LIVE]:.4f} {LIVE}"] if LIVE in losses else []
+        if averages:
+            best = min(averages, key=lambda label: averages[label])
+            parts.append(f"{averages[best]:.4f} {best} (best average)")
+        lines.append(f"validation loss {', '.join(parts)} at step {row.step:,}")
+    last = f", the last of step {rows[-1].step:,}" if rows else ""
+    return [*lines, f"{len(rows):,} rows of records{last}"]
+
+
+def _find_lost_records(listed: Sequence[_Listed], rows: Sequence[Row]) -> list[str]:
+    """A warning if rows that were written before the last checkpoint are missing."""
+    metas = [x.meta for x in listed if x.meta is not None]
+    if not metas:
+        return []
+    try:
+        config, step = schema.build(metas[-1]["config"]), metas[-1]["step"]
+        every = config.interval_steps("log")
+    except (ValueError, KeyError, TypeError):
+        return []  # written by another version
+    first = config.branch_step or config.branch.step or 0
+    last = rows[-1].step if rows else 0
+    if max(last, first) >= step // every * every:
+        return []
+    return [
+        f"warning: the records end at step {last:,}, before the checkpoint of step {step:,}: the "
+        "rows between are lost, and missing in reports"
+    ]
 
 
 def _read_notes(run_dir: Path) -> dict[str, Any]:
@@ -149,6 +226,16 @@ def _read_notes(run_dir: Path) -> dict[str, Any]:
         return dict(load_json(run_dir / NOTE))
     except (OSError, ValueError, TypeError):
         return {}  # a damaged note counts as missing
+
+
+def _write_notes(run_dir: Path, notes: Mapping[str, Any]) -> str:
+    """Writes the notes; returns a warning if they cannot be written."""
+    try:
+        with atomic_write(run_dir / NOTE) as part:
+            part.write_text(json.dumps(notes, indent=1), encoding="utf-8")
+    except OSError as error:
+        return f"warning: {run_dir / NOTE} cannot be written ({error.strerror}): nothing is noted"
+    return ""
 
 
 def _hash_of_files(path: Path) -> str:

@@ -13,9 +13,6 @@ import fnmatch
 import math
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-
 from anytime_jax.commands import config_help
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.console import open_console
@@ -25,6 +22,7 @@ from anytime_jax.study import slurm_scripts, study_files
 from anytime_jax.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, make_tasks
+from anytime_jax.tables import Table
 
 EXAMPLES = (
     "--study=laptop --list",
@@ -93,7 +91,7 @@ def _select(study: Study, pattern: str) -> list[StudyTask]:
 def _table(study: Study, tasks: Sequence[StudyTask], tokens_per_s: float | None) -> Table:
     """The runs with state and cost, and the totals; with the speed of the first run, hours too."""
     title = f"{study.name}: {study.title}"
-    table = Table(title=title, box=box.SIMPLE, title_justify="left", show_footer=True)
+    table = Table(title, show_footer=True)
     total_flops = sum(task.flops for task in tasks)
     footers = {
         "run": f"{len(tasks)} runs",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checks import require_directory
@@ -20,6 +19,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.config.fields import read
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.tables import Table
 from anytime_jax.theory import parallel_risks, reports, synthetic_figures
 from anytime_jax.theory.comparison import NoiseComparison, compare
 from anytime_jax.theory.problem import Problem

@@ -61,15 +61,20 @@ def _draw_losses(
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
-    labels = [label for label in evaluated[-1][1] if label != LIVE]
+    labels = [label for label in evaluated[-1][1] if label != LIVE]  # others were dropped
     axes.axhline(0, color="black", linewidth=1, label=LIVE)
     for i, label in enumerate(labels):
-        points = [(row, x[label] - x[LIVE]) for row, x in evaluated if label in x]
+        points = [(row, x[label] - x[LIVE]) for row, x in evaluated if {label, LIVE} <= x.keys()]
         style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
         x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
         axes.plot(x, y, marker=".", label=label, **style)
     # The widest averages still hold the initial weights early on: their start would set the scale.
-    late = [losses[label] - losses[LIVE] for _, losses in evaluated[2:] for label in labels]
+    late = [
+        losses[label] - losses[LIVE]
+        for _, losses in evaluated[2:]
+        for label in labels
+        if {label, LIVE} <= losses.keys()
+    ]
     if late:
         low, high = min(*late, 0.0), max(*late, 0.0)
         margin = 0.1 * (high - low) or 0.01

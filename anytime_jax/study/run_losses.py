@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
-from rich.table import Table
-
+from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
+from anytime_jax.tables import Table
 
 
 def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
@@ -27,13 +26,12 @@ def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
 def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
     """Returns a table of `evaluations` with the best loss of each row marked.
 
-    The columns are the weight labels of the last evaluation.
+    A resumed run may have added or dropped averages: the columns are all weight labels.
     """
-    labels = list(evaluated[-1][1])
+    labels = sorted({label for _, losses in evaluated for label in losses}, key=_column)
     title = "validation loss (nats per token), * the best of each row"
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
-    for name in ("budget", "steps", "tokens", *labels):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Table(title)
+    table.add_numbers("budget", "steps", "tokens", *labels)
     for row, losses in evaluated:
         best = min(losses.values())
         marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
@@ -41,3 +39,7 @@ def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]
         budget = f"{clock.multiple(row.step):.4g}x"
         table.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
     return table
+
+
+def _column(label: str) -> tuple[bool, tuple[str, float]]:
+    return label != LIVE, label_order(label)

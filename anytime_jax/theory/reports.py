@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich import box
-from rich.table import Table
-
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import LARGEST_COUNT, require, require_count, require_positive
 from anytime_jax.schedules import Power
+from anytime_jax.tables import Table
 from anytime_jax.theory.comparison import (
     ENVELOPE,
     MULTIPLIERS,
@@ -313,9 +311,9 @@ def _proven_table() -> Table:
 
 def new_table(title: str, columns: Sequence[str]) -> Table:
     """Returns an empty table, its first column aligned left and numbers right."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
-    for k, name in enumerate(columns):
-        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)
+    table = Table(title)
+    table.add_column(columns[0], no_wrap=True)
+    table.add_numbers(*columns[1:])
     return table
 
 

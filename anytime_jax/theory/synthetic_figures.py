@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
 from anytime_jax.schedules import Power
+from anytime_jax.tables import Table
 from anytime_jax.theory.convergence_rates import fitted_exponent, minimax_exponent
 from anytime_jax.theory.iterate_averages import Average, track
 from anytime_jax.theory.parallel_risks import Progress, RiskArguments, compute_risks

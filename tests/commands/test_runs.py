@@ -3,10 +3,14 @@
 import json
 import pathlib
 import shutil
+import threading
+import time
 
 import pytest
 
-from anytime_jax.commands import runs
+from anytime_jax.checkpoints import checkpoint_reader
+from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.commands import console, runs
 
 
 @pytest.fixture
@@ -35,9 +39,17 @@ def test_every_checkpoint_is_listed_and_no_file_changes(run, command):
     for step, multiple in ((9, "0.9x"), (10, "1x"), (18, "1.8x"), (20, "2x")):
         words = row(out, step)
         assert f" {multiple} " in words
-        assert words.endswith("kB params, opt, f25, f6.25 no")
+        assert words.endswith("f6.25, f25 no")
     assert row(out, 20).startswith("20 1.28K 2x")
+    (evaluated,) = [x for x in read_records(run) if x.step == 20]
+    live, wide, narrow = (evaluated.values[f"eval/{x}/loss"] for x in ("last", "f6.25", "f25"))
+    loss, label = min((live, "last"), (wide, "f6.25"), (narrow, "f25"))
+    assert f" {loss:.4f} {label} " in row(out, 20)
+    loss, label = min((wide, "f6.25"), (narrow, "f25"))
+    assert f"validation loss {live:.4f} last, {loss:.4f} {label} (best average) at step 20" in out
+    assert "training loss" in out
     assert "rows of records, the last of step 20" in out
+    assert "warning" not in out
 
 
 @pytest.mark.slow
@@ -109,6 +121,68 @@ def test_torn_records_and_a_damaged_run_file_are_listed(run, command):
     assert status == 0
     assert "its last line is torn" in out
     assert "run.json is damaged" in out
+
+
+@pytest.mark.parametrize("left", [None, b"", 2])
+def test_lost_records_are_named(run, command, left):
+    records = run / "records" / "0000.jsonl"
+    if left is None:
+        shutil.rmtree(records.parent)
+    else:
+        lines = records.read_bytes().splitlines(keepends=True)
+        records.write_bytes(b"".join(lines[:left]) if left else left)
+    status, out, _ = command(runs, f"--run={run}")
+    assert status == 0
+    last = 3 if left else 0
+    assert f"warning: the records end at step {last}, before the checkpoint of step 20" in out
+
+
+def test_note_that_cannot_be_written_is_a_warning(run, command):
+    (run / runs.NOTE).mkdir()
+    status, out, err = command(runs, f"--run={run}", "--verify")
+    assert (status, err) == (0, "")
+    assert row(out, 20).endswith(" UTC")
+    assert f"warning: {run / runs.NOTE} cannot be written" in out
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(
+    run, command, monkeypatch, seconds
+):
+    path, verify = run / "checkpoints" / "9", checkpoint_reader.verify_checkpoint
+
+    def remove():
+        for file in [x for x in sorted(path.rglob("*")) if x.is_file()]:
+            file.unlink()
+            time.sleep(seconds)
+        shutil.rmtree(path)
+
+    def verify_while_removed(checkpoint):
+        if checkpoint.name == "9":
+            thread = threading.Thread(target=remove)
+            thread.start()
+            threads.append(thread)
+            if not seconds:
+                thread.join()
+            while (path / "meta" / "metadata").exists():
+                time.sleep(0.01)
+        return verify(checkpoint)
+
+    threads = []
+    monkeypatch.setattr(checkpoint_reader, "verify_checkpoint", verify_while_removed)
+    status, out, err = command(runs, f"--run={run}", "--verify")
+    threads[0].join()
+    assert (status, err) == (0, "")
+    assert "DAMAGED" not in out
+    assert row(out, 9).endswith("removed meanwhile by the run")
+
+
+def test_rows_are_whole_at_80_columns(run, command, monkeypatch):
+    monkeypatch.setattr(runs, "open_console", lambda: console.open_console(width=80))
+    _, out, _ = command(runs, f"--run={run}")
+    table = out[out.index("step") :].split("  training loss")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert {"1.28K", "2x", "f6.25,"} <= set(table.split())
 
 
 def test_run_without_checkpoints_is_listed(tmp_path, command):
