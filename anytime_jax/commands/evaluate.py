@@ -16,6 +16,8 @@ from anytime_jax.weights.scoring import mean_and_standard_error
 
 EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 
+_LONGEST = 20  # characters of a name beside its losses; a longer one has a line of its own
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
@@ -36,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     tokens = format_count(count * scorer.length)
     console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
     # Prints each row at once, as one may take minutes.
-    titles = ("loss", "perplexity", f"minus {names[0]}", "kernel error")
-    width = max(map(len, ("weights", *names)))
+    reference = names[0] if len(names[0]) <= _LONGEST else "the first"
+    titles = ("loss", "perplexity", f"minus {reference}", "kernel error")
+    width = max(len(name) for name in ("weights", *names) if len(name) <= _LONGEST)
     cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
     console.print(cells("weights", *titles))
     first = None
@@ -47,6 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
         mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
         kernel = f"{mixture.kernel_error:.2%}" if mixture.kernel_error else ""
+        if len(name) > _LONGEST:
+            console.print(name)
+            name = ""
         row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
         console.print(row.rstrip())
     return 0

@@ -2,10 +2,11 @@
 
 Scores the run at many f and draws the loss against f; finds the best f, and the best mixture of all
 weights in the last checkpoints. One half of the validation windows selects; the gain is measured on
-the held-out half.
+the held-out half, and decides which weights are recommended.
 """
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, gro
 EXAMPLES = ("--run=runs/quickstart",)
 
 _POINTS = 13  # values of f
+_STANDARD_ERRORS = 2  # of a gain that counts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{saved.run_dir} has no growing-window average at step {saved.step:,}, so no f to "
             "choose: train with config.averages, or choose another --step"
         )
-    scorer, count = run_options.open_scorer(saved, arguments)
+    scorer, count = run_options.open_scorer(saved, arguments, parts=2)
     if count < 2:
         raise InputError(f"--tokens={arguments.tokens}: give at least two windows")
     output = arguments.output or saved.run_dir
@@ -64,23 +66,70 @@ def run(arguments: argparse.Namespace) -> int:
     windows = search.score_growing_windows(grid)
     best = [search.best_growing_window(windows)] if len(windows) > 2 else []
     checkpoints = min(limits.checkpoints, len({x.step for x in saved.history}))
-    with console.status("mixing") as status:
+    with console.status("mixing", spinner="line") as status:
         mixtures = [search.best_mixture(n, status.update) for n in sorted({1, checkpoints})]
     best += mixtures
     console.print(_table(stored, best))
-    selected = min(mixtures, key=lambda readout: readout.selection_loss)
-    console.print(f"{_label(selected)}: --weights='{selected.name}'")
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
         path = plotting.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}")
+    selected, verdict = judge(stored, best)
+    console.print(f"{verdict}: {_weights_option(selected)}")
+    output_option = f"--output={shlex.quote(f'{saved.config.name}-readout')}"
+    console.print(f"  {_command('evaluate', arguments, saved.step, selected)}")
+    console.print(f"  {_command('export', arguments, saved.step, selected)} {output_option}")
     return 0
+
+
+def judge(
+    stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]
+) -> tuple[ScoredReadout, str]:
+    """Returns the read-out to use, and why: the simplest one, unless another is better.
+
+    Better means a held-out loss below that of the best stored weights by more than two standard
+    errors.
+    """
+    reference = _best(stored)
+    better = []
+    for readout in best:
+        gap, error = readout.minus(reference)
+        if gap < -_STANDARD_ERRORS * error:
+            better.append(readout)
+    if not better:
+        return reference, (
+            f"use {reference.name}: no read-out that is not stored is better by more than "
+            f"{_STANDARD_ERRORS} standard errors on the held-out half"
+        )
+    selected = _best(better)
+    gap, error = selected.minus(reference)
+    return selected, (
+        f"use {_label(selected, 'the ')}: on the held-out half, {-gap:.4f} ± {error:.4f} nats below "
+        f"{reference.name}, the best stored weights"
+    )
+
+
+def _best(readouts: Sequence[ScoredReadout]) -> ScoredReadout:
+    return min(readouts, key=lambda readout: readout.selection_loss)
+
+
+def _command(name: str, arguments: argparse.Namespace, step: int, readout: ScoredReadout) -> str:
+    """Returns a command line with a read-out."""
+    program = arguments.program.rpartition(" ")[0]
+    words = [f"--run={shlex.quote(str(arguments.run))}", f"--step={step}", _weights_option(readout)]
+    if readout.mixture.kernel_error:
+        words += [f"--max-error={arguments.max_error}", f"--checkpoints={arguments.checkpoints}"]
+    return " ".join([program, name, *words])
+
+
+def _weights_option(readout: ScoredReadout) -> str:
+    return f"--weights={shlex.quote(readout.name)}"
 
 
 def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
     table = Table()
     table.add_column("weights", no_wrap=True)
-    reference = min(stored, key=lambda readout: readout.selection_loss)
+    reference = _best(stored)
     table.add_numbers("selected on", "measured on", f"minus {reference.name}", "kernel error")
     for readout in (*stored, *best):
         gap, error = readout.minus(reference)
@@ -95,9 +144,9 @@ def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Ta
     return table
 
 
-def _label(readout: ScoredReadout) -> str:
+def _label(readout: ScoredReadout, article: str = "") -> str:
     if readout.name.startswith("mix:"):
-        return f"best mixture of {len(readout.mixture.parts)}"
+        return f"{article}best mixture of {len(readout.mixture.parts)}"
     return readout.name
 
 

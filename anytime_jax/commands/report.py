@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
     add = parser.add_argument
-    add("--output", type=Path, help="directory of the report (default: STUDY/report)")
+    add("--output", type=Path, help="directory of files (default: STUDY/report, or RUN)")
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--pdf", action="store_true", help="write every figure as PDF too")
     add("--pack", action="store_true", help="write the records of all runs to --output as well")
@@ -46,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Reports a study or a run; returns the exit status."""
     console = open_console()
     if arguments.run is not None:
+        if arguments.output is not None:
+            make_writable_directory(arguments.output, f"--output={arguments.output}")
         with contextlib.suppress(KeyboardInterrupt):  # ends --watch
-            run_report.show(arguments.run, console, arguments.watch)
+            run_report.show(arguments.run, console, arguments.watch, arguments.output)
         return 0
     with study_files.open_study(arguments.study) as study:
         _report(study, arguments, console)

@@ -228,6 +228,11 @@ def _fleet_status(outcomes: Sequence[trainer.Outcome | Exception]) -> int:
 
 
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
-    from anytime_jax.study import run_figure  # half a second: not before the first update
+    try:
+        from anytime_jax.study import run_figure  # half a second: not before the first update
 
-    return run_figure.draw(config.run_dir, config.name, rows)
+        return run_figure.draw(config.run_dir, config.name, rows)
+    except Exception as error:  # of Matplotlib or of the disk: the run itself has ended well
+        reason = f"{type(error).__name__}: {error}"
+        print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)
+        return None

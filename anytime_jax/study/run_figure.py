@@ -3,6 +3,7 @@
 Separate from `run_losses`, which every start of a run imports: Matplotlib takes half a second.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,15 +13,16 @@ from matplotlib.figure import Figure
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.study.run_losses import evaluations
+from anytime_jax.study.run_losses import evaluations, weight_labels
 
 FILE = "curves.png"
 
 
-def draw(run_dir: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
-    """Draws the records of a run into `RUN/curves.png`; returns its path, None without evaluations.
+def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
+    """Draws the records of a run as `curves.png`; returns its path, None without evaluations.
 
-    Left: training and validation loss. Right: gain of each average over the live weights.
+    Left: training and validation loss. Right: gain of each average over the live weights. An
+    average that a resumed run added or dropped is drawn where it was evaluated.
     """
     evaluated = evaluations(rows)
     if not evaluated:
@@ -37,7 +39,7 @@ def draw(run_dir: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
         axes.grid(alpha=0.3)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
         axes.legend(frameon=False, ncols=6, columnspacing=1.2, **below)
-    return plotting.save(figure, Path(run_dir) / FILE, dpi=140)
+    return plotting.save(figure, Path(directory) / FILE, dpi=140)
 
 
 def _millions(rows: Sequence[Row]) -> list[float]:
@@ -61,20 +63,20 @@ def _draw_losses(
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
-    labels = [label for label in evaluated[-1][1] if label != LIVE]  # others were dropped
     axes.axhline(0, color="black", linewidth=1, label=LIVE)
-    for i, label in enumerate(labels):
-        points = [(row, x[label] - x[LIVE]) for row, x in evaluated if {label, LIVE} <= x.keys()]
+    late = []
+    for i, label in enumerate(weight_labels(evaluated, LIVE)):
+        points = [
+            (row.tokens / 1e6, losses[label] - losses[LIVE], k)
+            for k, (row, losses) in enumerate(evaluated)
+            if {label, LIVE} <= losses.keys()
+        ]
         style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
-        x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
-        axes.plot(x, y, marker=".", label=label, **style)
-    # The widest averages still hold the initial weights early on: their start would set the scale.
-    late = [
-        losses[label] - losses[LIVE]
-        for _, losses in evaluated[2:]
-        for label in labels
-        if {label, LIVE} <= losses.keys()
-    ]
+        gains = [gain for _, gain, _ in points]
+        axes.plot([x for x, _, _ in points], gains, marker=".", label=label, **style)
+        # The widest averages still hold the initial weights early on: their start would set the
+        # scale.
+        late += [gain for _, gain, k in points if k >= 2 and math.isfinite(gain)]
     if late:
         low, high = min(*late, 0.0), max(*late, 0.0)
         margin = 0.1 * (high - low) or 0.01

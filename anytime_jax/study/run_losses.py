@@ -23,12 +23,18 @@ def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
     return evaluated
 
 
+def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without: str) -> list[str]:
+    """Returns the weight labels of any of the `evaluations`, the live weights first."""
+    labels = {label for _, losses in evaluated for label in losses} - {*without}
+    return sorted(labels, key=lambda label: (label != LIVE, label_order(label)))
+
+
 def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
     """Returns a table of `evaluations` with the best loss of each row marked.
 
-    A resumed run may have added or dropped averages: the columns are all weight labels.
+    The columns are all weight labels, also of averages that a resumed run added or dropped.
     """
-    labels = sorted({label for _, losses in evaluated for label in losses}, key=_column)
+    labels = weight_labels(evaluated)
     title = "validation loss (nats per token), * the best of each row"
     table = Table(title)
     table.add_numbers("budget", "steps", "tokens", *labels)
@@ -39,7 +45,3 @@ def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]
         budget = f"{clock.multiple(row.step):.4g}x"
         table.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
     return table
-
-
-def _column(label: str) -> tuple[bool, tuple[str, float]]:
-    return label != LIVE, label_order(label)

@@ -1,5 +1,6 @@
 """Report of one run, finished or in progress: state, losses, best average, curves."""
 
+import math
 import time
 from pathlib import Path
 
@@ -16,10 +17,19 @@ from anytime_jax.study import run_figure
 from anytime_jax.study.run_losses import evaluations, loss_table
 
 _ROWS = 12  # evaluations in the table
+_LONGEST = 1e10  # seconds
 
 
-def show(run_dir: str | Path, console: Console, watch: float | None = None) -> None:
+def show(
+    run_dir: str | Path,
+    console: Console,
+    watch: float | None = None,
+    output: str | Path | None = None,
+) -> None:
     """Prints the state of a run and draws its curves; with `watch`, every so many seconds.
+
+    The curves are drawn into the run directory, or into `output`. Where they cannot be drawn, a
+    line says why.
 
     Raises an InputError if `run_dir` is not a run directory.
     """
@@ -36,9 +46,10 @@ def show(run_dir: str | Path, console: Console, watch: float | None = None) -> N
             lines = _describe(clock, rows, f"{name} in {run_dir}")
             if evaluated := evaluations(rows):
                 lines += [loss_table(clock, evaluated[-_ROWS:]), _describe_best(clock, evaluated)]
-                lines.append(f"  curves: {run_figure.draw(run_dir, name, rows)}")
         for line in [*lines, *warnings]:
             console.print(line)
+        if lines and evaluations(rows):
+            console.print(f"  {_draw(output or run_dir, name, rows)}")
         if watch is None:
             return
         time.sleep(watch)
@@ -55,19 +66,28 @@ def _read_run(run_dir: Path) -> tuple[str, Clock]:
         raise InputError(f"{file} is damaged ({error!r}): give another run") from error
 
 
+def _draw(directory: str | Path, name: str, rows: list[Row]) -> str:
+    try:
+        return f"curves: {run_figure.draw(directory, name, rows)}"
+    except Exception as error:  # of Matplotlib or of the disk: the losses are printed already
+        return f"the curves could not be drawn in {directory}: {type(error).__name__}: {error}"
+
+
 def _describe(clock: Clock, rows: list[Row], run: str) -> list:
     """Position, training loss and speed."""
     step = rows[-1].step
     lines = [f"{run}: at {clock.describe(step)}"]
     values = {name: value for row in rows for name, value in row.values.items()}  # the latest
     if "train/loss" in values:
-        speed = values.get("tokens_per_s", 0)
+        speed = values.get("tokens_per_s", 0.0)
         left = clock.tokens(clock.next_doubling(step)) - clock.tokens(step)
-        lines.append(
-            f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}, "
-            f"{format_count(speed)} tokens/s; next doubling in "
-            + (format_duration(left / speed) if speed else "an unknown time")
-        )
+        line = f"  training loss {values['train/loss']:.4f}, rate {values['lr']:.3e}"
+        if 0 < speed < math.inf and left / speed < _LONGEST:  # a clock may stand still, or jump
+            line += (
+                f", {format_count(speed)} tokens/s; next doubling in "
+                f"{format_duration(left / speed)}"
+            )
+        lines.append(line)
     if not any(name.startswith("eval/") for name in values):
         lines.append("  no evaluation yet: see config.eval.every")
     return lines

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE

@@ -30,6 +30,7 @@ class SavedRun:
       vocabulary: SHA-256 of the vocabulary of the data.
       fingerprint: fingerprint of the data.
       history: weights stored in this checkpoint and all before it, by step.
+      recorded_data_path: absolute path of the data at the last start, if it was recorded.
     """
 
     run_dir: Path
@@ -39,11 +40,23 @@ class SavedRun:
     vocabulary: str
     fingerprint: str
     history: tuple[StoredWeights, ...]
+    recorded_data_path: Path | None = None
 
     @property
     def title(self) -> str:
         """Directory, step and tokens, such as `runs/small at step 800 (3.28M tokens)`."""
         return f"{self.run_dir} at step {self.step:,} ({format_count(self.tokens)} tokens)"
+
+    @property
+    def data_path(self) -> Path:
+        """Directory of the data: as configured, or as recorded where that does not exist.
+
+        A relative path exists only from the working directory of the start.
+        """
+        configured, recorded = Path(self.config.data.path), self.recorded_data_path
+        if recorded is not None and recorded.exists() and not configured.exists():
+            return recorded
+        return configured
 
     @property
     def weights(self) -> dict[str, StoredWeights]:
@@ -91,6 +104,7 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
         meta["vocabulary"],
         meta["fingerprint"],
         (*history, *_stored(meta)),
+        Path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
     )
 
 

@@ -45,3 +45,11 @@ def test_kernel_error_of_a_post_hoc_average_is_printed(trained, command):
     _, out, _ = command(evaluate, f"--run={trained}", "--weights", "f=35")
     mixture = weight_names.resolve(saved_run.open_run(trained), "f=35", MixtureLimits())
     assert f"{mixture.kernel_error:.2%}" in out
+
+
+def test_long_name_has_a_line_of_its_own(trained, command):
+    name = 'mix:{"last": 0.5, "f25": 0.25, "f50": 0.25}'
+    _, out, _ = command(evaluate, f"--run={trained}", "--weights", name, "f25")
+    lines = out.splitlines()
+    assert name in lines
+    assert max(len(line) for line in lines[1:] if line != name) <= 80

@@ -95,6 +95,7 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
         (f"--study={tmp_path}",),
         (f"--study={tmp_path / 'nothing.py'}",),
         (f"--run={tmp_path}",),
+        (f"--run={reported / 'study' / 'constant-peak=0.01'}", f"--output={tmp_path / 'file'}"),
     ):
         assert arguments[-1] in error(*arguments)
     (tmp_path / "run.json").write_text("{}")
@@ -115,6 +116,41 @@ def test_run_shows_position_speed_and_best_weights(reported, capsys):
     assert f"{live - best:.4f} below the live weights" in printed
     assert "40K tokens/s; next doubling in 6m 33s" in printed
     assert (run / "curves.png").exists()
+
+
+def test_curves_of_a_run_are_drawn_into_the_output(reported, tmp_path, capsys):
+    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
+    before = {file.name for file in run.iterdir()} - {"curves.png"}
+    (run / "curves.png").unlink(missing_ok=True)
+    out = tmp_path / "new" / "out"
+    assert run_command(report, [f"--run={run}", f"--output={out}"]) == 0
+    assert f"curves: {out / 'curves.png'}" in capsys.readouterr().out
+    assert (out / "curves.png").stat().st_size > 0
+    assert {file.name for file in run.iterdir()} == before
+
+
+def test_losses_are_printed_where_the_curves_cannot_be_written(reported, tmp_path, capsys):
+    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
+    (run / "curves.png").unlink(missing_ok=True)
+    (run / "curves.png").mkdir()
+    assert run_command(report, [f"--run={run}"]) == 0
+    printed = capsys.readouterr().out
+    assert "best weights: f25" in printed
+    assert f"the curves could not be drawn in {run}" in printed
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, 1e-300, float("inf"), float("nan")])
+def test_speed_of_a_clock_that_jumped_is_left_out(tmp_path, capsys, speed):
+    config = synthetic_study.make_study().runs[0].settings
+    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "name": "x", "config": config}))
+    (tmp_path / "records").mkdir()
+    values = {"train/loss": 4.0, "lr": 1e-3, "tokens_per_s": speed}
+    rows = [{"format_version": 1, "from_step": 0}, {"step": 60, "tokens": 245760, "values": values}]
+    (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    assert run_command(report, [f"--run={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "training loss 4.0000" in printed
+    assert "tokens/s" not in printed
 
 
 def test_run_without_records_or_evaluations(tmp_path, capsys):

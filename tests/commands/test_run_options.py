@@ -1,10 +1,15 @@
 """Tests of the options that select a saved run, its weights and data."""
 
+import argparse
 import dataclasses
+import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from anytime_jax.commands import evaluate, readout, run_options
+from anytime_jax.weights import saved_run
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,48 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
     monkeypatch.setattr(run_options, "load_dataset", lambda path, hint: other)
     assert "--data=" in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "batch_size", "parts", "expected"),
+    [(10, 1000, 1, 16), (10, 1000, 2, 8), (10, 8, 1, 8), (10, 9, 1, 8), (9, 1000, 1, 16)],
+)
+def test_batches_are_not_padded_beyond_the_windows(
+    trained, dataset, tokens, batch_size, parts, expected
+):
+    """There are eight devices: a batch is a multiple of eight."""
+    arguments = argparse.Namespace(
+        data=None, split="validation", tokens=tokens * dataset.length, batch_size=batch_size
+    )
+    scorer, count = run_options.open_scorer(saved_run.open_run(trained), arguments, parts)
+    assert count == tokens
+    ((batch, _), *_) = scorer.batches(count // parts)
+    assert batch.shape[0] == expected
+
+
+def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monkeypatch, rejected):
+    run = shutil.copytree(trained, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    relative = dataclasses.replace(
+        saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
+    )
+    monkeypatch.setattr(saved_run, "build", lambda settings: relative)
+    monkeypatch.setattr(saved_run, "_stored", lambda meta: [])
+    about = json.loads((run / "run.json").read_text())
+
+    def record(path):
+        (run / "run.json").write_text(json.dumps({**about, "data_path": str(path)}))
+        return saved_run.open_run(run)
+
+    saved = record(dataset.path)
+    assert saved.data_path == dataset.path
+    assert run_options.find_vocabulary(saved, None)[0] == dataset.vocabulary_path
+    for option in (["--data=none"], []):
+        record(tmp_path / "gone")
+        message = rejected(evaluate, f"--run={run}", *option)
+        assert option or all(name in message for name in ("data", str(tmp_path / "gone")))
+    (tmp_path / "data").mkdir()
+    assert str(record(dataset.path).data_path) == "data"
+    message = rejected(evaluate, f"--run={run}")
+    assert message.startswith("error: data is not")
+    assert str(dataset.path) in message

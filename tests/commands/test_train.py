@@ -18,6 +18,7 @@ from small_run import write_config
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
 from anytime_jax.distributed import jax_settings
+from anytime_jax.study import run_figure
 from anytime_jax.training import signals
 
 # Bad input: arguments, and what the message names
@@ -208,3 +209,12 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
     rows = read_records(run)
     assert rows[-1].step == end
     assert [row.step for row in rows if "train/loss" in row.values] == [*range(3, end + 1, 3)]
+
+
+def test_curves_that_cannot_be_drawn_are_a_line(tmp_path, monkeypatch, capsys):
+    def fail(*unused):
+        raise KeyError("f7")
+
+    monkeypatch.setattr(run_figure, "draw", fail)
+    assert train._draw_curves(small_run.config(tmp_path), []) is None
+    assert f"the curves could not be drawn in {tmp_path}: KeyError: 'f7'" in capsys.readouterr().out

@@ -17,6 +17,7 @@ def make_rows(evaluated, labels=("last", "f25")):
     return rows
 
 
+NAN = float("nan")
 LATER = Row(80, 80_000, {"eval/last/loss": 0.1, "eval/f50/loss": 0.05})
 LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform", "ema0.9")
 
@@ -28,8 +29,14 @@ LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform", "ema0.9")
         make_rows((40,)),
         make_rows((20, 40), ("last",)),
         [*make_rows((10, 20)), LATER],
+        [*make_rows((10, 20, 30, 40)), LATER, Row(90, 90_000, {"eval/f7/loss": 0.2})],
+        [*make_rows((10, 20, 30)), Row(80, 80_000, {"eval/last/loss": 0.1})],
+        [*make_rows((10, 20, 30)), Row(80, 80_000, {"eval/last/loss": 0.1, "eval/f25/loss": NAN})],
     ],
-    ids=["many averages", "one point", "no averages", "average added later"],
+    ids=[
+        *("many averages", "one point", "no averages", "average replaced", "averages added later"),
+        *("averages dropped", "NaN"),
+    ],
 )
 def test_figure_is_drawn(tmp_path, rows):
     path = run_figure.draw(tmp_path, "a run_with $odd^ name", rows)
