@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from anytime_jax.atomic import atomic_write
 
@@ -55,7 +55,8 @@ def plain_log_ticks(axes: Axes) -> None:
     subs: tuple[float, ...] = (1, 1.1, 1.2, 1.4, 2, 3, 4, 5, 6, 7, 8, 9)
     for least, fewer in ((0.3, (1, 1.5, 2, 3, 5, 7)), (1.3, (1, 3)), (3, (1,))):
         subs = fewer if decades > least else subs
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    locator = LogLocator(subs=subs) if decades > 0.15 else MaxNLocator(5, steps=[1, 2, 5, 10])
+    axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())

@@ -98,8 +98,9 @@ def _draw_published(
         losses = {m: x for m, x in by_multiple.items() if m in multiples}
         style = {**plotting.schedule_style(kind), **hollow}
         axes.plot(*_xy(losses), **style, alpha=0.7)
-    axes.plot([], [], label=f"hollow: the paper, {model}", color="0.3", marker="o", **hollow)
-    axes.legend(loc="best", frameon=False, fontsize=8)
+    label = f"hollow: the paper, {model}"
+    handles = axes.plot([], [], label=label, color="0.3", marker="o", **hollow)
+    axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)  # others: see `_finish`
 
 
 def draw_cosine_transfer(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
@@ -16,6 +17,7 @@ from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.study.run_losses import evaluations, weight_labels
 
 FILE = "curves.png"
+_FEW_DOUBLINGS = 8
 
 
 def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
@@ -35,6 +37,9 @@ def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("training tokens (millions)")
+        low, high = axes.get_xlim()
+        if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
+            axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.grid(alpha=0.3)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line

@@ -225,7 +225,8 @@ def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
 
 def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
     """The figure of the paper: the running average of each schedule over the minimax rate."""
-    figure, axes = _panels(config, len(config.source_ratio), noise, "running average")
+    title, y_label = "running average", "excess risk"
+    figure, axes = _panels(config, len(config.source_ratio), noise, title, y_label)
     for panel, problem in zip(axes.flat, config.problems, strict=True):
         curves = [run for run in runs if (run.problem, run.average) == (problem, RUNNING)]
         for run in curves:
@@ -246,7 +247,8 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
 def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
     """The same for every average, each relative to the running one of its schedule."""
     rows = list(itertools.product(config.source_ratio, config.schedules))
-    figure, axes = _panels(config, len(rows), noise, "every average over the running one")
+    title, y_label = "every average over the running one", "risk / that of the running average"
+    figure, axes = _panels(config, len(rows), noise, title, y_label)
     labels = list(dict.fromkeys(run.average for run in runs))
     shades = dict(zip(labels, plotting.shades(len(labels), 0.95), strict=True))
     for k, (ratio, name) in enumerate(rows):
@@ -267,7 +269,9 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
     return figure
 
 
-def _panels(config: FigureConfig, rows: int, noise: float, title: str) -> tuple[Figure, np.ndarray]:
+def _panels(
+    config: FigureConfig, rows: int, noise: float, title: str, y_label: str
+) -> tuple[Figure, np.ndarray]:
     columns = len(config.capacity)
     figure = Figure(figsize=(4.0 * columns, 2.7 * rows + 1.0), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True)
@@ -278,4 +282,6 @@ def _panels(config: FigureConfig, rows: int, noise: float, title: str) -> tuple[
         panel.grid(alpha=0.3)
     for panel in axes[-1]:
         panel.set_xlabel("updates N")
+    for panel in axes[:, 0]:
+        panel.set_ylabel(y_label)
     return figure, axes
