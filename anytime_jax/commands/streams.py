@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
 INTERRUPTED = 130  # 128 + SIGINT
 
-_ASCII = {"±": "+-", "×": "x", "…": "..."}
+_ASCII = {
+    **{"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"},
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"},
+}
 _ERRORS = "anytime_jax.escape"
 
 
