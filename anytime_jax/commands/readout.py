@@ -104,8 +104,8 @@ def judge(
     selected = _best(better)
     gap, error = selected.minus(reference)
     return selected, (
-        f"use {_label(selected, 'the ')}: {-gap:.4f} ± {error:.4f} nats below {reference.name}, the "
-        "best stored weights, on the held-out half"
+        f"use {_label(selected, 'the ')}: {-gap:.4f} ± {error:.4f} nats below {reference.name}, "
+        "the best stored weights, on the held-out half"
     )
 
 

@@ -14,10 +14,8 @@ from typing import Any, NoReturn
 CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
 INTERRUPTED = 130  # 128 + SIGINT
 
-_ASCII = {
-    **{"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"},
-    **{"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"},
-}
+_SIGNS = {"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"}
+_ASCII = _SIGNS | {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"}
 _ERRORS = "anytime_jax.escape"
 
 
