@@ -50,7 +50,7 @@ def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises an InputError if the file is missing or cannot be run, or as `override` does.
     """
-    return override(_run_file(file), overrides)
+    return override(python_files.get_config(file), overrides)
 
 
 def override(config: ConfigDict, overrides: Sequence[str]) -> dict[str, Any]:
@@ -74,17 +74,6 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> dict[str, Any]:
     if rest:
         raise InputError(f"unexpected argument {rest[0]!r}: settings are --config.NAME=VALUE")
     return settings
-
-
-def _run_file(text: str) -> ConfigDict:
-    text, _, name = text.partition(":")  # NAME selects a run of a study's file
-    label = f"--config={text}"
-    file = python_files.find("config", text, "configuration", "study")
-    with python_files.execute(label, file) as content:
-        config = content.get("get_config", dict)(*([name] if name else []))
-    if not isinstance(config, ConfigDict):
-        raise InputError(f"{label} has no get_config() that returns a ConfigDict")
-    return config
 
 
 def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:

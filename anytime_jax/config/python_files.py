@@ -115,3 +115,18 @@ def _importable_configs(file: Path) -> Iterator[None]:
     finally:
         take()
         sys.modules.update(before)
+
+
+def get_config(text: str) -> Any:
+    """Returns the `ml_collections.ConfigDict` of a configuration, `FILE` or `FILE:RUN`.
+
+    FILE is a path or a name, RUN a run of a study or what else its `get_config` takes. Raises an
+    InputError if there is no such file, or it cannot be executed.
+    """
+    text, _, run = text.partition(":")
+    label = f"--config={text}"
+    with execute(label, find("config", text, "configuration", "study")) as content:
+        config = content.get("get_config", dict)(*([run] if run else []))
+    if not hasattr(config, "to_dict"):
+        raise InputError(f"{label} has no get_config() that returns a ConfigDict")
+    return config

@@ -1,0 +1,146 @@
+"""Python API: train a run from a configuration; load, evaluate and generate with its weights.
+
+    from anytime_jax import api
+
+    config = api.load_config("quickstart", {"stop": "1x", "run_dir": "runs/mine"})
+    outcome = api.train(config)
+    params = api.load("runs/mine", "f25")
+    losses = api.evaluate("runs/mine", ["last", "f25", "f=35"])
+    text = api.generate("runs/mine", "def main(", weights="f25", tokens=100)
+
+A run is named by its directory, and may still be training. Names of weights are those of the
+commands: "last", labels such as "f25", and averages that the run did not store, such as "f=35"
+(docs/readout.md). Mistakes raise an `errors.InputError`, failures an `errors.RunError`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from anytime_jax.config import python_files, schema
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import jax_settings, sharding
+from anytime_jax.errors import InputError
+from anytime_jax.models import decoder, sampling
+from anytime_jax.models.decoder import Params
+from anytime_jax.training import signals, startup, trainer
+from anytime_jax.training.progress import Display
+from anytime_jax.training.trainer import Outcome
+from anytime_jax.weights import run_data, saved_run, weight_names
+from anytime_jax.weights.saved_run import SavedRun
+from anytime_jax.weights.weight_names import MixtureLimits
+
+
+def load_config(file: str, changes: Mapping[str, Any] | None = None) -> Config:
+    """Returns the checked configuration of a file, or of a shipped one by its name.
+
+    `file` is as on the command line, such as "quickstart", "mine.py" or "continued:DIR". `changes`
+    are settings by dotted name, such as `{"schedule.peak": 3e-3}`. The file is executed.
+    """
+    config = python_files.get_config(file)
+    try:
+        config.update_from_flattened_dict(dict(changes or {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the changes {dict(changes or {})} do not fit {file}: {error}") from error
+    return schema.build(config.to_dict())
+
+
+def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Outcome:
+    """Trains a run to its stop, or resumes its training; on return, the state is saved.
+
+    Called again with the same configuration, it does what is left. In the main thread, Ctrl-C and
+    SIGTERM end the run in good order, with the outcome "interrupted". With `fall_back`, a damaged
+    checkpoint is set aside and the newest intact one is restored.
+    """
+    jax_settings.configure()
+    console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
+    display = Display(config.clock, console)
+    startup.check_paths(config)
+    mesh = startup.make_mesh(config)
+    dataset = startup.open_dataset(config, mesh, display)
+    is_main = threading.current_thread() is threading.main_thread()
+    with signals.interruptible() if is_main else contextlib.nullcontext(lambda: False) as stop:
+        return trainer.train(config, mesh, dataset, display, stop, fall_back)
+
+
+def open_run(run_dir: str | Path, step: str | int = "latest") -> SavedRun:
+    """Opens a run at a checkpoint: "latest", a step, or a milestone such as "4x".
+
+    `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
+    """
+    return saved_run.open_run(Path(run_dir), str(step))
+
+
+def load(
+    run_dir: str | Path, weights: str = "f25", step: str | int = "latest", on_mesh: bool = False
+) -> Params:
+    """Returns weights of a run by name, as nested dicts of float32 arrays.
+
+    They are NumPy arrays, or with `on_mesh` JAX arrays on the devices here, sharded as
+    `SavedRun.config.mesh` says. Every array is compared with its checksum.
+    """
+    run = open_run(run_dir, step)
+    params = _load(run, weights)
+    if not on_mesh:
+        return params
+    mesh = startup.make_mesh(run.config)
+    return jax.device_put(params, sharding.tree_shardings(params, decoder.PARAMETER_AXES, mesh))
+
+
+def evaluate(
+    run_dir: str | Path,
+    weights: Sequence[str] = (),
+    step: str | int = "latest",
+    *,
+    data: str | Path | None = None,
+    split: str = "validation",
+    tokens: int | None = None,
+) -> dict[str, float]:
+    """Returns the mean token loss of weights in nats, by name; by default of all stored ones.
+
+    The default data are the validation windows of the run's own evaluations; `data` is another
+    dataset of the same vocabulary, `split` "validation" or "train".
+    """
+    if isinstance(weights, str):
+        raise InputError(f"weights = {weights!r}: give a list of names, such as [{weights!r}]")
+    run = open_run(run_dir, step)
+    scorer, count = run_data.open_scorer(run, Path(data) if data else None, split, tokens)
+    names = weights or list(run.weights)
+    return {name: float(scorer.losses(_load(run, name), count).mean()) for name in names}
+
+
+def generate(
+    run_dir: str | Path,
+    prompt: str = "",
+    weights: str = "f25",
+    step: str | int = "latest",
+    *,
+    tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 0.95,
+    seed: int = 0,
+) -> str:
+    """Returns a prompt and its continuation by at most so many tokens.
+
+    Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
+    text.
+    """
+    run = open_run(run_dir, step)
+    settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
+    _, vocabulary = run_data.find_vocabulary(run)
+    (ids,) = vocabulary.encode([prompt])
+    params = jax.device_put(_load(run, weights))
+    model, end = run.config.model, vocabulary.eos_id
+    new = sampling.generate_tokens(model, params, ids, settings, tokens, end)
+    text = vocabulary.incremental_decoder()
+    return "".join(text.decode(int(token)) for token in (*ids, *new)) + text.flush()
+
+
+def _load(run: SavedRun, name: str) -> Params:
+    return saved_run.load_weights(run, weight_names.resolve(run, name, MixtureLimits()))

@@ -1,0 +1,84 @@
+"""Python API: the same results as the commands give."""
+
+import jax
+import numpy as np
+import pytest
+import small_run
+from run_command import run_command
+from training_runs import bits, records
+
+from anytime_jax import api
+from anytime_jax.commands import evaluate as evaluate_command
+from anytime_jax.commands import generate as generate_command
+from anytime_jax.errors import InputError
+from anytime_jax.training.trainer import Outcome
+from anytime_jax.weights import saved_run
+
+
+def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(api.jax_settings, "configure", lambda: None)  # of the whole process
+    file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path, stop="1x")
+    monkeypatch.setattr(api.startup, "make_mesh", lambda config: small_run.mesh())
+    assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
+    assert "from     0 steps" in capsys.readouterr().out
+    longer = api.load_config(str(file), {"stop": "2x"})
+    assert api.train(longer, quiet=True) == Outcome(20, "stop")
+    assert capsys.readouterr().out == ""
+    assert bits(tmp_path / "run", 20) == bits(whole, 20)
+    assert records(tmp_path / "run") == records(whole)
+
+
+def test_shipped_configuration_is_found_by_name():
+    config = api.load_config("quickstart", {"schedule.peak": 3e-3, "eval.tokens": "all"})
+    assert (config.name, config.schedule.peak, config.eval.tokens) == ("quickstart", 3e-3, "all")
+
+
+@pytest.mark.parametrize("changes", [{"schedule.peek": 1.0}, {"seed": "x"}, {"seed": -1}, {"a": 1}])
+def test_bad_changes_are_named(changes):
+    with pytest.raises(InputError, match=next(iter(changes)).split(".")[0]):
+        api.load_config("quickstart", changes)
+
+
+@pytest.mark.parametrize("name", ["last", "f25", "f=12"])
+def test_weights_are_those_of_the_run(whole, name):
+    params = api.load(whole, name)
+    assert all(type(x) is np.ndarray and x.dtype == np.float32 for x in jax.tree.leaves(params))
+    on_mesh = api.load(whole, name, on_mesh=True)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(on_mesh))
+    assert small_run.same_bits(params, on_mesh)
+    if name == "last":
+        assert small_run.same_bits(params, api.load(whole, name, step=20))
+        stored = saved_run.open_run(whole, "20").weights["last"]
+        assert stored.step == 20
+        assert not small_run.same_bits(params, api.load(whole, name, step="1x"))
+
+
+def test_losses_are_those_that_the_run_recorded(whole):
+    losses = api.evaluate(whole)
+    recorded = {name: x for step, _, row in records(whole) if step == 20 for name, x in row.items()}
+    assert losses.keys() == {"last", "f6.25", "f25"}
+    for label, loss in losses.items():
+        assert loss == pytest.approx(recorded[f"eval/{label}/loss"], rel=1e-6)
+
+
+def test_evaluation_and_text_are_those_of_the_commands(whole, capsys):
+    assert run_command(evaluate_command, [f"--run={whole}", "--weights", "f25", "f=12"]) == 0
+    printed = capsys.readouterr().out
+    for name, loss in api.evaluate(whole, ["f25", "f=12"]).items():
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
+        assert f"{loss:.4f}" in line
+    assert run_command(generate_command, [f"--run={whole}", "--prompt=ab", "--tokens=9"]) == 0
+    assert capsys.readouterr().out == api.generate(whole, "ab", tokens=9) + "\n"
+
+
+def test_errors_are_input_errors(whole, tmp_path):
+    for call in (
+        lambda: api.load(tmp_path),
+        lambda: api.load(whole, "f99999"),
+        lambda: api.load(whole, step=3),
+        lambda: api.evaluate(whole, "f25"),
+        lambda: api.evaluate(whole, tokens=1),
+        lambda: api.generate(whole, temperature=-1.0),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            call()
