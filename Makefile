@@ -9,7 +9,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU the quickstart's update takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-py312 lint format docs compilers clean help
+.PHONY: quickstart test test-all test-faults test-py312 lint format docs compilers clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,13 +18,16 @@ quickstart: $(VENV)/.installed  ## Train a small anytime model on text that is a
 	$(HUGE_PAGES) $(BIN)/python -m anytime_jax.main --config=configs/quickstart.py
 
 test: $(VENV)/.installed-dev  ## Run the default tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle and not faults"
 
 test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not faults"
+
+test-faults: $(VENV)/.installed-dev  ## Make 500 random faults, and print what came of them
+	$(BIN)/python -m pytest tests/faults -m faults -s
 
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
-	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
+	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle and not faults"
 
 lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 	$(BIN)/ruff format --check $(SOURCES)

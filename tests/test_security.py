@@ -39,7 +39,7 @@ def test_run_with_secrets_connects_nowhere_and_leaves_no_secret_or_code(tmp_path
     place = tmp_path / "place"
     place.mkdir()
     changes = {**CHANGES, "stop": "1x", "log__tensorboard": True}
-    file = write_config(tmp_path / "config.py", place / "run", place / "data", **changes)
+    file = write_config(tmp_path / "config.py", place / "run", place / "builtin", **changes)
     settings = environment(tmp_path) | SECRETS | {"CONNECTION_LOG": str(tmp_path / "connections")}
     settings["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'site'}"
     process = subprocess.run(
@@ -52,7 +52,7 @@ def test_run_with_secrets_connects_nowhere_and_leaves_no_secret_or_code(tmp_path
     assert not (tmp_path / "connections").exists()
 
     # It writes its own two directories alone.
-    assert {path.name for path in place.iterdir()} == {"run", "data"}
+    assert {path.name for path in place.iterdir()} == {"run", "builtin"}
     names = {path.name for path in tmp_path.iterdir()}
     assert names <= {"place", "site", "config.py", "compiled", "__pycache__"}
 

@@ -83,11 +83,11 @@ COMBINED = [
     *({"stop": s, "data.repeat": r} for s in ("never", "100x", "2e9 steps") for r in (True, False)),
     *({"chinchilla_tokens": c, "stop": "3 steps"} for c in (1, 10**9, 10**18, 10**400)),
     *({"data.path": p, "data.builtin_megabytes": m}
-      for p in ("gone", "file", "full", "a\0b", "") for m in (0, 0.1, 1e9)),
-    {"data.path": "gone", "data.builtin_megabytes": 0.1, "run_dir": "file"},
-    {"data.path": "gone", "data.builtin_megabytes": 0.1, "model.layers": 10**6},
-    {"data.path": "gone", "data.builtin_megabytes": 0.1, "mesh.fsdp": 8, "model.width": 20},
-    {"data.path": "gone", "data.builtin_megabytes": 0.1, "model.vocab_size": 100},
+      for p in ("gone", "builtin", "file", "full", "a\0b", "") for m in (0, 0.1, 1e9)),
+    {"data.path": "builtin", "data.builtin_megabytes": 0.1, "run_dir": "file"},
+    {"data.path": "builtin", "data.builtin_megabytes": 0.1, "model.layers": 10**6},
+    {"data.path": "builtin", "data.builtin_megabytes": 0.1, "mesh.fsdp": 8, "model.width": 20},
+    {"data.path": "builtin", "data.builtin_megabytes": 0.1, "model.vocab_size": 100},
     *({"model.layers": n, "model.layer_loop": how}
       for n in (1, 100, 10**4, 2**31 - 1) for how in ("scan", "unroll")),
     *({"model.width": 2**20, "model.heads": h} for h in (1, 2**10)),

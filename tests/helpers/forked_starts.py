@@ -120,8 +120,9 @@ class Starts:
         folder: str | pathlib.Path = ".",
         separate_errors: bool = False,
         probe: Sequence[Any] = (),
+        command: str = "train",
     ) -> Start:
-        """Starts `python -m anytime_jax.main ARGV`, in a working directory.
+        """Starts `python -m anytime_jax COMMAND ARGV`, in a working directory.
 
         With a moment, the process kills itself there, after skipping `skip` such moments; the first
         argument must then be --config=FILE, in the folder of run and data. With a probe (module,
@@ -132,7 +133,7 @@ class Starts:
         (self._folder / f"{number}.phase").write_bytes(b"\0")
         (self._folder / f"{number}.log").touch()
         order = {"number": number, "argv": argv, "moment": moment, "skip": skip, "probe": probe}
-        order |= {"folder": str(folder), "separate_errors": separate_errors}
+        order |= {"folder": str(folder), "separate_errors": separate_errors, "command": command}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
         with self.news:
             assert self.news.wait_for(lambda: number in self._pids, 60)
@@ -190,7 +191,10 @@ def _run(order: dict) -> NoReturn:
         else:
             _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
-        status = dispatch.start("train", "python -m anytime_jax.main", order["argv"])
+        program = f"python -m anytime_jax {order['command']}"
+        if order["command"] == "train":
+            program = "python -m anytime_jax.main"
+        status = dispatch.start(order["command"], program, order["argv"])
     except SystemExit as error:
         status = error.code or 0
     except BaseException:

@@ -22,7 +22,7 @@ def arguments(folder: pathlib.Path, name: str, stop: str) -> list[str]:
     """Arguments of a run whose data are prepared by its first start."""
     run = folder / name
     run.mkdir()
-    file = write_config(run / "config.py", run / "run", run / "data", **CHANGES)
+    file = write_config(run / "config.py", run / "run", run / "builtin", **CHANGES)
     return [f"--config={file}", f"--config.stop={stop}"]
 
 
@@ -34,7 +34,7 @@ def outcome(folder: pathlib.Path):
         for name in ("config", "digest"):  # these depend on the run directory
             del meta[name]
         checkpoints[step] = (meta, bits(folder / "run", step))
-    dataset = {p.name: p.read_bytes() for p in (folder / "data").iterdir() if p.is_file()}
+    dataset = {p.name: p.read_bytes() for p in (folder / "builtin").iterdir() if p.is_file()}
     dataset.pop("anytime_jax.json")
     return {"checkpoints": checkpoints, "records": records(folder / "run"), "dataset": dataset}
 
