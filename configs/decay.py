@@ -4,7 +4,8 @@
 
 The trunk is a constant, inverse-square-root or power-law run, and is only read. Its learning rate
 goes on up to its checkpoint at 90% of the horizon, `--config.branch.multiple`, and falls linearly
-to zero from there; the default is the last horizon for which the trunk has that checkpoint.
+to zero from there; the default is the last horizon for which the trunk has that checkpoint, or
+else 10/9 of its last checkpoint.
 `--config.schedule.shape` is "linear", "1-sqrt" or "cosine", `--config.schedule.floor` the last
 learning rate over the peak. To leave the trunk at any other checkpoint, whose step is then 90% of
 the horizon: `--config.branch.multiple=0 --config.branch.step=STEP --config.run_dir=DIR`.
@@ -40,11 +41,11 @@ def get_config(trunk: str = "") -> ConfigDict:
     config.stop = "horizon"
     config.initial_weights = ""
     config.eval.tokens = FieldReference(config.eval.tokens, field_type=object)  # or "all"
-    config.branch.update(from_run=trunk, multiple=_last_multiple(trunk, settings), step=0)
-    config.branch.update(data="", change=())
-    config.run_dir = (
-        f"{trunk.rstrip('/')}_decay_" + config.branch.get_ref("multiple").to_str() + "x"
-    )
+    multiple = _last_multiple(trunk, settings)
+    step = 0 if multiple else max(checkpoint_listing.saved_steps(trunk), default=0)
+    config.branch.update(from_run=trunk, multiple=multiple, step=step, data="", change=())
+    at = config.branch.get_ref("multiple").to_str() + "x" if multiple else f"{step}"
+    config.run_dir = f"{trunk.rstrip('/')}_decay_" + at
     if "data_path" in about and not Path(config.data.path).exists():
         config.data.path = about["data_path"]
     gamma = schedule.get("gamma", _GAMMA.get(schedule["kind"]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import shlex
 import sys
@@ -34,10 +35,8 @@ EXAMPLES = (
 
 _DEFAULT_LENGTH = 1024
 _BUILTIN_MEGABYTES = 12.0
-# Tokens of configs/quickstart.py: up to its stop at 4x, of an update, and of an evaluation.
-QUICKSTART_TOKENS, UPDATE_TOKENS, EVAL_TOKENS = 4 * 20 * 81_920, 32 * 128, 32_768
-_QUICKSTART = "configs/quickstart.py"
-_FEW_WINDOWS, _LEAST_BATCH = 8, 8  # windows; a batch is divided among the devices
+_VALIDATION_BYTES = 200_000  # to set aside from files, if there are enough
+_FEW_WINDOWS = 8
 _LINE_SECONDS = 5.0  # between lines of progress in a log
 # Options that only some sources have.
 _SOURCES = {
@@ -69,7 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--validation-fraction",
         type=float,
         metavar="X",
-        help="fraction of the documents to validate on (default: 0.01; 0.05 for builtin)",
+        help="fraction of the documents to validate on (default: 0.01, and up to 0.2 of files of "
+        "less than 20 MB; 0.05 for builtin)",
     )
     add("--text-field", metavar="NAME", help="key or feature of the text (default: text)")
     add("--split", help="tfds: split to train on (default: train)")
@@ -141,59 +141,24 @@ def _prepare(arguments: argparse.Namespace) -> str:
             "--share completes the dataset"
         )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
-    lines = [_summary(info), f"{state}: {info.path}", *training_notes(info)]
     program = arguments.program.rpartition(" ")[0]
-    return "\n".join([*lines, f"  {training_command(info, program)}"])
+    lines = [_summary(info), f"{state}: {info.path}", *training_notes(info, program)]
+    return "\n".join(lines)
 
 
-def training_notes(info: DatasetInfo) -> list[str]:
-    """Describes a training of `training_command`: its epochs, and splits that are small for it."""
-    train, validation = info.splits["train"], info.splits["validation"]
-    epochs = QUICKSTART_TOKENS / (train.windows * info.length)
-    notes = []
-    if train.windows < _batch_size(info):
-        notes.append(
-            f"note: train has {train.windows} windows, less than a batch of {_batch_size(info)}: "
-            "every update repeats some; give more text or a smaller --length"
+def training_notes(info: DatasetInfo, program: str) -> list[str]:
+    """Describes what is small for a training, and the command of one."""
+    notes = [
+        f"note: {name} has {split.windows} windows, {problem}; give more text or a smaller --length"
+        for name, problem, least in (
+            ("train", "few for a batch, so that updates repeat some", 32),
+            ("validation", "too few for a steady loss", _FEW_WINDOWS),
         )
-    if validation.windows < _FEW_WINDOWS:
-        notes.append(
-            f"note: validation has {validation.windows} windows, too few for a steady loss; give "
-            "more text, a larger --validation-fraction or a smaller --length"
-        )
-    place = "" if os.path.isfile(_QUICKSTART) else ", in the repository"
-    return [
-        *notes,
-        f"train a small model on it ({QUICKSTART_TOKENS / 1e6:.1f}M tokens, {epochs:,.1f} epochs "
-        f"of train){place}:",
+        if (split := info.splits[name]).windows < least
     ]
-
-
-def training_command(info: DatasetInfo, program: str = "python -m anytime_jax") -> str:
-    """Returns the command line that trains the quickstart's model on a dataset."""
-    batch_size, train, validation = _batch_size(info), *info.splits.values()
     path = os.path.relpath(info.path)
-    is_below = os.path.isfile(_QUICKSTART) and not path.startswith("..")
-    settings = {
-        "name": info.path.name,
-        "run_dir": f"runs/{info.path.name}",
-        "data.path": path if is_below else str(info.path),
-        "data.builtin_megabytes": 0,
-        "data.repeat": (train.windows - batch_size) * info.length < QUICKSTART_TOKENS,
-        "model.length": info.length,
-        "model.vocab_size": info.vocab_size,
-        "model.embedding_rows": info.vocab_size,
-        "batch_size": batch_size,
-        "eval.tokens": min(max(EVAL_TOKENS, info.length), validation.windows * info.length),
-        "eval.batch_size": 2 * batch_size,
-    }
-    words = (shlex.quote(f"--config.{name}={value}") for name, value in settings.items())
-    return f"{program} train --config={_QUICKSTART} {' '.join(words)}"
-
-
-def _batch_size(info: DatasetInfo) -> int:
-    """Windows of an update, of as many tokens as an update of the quickstart where possible."""
-    return max(_LEAST_BATCH, UPDATE_TOKENS // info.length)
+    config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
+    return [*notes, "train a small model on it:", f"  {program} train --config={config}"]
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -217,7 +182,12 @@ def _source(arguments: argparse.Namespace) -> Source:
         if "validation_fraction" in options:
             options["validation_split"] = None
         return TfdsSource(**options)
-    return FileSource(kind, **options)
+    source = FileSource(kind, **options)
+    if "validation_fraction" in options or source.validation_input is not None:
+        return source
+    # Of little text, 1% would be too few documents.
+    fraction = max(_VALIDATION_BYTES / max(source.count_bytes(), 1), source.validation_fraction)
+    return dataclasses.replace(source, validation_fraction=round(min(fraction, 0.2), 2))
 
 
 def _flag(option: str) -> str:

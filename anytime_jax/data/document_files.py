@@ -17,6 +17,7 @@ from anytime_jax.data.local_paths import absolute_path, file_size, read_file
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import parse_json
 
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex")  # of files that are one document
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 _HEAD_BYTES = 64
@@ -49,14 +50,17 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
     if os.path.isdir(root):
         walk = os.walk(root, onerror=_raise_unreadable)
         files = [os.path.join(folder, name) for folder, _, names in walk for name in names]
+        total = len(files)
         files = [path for path in files if path.endswith(suffixes)]
     else:
+        total = 0
         # A pattern such as "**" matches folders too; one that is named like a file is a mistake.
         matches = [root] if os.path.lexists(root) else glob.glob(root, recursive=True)
         files = [path for path in matches if not os.path.isdir(path) or path.endswith(suffixes)]
     if not files:
+        others = f" (in it are {total:,} others)" if total else ""
         raise InputError(
-            f"{pattern} names no file; give a file, a folder or a quoted glob of "
+            f"{pattern} names no file of text{others}; give a file, a folder or a quoted glob of "
             f"{', '.join(suffixes)} files"
         )
     return [(path, _check_file(path, suffixes)) for path in sorted(files)]

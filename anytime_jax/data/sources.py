@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from anytime_jax.data.document_files import (
     JSON_SUFFIXES,
+    TEXT_SUFFIXES,
     find_files,
     read_json_lines,
     read_text,
@@ -115,6 +116,10 @@ class FileSource:
     validation_fraction: float = 0.01
     text_field: str = "text"
 
+    def count_bytes(self) -> int:
+        """Returns the size of the files of `input`."""
+        return sum(size for _, size in find_files(self.input, self._suffixes))
+
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
         if self.validation_input is None:
@@ -149,7 +154,7 @@ class FileSource:
 
     @property
     def _suffixes(self) -> tuple[str, ...]:
-        return JSON_SUFFIXES if self.kind == "json" else (".txt", *JSON_SUFFIXES)
+        return JSON_SUFFIXES if self.kind == "json" else (*TEXT_SUFFIXES, *JSON_SUFFIXES)
 
 
 def check_fraction(fraction: float) -> None:

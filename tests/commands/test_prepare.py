@@ -80,25 +80,26 @@ def test_printed_command_trains_on_the_dataset(
     for note, split in zip(notes, small, strict=True):
         assert f"{split} has " in note
     info = load_dataset(output)
-    epochs = prepare.QUICKSTART_TOKENS / (info.splits["train"].windows * length)
-    assert f"{epochs:,.1f} epochs" in lines[-1]
-
-    program, _, options = last.strip().partition(" train --config=configs/quickstart.py ")
+    program, _, option = last.strip().partition(" train ")
     assert program == "python -m anytime_jax"
-    settings = config_file.read("configs/quickstart.py", shlex.split(options))
-    config = schema.build(settings)
+    (option,) = shlex.split(option)
+    config = schema.build(config_file.read(option.removeprefix("--config=")))
     assert config.data.path == str(output)
     preflight.check_data(config, info)
     stop, _ = preflight.find_stop(config, info, 0, 0)
     assert stop == config.clock.step_at("4x", "stop")
 
 
-def test_constants_are_those_of_the_quickstart():
-    config = schema.build(config_file.read(str(REPOSITORY / "configs" / "quickstart.py")))
-    assert config.stop == "4x+"
-    assert 4 * config.chinchilla_tokens == prepare.QUICKSTART_TOKENS
-    assert config.batch_size * config.model.length == prepare.UPDATE_TOKENS
-    assert config.eval.tokens == prepare.EVAL_TOKENS
+def test_little_text_leaves_more_to_validate_on(tmp_path, command):
+    (tmp_path / "text").mkdir()
+    for i in range(20):
+        (tmp_path / "text" / f"{i}.md").write_text(f"{i} words and other words " * 40)
+    words = ["--source=folder", f"--input={tmp_path / 'text'}", "--train-vocabulary=300"]
+    status, _, err = command(prepare, *words, "--length=8", f"--output={tmp_path / 'data'}")
+    assert status == 0, err
+    documents = [split.documents for split in load_dataset(tmp_path / "data").splits.values()]
+    assert sum(documents) == 20
+    assert min(documents) > 0
 
 
 def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):

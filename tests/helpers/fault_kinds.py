@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
-from paths import REPOSITORY
+from forked_starts import environment as environment_of
 
 from anytime_jax.config.schema import SETTINGS
 
@@ -276,8 +276,7 @@ def disk(box: Sandbox) -> str:
     script.write_text(_DISK_SCRIPT)
     words = ["unshare", "-rm", "bash", str(script), kind, options, sys.executable]
     words.append(f"{box.draw.uniform(3, 6):.1f}")
-    variables = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests' / 'helpers'}"}
-    variables |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    variables = environment_of(box.folder)  # with the compiler's options of the other starts
     began = time.monotonic()
     done = subprocess.run(
         words, cwd=box.folder, env=variables, capture_output=True, text=True,

@@ -1,0 +1,43 @@
+r"""Your own text: the quickstart's small model and schedule, on a dataset that you have prepared.
+
+    python -m anytime_jax prepare --source=folder --input=TEXTS --train-vocabulary=4000 \
+        --length=256 --output=data/mine
+    python -m anytime_jax.main --config=configs/own_text.py:data/mine
+
+Length, vocabulary and the size of an evaluation are those of the dataset; an update has about as
+many tokens as the quickstart's. Data that end before the stop are repeated.
+
+Cost:   some ten minutes on two CPU cores to 4x, 6.6M tokens; a larger vocabulary takes longer.
+Result: depends on the text. For a larger model: `--config.model.width=256 --config.model.heads=4
+        --config.model.mlp_width=1024 --config.model.layers=6`, and a budget to match,
+        `--config.chinchilla_tokens`.
+"""
+
+from ml_collections import ConfigDict
+
+from anytime_jax.data.dataset import load_dataset
+from anytime_jax.errors import InputError
+from configs import quickstart
+
+
+def get_config(dataset: str = "") -> ConfigDict:
+    """Returns the configuration of a run on the dataset in a directory."""
+    if not dataset:
+        raise InputError("no dataset: give its directory, as --config=own_text:data/mine")
+    info = load_dataset(dataset, "prepare it first: python -m anytime_jax prepare --help")
+    config = quickstart.get_config()
+    update_tokens = config.batch_size * config.model.length
+    tokens = 4 * config.chinchilla_tokens
+    config.name = info.path.name
+    config.run_dir = f"runs/{info.path.name}"
+    config.data.path = dataset
+    config.data.builtin_megabytes = 0.0
+    config.data.repeat = info.splits["train"].windows * info.length < tokens + update_tokens
+    config.model.length = info.length
+    config.model.vocab_size = info.vocab_size
+    config.model.embedding_rows = info.vocab_size
+    config.batch_size = max(8, update_tokens // info.length)
+    config.eval.batch_size = 2 * config.batch_size
+    if info.splits["validation"].windows * info.length < 2 * config.eval.tokens:
+        config.eval.tokens = "all"
+    return config
