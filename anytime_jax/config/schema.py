@@ -6,6 +6,7 @@
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -289,12 +290,8 @@ class Config(Group):
 
     def _check(self) -> None:
         _ = self.clock.stages, self.averaging_rules, self.learning_rate, self.stop_rule
-        _ = (
-            self.interval_steps("eval"),
-            self.interval_steps("checkpoint"),
-            self.interval_steps("log"),
-            self.keep_every_steps,
-        )
+        _ = [self.interval_steps(section) for section in typing.get_args(Section)]
+        _ = self.keep_every_steps
         if self.batch_size % self.microbatches:
             raise ValueError(
                 f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
@@ -308,11 +305,9 @@ class Config(Group):
         self._check_branch()
         horizon, stop = self.learning_rate.horizon_steps, self.stop_rule.step
         updates = LARGEST_COUNT if stop is None else stop - (self.branch_step or 0)
-        if self.averages and self.average_every > updates:
-            raise ValueError(
-                f"average_every = {self.average_every} is not allowed: it must be at most the "
-                f"{updates} updates of the run, or no average would ever move"
-            )
+        allowed = f"at most the {updates} updates of the run, or no average would ever move"
+        ok = not self.averages or self.average_every <= updates
+        require(ok, "average_every", self.average_every, allowed)
         if horizon is not None and (stop is None or stop > horizon):
             raise ValueError(
                 f"stop = {format_value(self.stop)} is past the end of the schedule at "

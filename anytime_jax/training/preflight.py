@@ -1,15 +1,19 @@
 """Checks before the first update of a run, and the summary that it prints."""
 
+import itertools
+import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from anytime_jax.checkpoints import checkpoint_listing, run_directory
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import sharding
+from anytime_jax.distributed import processes, sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
@@ -84,6 +88,40 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
     if config.initial_weights and "model.vocab_size" in fitting:
         advice = f"prepare the text with the vocabulary of {config.initial_weights}"
     raise InputError(f"the dataset at {dataset.path} does not fit: {'; '.join(problems)}: {advice}")
+
+
+def check_not_lost(config: Config, step: int) -> None:
+    """Raises an InputError if records show that a run without checkpoints had one after `step`."""
+    run_dir = Path(config.run_dir)
+    rows = read_records(run_dir)
+    if not rows:
+        return
+    policy, every = retention_policy(config), config.interval_steps("checkpoint")
+    saves = (x for x in range(step + 1, rows[-1].step) if not x % every or policy.keeps_forever(x))
+    # A second save waits for the first one, which a kill can leave half-written.
+    had_saved = next(itertools.islice(saves, 1, None), None) is not None
+    if had_saved or not (run_dir / checkpoint_listing.DIRECTORY).is_dir():
+        raise InputError(
+            f"config.run_dir = {config.run_dir!r} has records to step {rows[-1].step:,}, but its "
+            "checkpoints are gone: put them back, choose another run_dir, or --fall-back to start "
+            "again"
+        )
+
+
+def check_shared(run_dir: Path) -> None:
+    """Raises an InputError unless every process sees the lock of the primary one in `run_dir`."""
+
+    def read_lock() -> int:
+        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
+
+    expected = processes.broadcast(read_lock() if processes.is_primary() else 0)
+    with processes.fail_together():
+        if not processes.wait_until_visible(lambda: read_lock() == expected):
+            raise InputError(
+                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
+                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
+                "on storage that all of them share"
+            )
 
 
 def find_stop(

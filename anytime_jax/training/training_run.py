@@ -6,9 +6,7 @@ The loop in `trainer.py` uses it, and owns the state and the calls of the compil
 import contextlib
 import dataclasses
 import datetime
-import itertools
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from anytime_jax.checkpoints.manager import (
     RestoredCheckpoint,
     restore_checkpoint,
 )
-from anytime_jax.checkpoints.metric_records import is_evaluated, read_records
+from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -114,7 +112,7 @@ class TrainingRun:
                 self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
             self.step = self.saved_step or (trunk.step if trunk else 0)
             if not (self.saved_step or fall_back):
-                self._check_not_lost()
+                preflight.check_not_lost(config, self.step)
             self._find_stop()
         if self._is_complete():
             self.result = Outcome(self.step, self._stop_reason, self._samples(self.step))
@@ -125,7 +123,7 @@ class TrainingRun:
             self.program = preflight.make_checked_program(config, self._mesh, shared_program)
             if processes.is_primary():
                 self._claim(identity, trunk)
-        _check_shared(run_dir)
+        preflight.check_shared(run_dir)
         preflight.print_summary(
             config,
             self._mesh,
@@ -165,20 +163,6 @@ class TrainingRun:
         except RunError:
             return False
         return True
-
-    def _check_not_lost(self) -> None:
-        """Raises an InputError if the records show that a run without checkpoints had some."""
-        rows = read_records(self._directory)
-        saves = filter(self._is_save_step, range(self.step + 1, rows[-1].step if rows else 0))
-        # A second save waits for the first one, which a kill can leave half-written.
-        had_saved = next(itertools.islice(saves, 1, None), None) is not None
-        directory = self._directory / checkpoint_listing.DIRECTORY
-        if had_saved or (rows and not directory.is_dir()):
-            raise InputError(
-                f"config.run_dir = {str(self._directory)!r} has records to step "
-                f"{rows[-1].step:,}, but its checkpoints are gone: put them back, choose another "
-                "run_dir, or --fall-back to start again"
-            )
 
     def _was_evaluated(self) -> bool:
         """Whether the records that the primary process reads have an evaluation at this step."""
@@ -285,10 +269,8 @@ class TrainingRun:
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""
-        return self._is_save_step(self.step) or self.is_at_stop()
-
-    def _is_save_step(self, step: int) -> bool:
-        return step % self._save_every == 0 or self._retention.keeps_forever(step)
+        due = self.step % self._save_every == 0 or self._retention.keeps_forever(self.step)
+        return due or self.is_at_stop()
 
     def save(self, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
@@ -410,19 +392,3 @@ def end_on_error(*runs: TrainingRun) -> Iterator[None]:
     except (InputError, RunError, OSError, jax.errors.JaxRuntimeError) as error:
         for run in runs:
             run.fail(error)
-
-
-def _check_shared(run_dir: Path) -> None:
-    """Checks that every process sees the lock of the primary one in the run's directory."""
-
-    def read_lock() -> int:
-        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
-
-    expected = processes.broadcast(read_lock() if processes.is_primary() else 0)
-    with processes.fail_together():
-        if not processes.wait_until_visible(lambda: read_lock() == expected):
-            raise InputError(
-                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
-                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
-                "on storage that all of them share"
-            )
