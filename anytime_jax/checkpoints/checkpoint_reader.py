@@ -47,7 +47,8 @@ def _check_run(path: Path, meta: Meta) -> None:
     """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
     with contextlib.suppress(InputError):  # a damaged run file is reported by those who need it
         run = run_directory.read_identity(path.parent.parent) or {}
-        saved = flatten(meta.get("config", {})) | {"data.fingerprint": meta.get("fingerprint")}
+        saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
+        saved = {name: value for name, value in saved.items() if value is not None}
         names = run.keys() & saved.keys() - {"initial_weights"}  # a digest there, a path here
         was, now = ({name: x[name] for name in names} for x in (run, saved))
         if differences := run_directory.describe_differences(was, now):

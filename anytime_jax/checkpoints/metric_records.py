@@ -11,7 +11,7 @@ Reading never fails on the content of a file: a segment is read as far as it is 
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,18 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
             values = {**earlier.values, **line.values} if earlier else line.values
             rows[line.step] = Row(line.step, line.tokens, values)
     return [row for _, row in sorted(rows.items())]
+
+
+def describe_missing(rows: Sequence[Row], meta: Mapping[str, Any]) -> str | None:
+    """Says how many rows before a checkpoint are missing, which its metadata count; None if none.
+
+    Checkpoints of earlier versions do not count them.
+    """
+    step, expected = meta["step"], meta.get("rows", 0)
+    found = sum(row.step < step for row in rows)
+    if found >= expected:
+        return None
+    return f"{expected - found:,} of the {expected:,} rows of records before step {step:,} are lost"
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:

@@ -19,9 +19,8 @@ from rich.console import Console
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, describe_missing, read_records
 from anytime_jax.commands.console import open_console
-from anytime_jax.config import schema
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.json_files import load_json
@@ -80,7 +79,10 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     warnings: list[str] = []
     rows = read_records(run_dir, warnings.append)  # after the checkpoints, which they precede
     console.print(_table(listed, rows) if listed else "  no checkpoint yet")
-    for line in (*_describe_losses(rows), *_find_lost_records(listed, rows), *warnings):
+    metas = [x.meta for x in listed if x.meta is not None]
+    if metas and (missing := describe_missing(rows, metas[-1])):
+        warnings.append(f"warning: {missing}")
+    for line in (*_describe_losses(rows), *warnings):
         console.print(f"  {line}")
     if verify:
         verified = {x.entry.path.name: x.note for x in listed if x.note is not None}
@@ -199,26 +201,6 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
         lines.append(f"validation loss {', '.join(parts)} at step {row.step:,}")
     last = f", the last of step {rows[-1].step:,}" if rows else ""
     return [*lines, f"{len(rows):,} rows of records{last}"]
-
-
-def _find_lost_records(listed: Sequence[_Listed], rows: Sequence[Row]) -> list[str]:
-    """A warning if rows that were written before the last checkpoint are missing."""
-    metas = [x.meta for x in listed if x.meta is not None]
-    if not metas:
-        return []
-    try:
-        config, step = schema.build(metas[-1]["config"]), metas[-1]["step"]
-        every = config.interval_steps("log")
-    except (ValueError, KeyError, TypeError):
-        return []  # written by another version
-    first = config.branch_step or config.branch.step or 0
-    last = rows[-1].step if rows else 0
-    if max(last, first) >= step // every * every:
-        return []
-    return [
-        f"warning: the records end at step {last:,}, before the checkpoint of step {step:,}: the "
-        "rows between are lost, and missing in reports"
-    ]
 
 
 def _read_notes(run_dir: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ evaluations along a single horizon-free run, or the ends of a family of runs wit
 (cosines, WSD branches), one run for each budget.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anytime_jax.averaging import LIVE, label_order
-from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints.metric_records import Row, describe_missing, read_records
 from anytime_jax.checks import is_number
 from anytime_jax.config import schema
 from anytime_jax.config.clock import BRANCH_FRACTION
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.study.plan import Study, StudyRun
 from anytime_jax.study.run_losses import evaluations
 
@@ -231,6 +232,7 @@ def _read_run(
             "point or 'horizon'"
         )
     rows = read_records(run.run_dir, warn)
+    _warn_of_missing_rows(run, rows, warn)
     losses = {clock.multiple(row.step): losses for row, losses in evaluations(rows)}
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
@@ -244,6 +246,17 @@ def _read_run(
         state="finished" if clock.multiple(stop) in losses else state,
         losses=losses,
     )
+
+
+def _warn_of_missing_rows(run: StudyRun, rows: Sequence[Row], warn: Callable[[str], None]) -> None:
+    """Warns of lost records where there are checkpoints, as there are none beside packed ones."""
+    for step in checkpoint_listing.saved_steps(run.run_dir)[-1:]:
+        with contextlib.suppress(RunError):  # `runs --verify` reports it
+            meta = checkpoint_reader.read_meta(
+                checkpoint_listing.checkpoint_path(run.run_dir, step)
+            )
+            if missing := describe_missing(rows, meta):
+                warn(f"{run.name}: {missing}")
 
 
 def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:

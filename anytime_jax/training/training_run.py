@@ -224,12 +224,9 @@ class TrainingRun:
         }
         self._writers = Writers(self._directory, config.name, config.log, self.step, header)
         self._resources.callback(self._close_writers)
-        missing = meta.get("rows", 0) - self._writers.rows_before(self.step)
-        if missing > 0 and processes.is_primary():
-            self._display.say(
-                f"records  {missing:,} of the {meta['rows']:,} rows up to step {self.step:,} are "
-                f"missing in {self._directory / metric_records.DIRECTORY}"
-            )
+        rows = metric_records.read_records(self._directory)
+        if self.saved_step and (missing := metric_records.describe_missing(rows, meta)):
+            self._display.say(f"records  {missing}")
         spec = device_spec(mesh.devices.flat[0])
         self._meter = Meter(
             config.interval_steps("log"),

@@ -133,8 +133,8 @@ def test_lost_records_are_named(run, command, left):
         records.write_bytes(b"".join(lines[:left]) if left else left)
     status, out, _ = command(runs, f"--run={run}")
     assert status == 0
-    last = 3 if left else 0
-    assert f"warning: the records end at step {last}, before the checkpoint of step 20" in out
+    lost = 7 if left else 8
+    assert f"warning: {lost} of the 8 rows of records before step 20 are lost" in out
 
 
 def test_note_that_cannot_be_written_is_a_warning(run, command):

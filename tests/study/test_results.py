@@ -1,12 +1,14 @@
 """Results: loss curves, other decays, and studies whose runs cannot be compared."""
 
 import dataclasses
+import json
 
 import pytest
 import synthetic_study
 from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
 
 from anytime_jax.errors import InputError
+from anytime_jax.json_files import json_digest
 from anytime_jax.study.results import Results
 
 
@@ -86,3 +88,18 @@ def test_torn_records_and_other_versions_are_warnings(tmp_path):
     results = Results(study, warn=warnings.append)
     assert [str(file) in line for file, line in zip((torn, other), warnings, strict=True)]
     assert {run.state for run in results.runs} == {"finished"}
+
+
+def test_lost_records_are_a_warning(tmp_path):
+    study = write_study(tmp_path)
+    run = study.runs[0]
+    checkpoint = run.run_dir / "checkpoints" / "10"
+    (checkpoint / "meta").mkdir(parents=True)
+    (checkpoint / "_CHECKPOINT_METADATA").touch()
+    meta = {"step": 10, "rows": 10**6}
+    content = json.dumps({**meta, "digest": json_digest(meta)})
+    (checkpoint / "meta" / "metadata").write_text(content)
+    warnings = []
+    Results(study, warn=warnings.append)
+    (line,) = [line for line in warnings if "are lost" in line]
+    assert line.startswith(f"{run.name}: ")

@@ -95,10 +95,10 @@ def test_lost_rows_are_counted(run, dataset):
     lines = segment.read_text().splitlines(keepends=True)
     segment.write_text("".join(lines[: len(lines) // 2]))
     _, output = start(run, dataset, stop="22 steps")
-    lost = re.search(r"records  (\d+) of the (\d+) rows up to step 20 are missing", output)
+    lost = re.search(r"records  (\d+) of the (\d+) rows of records before step 20 are lost", output)
     assert 0 < int(lost[1]) < int(lost[2])
     _, output = start(run, dataset, stop="24 steps")
-    assert "are missing" not in output
+    assert "are lost" not in output
 
 
 def test_linked_checkpoint_is_neither_followed_nor_deleted(run, dataset, tmp_path):
