@@ -1,13 +1,12 @@
 """Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
 
 import os
-import signal
 import sys
 from typing import NoReturn
 
 from anytime_jax.commands import streams
 
-signal.signal(signal.SIGINT, streams.end_interrupted)  # before imports that take time
+streams.on_interrupt(streams.end_interrupted)  # before imports that take time
 
 from anytime_jax.commands import dispatch  # noqa: E402
 

@@ -1,12 +1,11 @@
 """Training: `python -m anytime_jax.main --config=FILE`, the command `train` by its own name."""
 
-import signal
 import sys
 
 from anytime_jax.commands import streams
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, streams.end_interrupted)  # before imports that take time
+    streams.on_interrupt(streams.end_interrupted)  # before imports that take time
 
 from anytime_jax.commands import dispatch
 

@@ -46,11 +46,6 @@ def positive_int(text: str) -> int:
     return int(number)
 
 
-def run(command: ModuleType, program: str, argv: Sequence[str]) -> int:
-    """Parses a command line, runs the command and returns the exit status."""
-    return exit_status(lambda: command.run(parse(command, program, argv)), "--debug" in argv)
-
-
 def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Namespace:
     """Returns the parsed options of a command, together with `program` and `argv`."""
     examples = "".join(f"\n  {program} {example}".rstrip() for example in command.EXAMPLES)

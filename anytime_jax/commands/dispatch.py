@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from anytime_jax import __version__
 from anytime_jax.commands import streams
-from anytime_jax.commands.command_line import exit_status, run
+from anytime_jax.commands.command_line import exit_status, parse
 from anytime_jax.errors import InputError
 
 # The first docstring line of each module, repeated so that listing them imports none.
@@ -69,9 +69,17 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
         return exit_status(lambda: _refuse(name), "--debug" in argv)
     with _uninterrupted_imports():
         command = load(name)
-    faulthandler.enable()
-    logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
-    return run(command, program, argv)
+        faulthandler.enable()
+        logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they raise
+    return exit_status(lambda: _run(command, program, argv), "--debug" in argv)
+
+
+def _run(command: ModuleType, program: str, argv: Sequence[str]) -> int:
+    streams.on_interrupt(signal.default_int_handler)  # raises KeyboardInterrupt
+    try:
+        return command.run(parse(command, program, argv))
+    finally:
+        streams.on_interrupt(streams.end_interrupted)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -83,14 +91,13 @@ def _refuse(name: str) -> NoReturn:
 @contextlib.contextmanager
 def _uninterrupted_imports() -> Iterator[None]:
     """Makes Ctrl-C end the process at once during the imports, which take seconds."""
-    signal.signal(signal.SIGINT, streams.end_interrupted)
+    streams.on_interrupt(streams.end_interrupted)
     gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
     try:
         yield
     finally:
         gc.freeze()  # later collections skip them too
         gc.enable()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def load(name: str) -> ModuleType:

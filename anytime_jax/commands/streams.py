@@ -3,12 +3,13 @@
 import atexit
 import codecs
 import contextlib
+import inspect
 import io
 import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
@@ -27,7 +28,7 @@ def prepare() -> None:
     """
     # Called first, this is run last at exit: from there on, Python no longer handles signals.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    sys.unraisablehook = _end_if_interrupted
+    sys.unraisablehook = _handle_unraisable
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)
@@ -101,8 +102,14 @@ def leave(status: int) -> NoReturn:
     if status:
         os._exit(status)
     # The work is done: Ctrl-C ends what is left of this process, with its status.
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
+    on_interrupt(lambda number, frame: os._exit(status))
     sys.exit(status)
+
+
+def on_interrupt(handler: Callable[[int, Any], Any]) -> None:
+    """Handles Ctrl-C by a function, unless this process was told to ignore it (`&` of a shell)."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
 
 
 def end_interrupted(*signal_and_frame: object) -> None:
@@ -113,11 +120,14 @@ def end_interrupted(*signal_and_frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _end_if_interrupted(unraisable: Any) -> None:
+def _handle_unraisable(unraisable: Any) -> None:
     """Ends the process on a Ctrl-C that hit a callback, which cannot raise it further."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         end_interrupted()
-    sys.__unraisablehook__(unraisable)
+    # Orbax raises the error of the first array that it cannot read, and abandons the reads of
+    # others, whose coroutines raise theirs when they are garbage-collected.
+    if not inspect.iscoroutine(unraisable.object):
+        sys.__unraisablehook__(unraisable)
 
 
 def _discard(descriptor: int) -> None:

@@ -6,4 +6,9 @@ from anytime_jax.commands import command_line
 def run_command(module, argv):
     """Runs the command of a module with arguments; returns its exit status."""
     name = module.__name__.rpartition(".")[2]
-    return command_line.run(module, f"python -m anytime_jax {name}", [str(word) for word in argv])
+    program, words = f"python -m anytime_jax {name}", [str(word) for word in argv]
+
+    def work():
+        return module.run(command_line.parse(module, program, words))
+
+    return command_line.exit_status(work, "--debug" in words)
