@@ -1,5 +1,6 @@
 """Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
 
+import contextlib
 import os
 import sys
 from typing import NoReturn
@@ -13,7 +14,8 @@ from anytime_jax.commands import dispatch  # noqa: E402
 
 def main() -> NoReturn:
     """Runs the console script `anytime`."""
-    sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
+    with contextlib.suppress(OSError):  # the working directory was removed
+        sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
     streams.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
 
 

@@ -15,15 +15,18 @@ commands: "last", labels such as "f25", and averages that the run did not store,
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
+from anytime_jax.checks import format_value, require, require_choice, require_count
 from anytime_jax.config import python_files, schema
+from anytime_jax.config.fields import flatten, nearest
 from anytime_jax.config.schema import Config
+from anytime_jax.data.sources import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder, sampling
@@ -43,10 +46,18 @@ def load_config(file: str, changes: Mapping[str, Any] | None = None) -> Config:
     are settings by dotted name, such as `{"schedule.peak": 3e-3}`. The file is executed.
     """
     config = python_files.get_config(file)
-    try:
-        config.update_from_flattened_dict(dict(changes or {}))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the changes {dict(changes or {})} do not fit {file}: {error}") from error
+    known = list(flatten(config.to_dict()))
+    for name, value in (changes or {}).items():
+        group = name.partition(".")[0]
+        if name not in known and group != "schedule":  # whose settings depend on its kind
+            raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
+        try:
+            config.update_from_flattened_dict({name: value})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{file} has {type(config.get(name)).__name__} there" if name in config else ""
+            raise InputError(
+                f"config.{name} = {format_value(value)} is not allowed: {reason or error}"
+            ) from error
     return schema.build(config.to_dict())
 
 
@@ -57,6 +68,8 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
     SIGTERM end the run in good order, with the outcome "interrupted". With `fall_back`, a damaged
     checkpoint is set aside and the newest intact one is restored.
     """
+    if not isinstance(config, Config):
+        raise InputError(f"config = {format_value(config)}: give what load_config returns")
     jax_settings.configure()
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
     display = Display(config.clock, console)
@@ -73,6 +86,8 @@ def open_run(run_dir: str | Path, step: str | int = "latest") -> SavedRun:
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
+    if not isinstance(run_dir, str | Path):
+        raise InputError(f"run_dir = {format_value(run_dir)}: give the directory of a run")
     return saved_run.open_run(Path(run_dir), str(step))
 
 
@@ -85,6 +100,8 @@ def load(
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
     run = open_run(run_dir, step)
+    if not isinstance(weights, str):
+        raise InputError(f"weights = {format_value(weights)}: give one name, such as 'f25'")
     params = _load(run, weights)
     if not on_mesh:
         return params
@@ -106,8 +123,12 @@ def evaluate(
     The default data are the validation windows of the run's own evaluations; `data` is another
     dataset of the same vocabulary, `split` "validation" or "train".
     """
-    if isinstance(weights, str):
-        raise InputError(f"weights = {weights!r}: give a list of names, such as [{weights!r}]")
+    if isinstance(weights, str) or not all(isinstance(name, str) for name in weights):
+        raise InputError(f"weights = {format_value(weights)}: give a list of names, as ['f25']")
+    with _input_errors():
+        require_choice("split", split, SPLITS)
+        if tokens is not None:
+            require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step)
     scorer, count = run_data.open_scorer(run, Path(data) if data else None, split, tokens)
     names = weights or list(run.weights)
@@ -132,7 +153,10 @@ def generate(
     text.
     """
     run = open_run(run_dir, step)
-    settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
+    with _input_errors():
+        settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
+        require_count("tokens", tokens, least=1)
+        require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
     _, vocabulary = run_data.find_vocabulary(run)
     (ids,) = vocabulary.encode([prompt])
     params = jax.device_put(_load(run, weights))
@@ -140,6 +164,18 @@ def generate(
     new = sampling.generate_tokens(model, params, ids, settings, tokens, end)
     text = vocabulary.incremental_decoder()
     return "".join(text.decode(int(token)) for token in (*ids, *new)) + text.flush()
+
+
+@contextlib.contextmanager
+def _input_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or text.encode("utf-8", "ignore").decode("utf-8") == text
 
 
 def _load(run: SavedRun, name: str) -> Params:

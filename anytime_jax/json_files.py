@@ -23,6 +23,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def load_json(path: Path) -> Any:
     """Parses a JSON file; raises a ValueError as `parse_json`, or an OSError."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")  # to read a pipe would wait for ever
     return parse_json(path.read_bytes())
 
 

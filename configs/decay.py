@@ -1,14 +1,14 @@
 """Decay of any run without a horizon: a branch with the settings of its trunk.
 
     python -m anytime_jax.main --config=configs/decay.py:runs/quickstart
+    python -m anytime_jax.main --config=configs/decay.py:runs/quickstart@2x
 
 The trunk is a constant, inverse-square-root or power-law run, and is only read. Its learning rate
-goes on up to its checkpoint at 90% of the horizon, `--config.branch.multiple`, and falls linearly
-to zero from there; the default is the last horizon for which the trunk has that checkpoint, or
-else 10/9 of its last checkpoint.
-`--config.schedule.shape` is "linear", "1-sqrt" or "cosine", `--config.schedule.floor` the last
-learning rate over the peak. To leave the trunk at any other checkpoint, whose step is then 90% of
-the horizon: `--config.branch.multiple=0 --config.branch.step=STEP --config.run_dir=DIR`.
+goes on up to its checkpoint at 90% of the horizon, such as 2x, and falls linearly to zero from
+there. `@800` leaves the trunk at its checkpoint of step 800, which is then 90% of the horizon. The
+default is the last doubling for which the trunk has a checkpoint at 90%, or else its last
+checkpoint. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine", `--config.schedule.floor`
+the last learning rate over the peak.
 
 Cost:   a tenth of a run to the horizon.
 Result: validation loss of `last` at the horizon, beside the averages of the trunk there.
@@ -27,11 +27,18 @@ from anytime_jax.errors import InputError
 _GAMMA = {"constant": 0.0, "inverse_sqrt": 0.5}  # as power laws
 
 
-def get_config(trunk: str = "") -> ConfigDict:
-    """Returns the configuration of a decay of the run in a directory."""
-    about = run_directory.read_run_file(Path(trunk), "give another run") if trunk else None
+def get_config(run: str = "") -> ConfigDict:
+    """Returns the configuration of a decay of the run in a directory, `DIR` or `DIR@POINT`."""
+    if not run:
+        raise InputError("no run: give its directory, as --config=decay:runs/NAME")
+    trunk, _, point = run.partition("@")
+    about = run_directory.read_run_file(Path(trunk), "give another run")
     if about is None:
-        raise InputError(f"{trunk!r} is no run: give its directory, as --config=decay:runs/NAME")
+        raise InputError(f"{trunk!r} is not a run directory (it has no run.json): give another")
+    try:
+        schema.build(about["config"])
+    except (InputError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{trunk}/run.json has no usable settings ({error})") from error
     settings = _tuples(about["config"])
     schedule = settings["schedule"]
     if schedule["kind"] not in ("constant", "inverse_sqrt", "power"):
@@ -41,12 +48,11 @@ def get_config(trunk: str = "") -> ConfigDict:
     config.stop = "horizon"
     config.initial_weights = ""
     config.eval.tokens = FieldReference(config.eval.tokens, field_type=object)  # or "all"
-    multiple = _last_multiple(trunk, settings)
-    step = 0 if multiple else max(checkpoint_listing.saved_steps(trunk), default=0)
+    multiple, step = _branch_point(trunk, point, settings)
     config.branch.update(from_run=trunk, multiple=multiple, step=step, data="", change=())
     at = config.branch.get_ref("multiple").to_str() + "x" if multiple else f"{step}"
     config.run_dir = f"{trunk.rstrip('/')}_decay_" + at
-    if "data_path" in about and not Path(config.data.path).exists():
+    if isinstance(about.get("data_path"), str) and not Path(config.data.path).exists():
         config.data.path = about["data_path"]
     gamma = schedule.get("gamma", _GAMMA.get(schedule["kind"]))
     law = {"kind": "power_decay", "gamma": gamma, "alpha": schedule.get("alpha", 1.0)}
@@ -55,12 +61,24 @@ def get_config(trunk: str = "") -> ConfigDict:
     return config
 
 
-def _last_multiple(trunk: str, settings: dict[str, Any]) -> float:
-    """The last doubling for which the trunk has a checkpoint at 90%; 0 without one."""
-    clock, saved = schema.build(settings).clock, checkpoint_listing.saved_steps(trunk)
+def _branch_point(trunk: str, point: str, settings: dict[str, Any]) -> tuple[float, int]:
+    """The multiple whose decay is wanted, or the step from which; the other one is 0."""
+    built, saved = schema.build(settings), checkpoint_listing.saved_steps(trunk)
+    clock, warmup = built.clock, built.clock.step_at(built.schedule.warmup)
+    last = max(saved, default=0)
+    if last <= warmup:
+        raise InputError(
+            f"{trunk} has been trained to {clock.describe(last)}, not beyond its warmup of "
+            f"{warmup:,} steps: train it further first"
+        )
+    if point.isdecimal():
+        return 0.0, int(point)
+    if point:
+        return clock.multiple(clock.step_at(point, "the horizon")), 0
     leaves = (clock.branch_step(horizon) for horizon in clock.doublings())
-    reached = itertools.takewhile(lambda step: step <= max(saved, default=0), leaves)
-    return max((2.0**i for i, step in enumerate(reached) if step in saved), default=0.0)
+    reached = itertools.takewhile(lambda step: step <= last, leaves)
+    multiples = [2.0**i for i, step in enumerate(reached) if step in saved and step > warmup]
+    return (multiples[-1], 0) if multiples else (0.0, last)
 
 
 def _tuples(value: Any) -> Any:

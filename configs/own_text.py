@@ -24,7 +24,11 @@ def get_config(dataset: str = "") -> ConfigDict:
     """Returns the configuration of a run on the dataset in a directory."""
     if not dataset:
         raise InputError("no dataset: give its directory, as --config=own_text:data/mine")
-    info = load_dataset(dataset, "prepare it first: python -m anytime_jax prepare --help")
+    info = load_dataset(
+        dataset,
+        "prepare one: anytime prepare --source=folder "
+        f"--input={dataset} --train-vocabulary=4000 --length=256 --output=data/mine",
+    )
     config = quickstart.get_config()
     update_tokens = config.batch_size * config.model.length
     tokens = 4 * config.chinchilla_tokens
@@ -37,6 +41,10 @@ def get_config(dataset: str = "") -> ConfigDict:
     config.model.vocab_size = info.vocab_size
     config.model.embedding_rows = info.vocab_size
     config.batch_size = max(8, update_tokens // info.length)
+    # Of long windows, updates have more tokens and are fewer.
+    larger = config.batch_size * info.length / update_tokens
+    config.schedule.warmup = f"{160 * update_tokens} tokens"
+    config.schedule.alpha /= larger
     config.eval.batch_size = 2 * config.batch_size
     if info.splits["validation"].windows * info.length < 2 * config.eval.tokens:
         config.eval.tokens = "all"

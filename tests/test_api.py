@@ -78,7 +78,16 @@ def test_errors_are_input_errors(whole, tmp_path):
         lambda: api.load(whole, step=3),
         lambda: api.evaluate(whole, "f25"),
         lambda: api.evaluate(whole, tokens=1),
+        lambda: api.evaluate(whole, [3]),
+        lambda: api.evaluate(whole, tokens=0),
+        lambda: api.evaluate(whole, tokens="all"),
+        lambda: api.evaluate(whole, split="test"),
+        lambda: api.load(whole, ["f25"]),
+        lambda: api.open_run(None),
+        lambda: api.train("quickstart"),
         lambda: api.generate(whole, temperature=-1.0),
+        lambda: api.generate(whole, tokens=-1),
+        lambda: api.generate(whole, "\udcff"),
     ):
-        with pytest.raises(ValueError, match=r"."):
+        with pytest.raises(InputError):
             call()

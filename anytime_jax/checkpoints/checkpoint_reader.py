@@ -48,8 +48,10 @@ def _check_run(path: Path, meta: Meta) -> None:
     with contextlib.suppress(InputError):  # a damaged run file is reported by those who need it
         run = run_directory.read_identity(path.parent.parent) or {}
         saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
+        saved.pop("initial_weights", None)  # a path; the digest is in the origin
+        saved |= meta.get("origin", {})
         saved = {name: value for name, value in saved.items() if value is not None}
-        names = run.keys() & saved.keys() - {"initial_weights"}  # a digest there, a path here
+        names = run.keys() & saved.keys()
         was, now = ({name: x[name] for name in names} for x in (run, saved))
         if differences := run_directory.describe_differences(was, now):
             raise RunError(f"checkpoint {path} is that of another run ({differences})")

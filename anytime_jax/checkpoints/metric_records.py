@@ -130,6 +130,9 @@ def segments(run_dir: str | Path) -> list[Path]:
 
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
     """Yields the step from which a segment starts, then its rows, as far as they are valid."""
+    if not segment.is_file():  # to read a pipe would wait for ever
+        warn(f"{segment}: it is not a regular file")
+        return
     complete, _, torn = segment.read_bytes().rpartition(b"\n")
     if torn:
         warn(f"{segment}: its last line is torn, as by a kill; no row of a saved step is lost")

@@ -6,6 +6,7 @@ InputError, a RunError or an OSError. The docstring of the module is the text of
 """
 
 import argparse
+import difflib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,7 +16,10 @@ from typing import NoReturn
 from anytime_jax.commands import streams
 from anytime_jax.errors import InputError, RunError
 
-EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad input, 130 interrupted, 141 output closed early"
+EXIT_STATUS = (
+    "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
+    "130 interrupted; 141 output closed early"
+)
 
 _MAX_MESSAGE = 580  # characters
 _OVERRIDE = "--config."  # of a setting, which `config_file` parses
@@ -25,8 +29,13 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that raises usage errors like any other bad input."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises an InputError."""
-        raise InputError(f"{message}; --help lists the options")
+        """Raises an InputError, with the nearest option to the first one that is not known."""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        options = [name for action in self._actions for name in action.option_strings]
+        word = unknown.split()[0].partition("=")[0] if unknown else ""
+        near = difflib.get_close_matches(word, options, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"{message}; {hint}--help lists the options")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -33,14 +33,17 @@ def add_option(
         config_help.add(parser, settings)
 
 
-def load(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the `--config` file, as `read` does."""
+def load(arguments: argparse.Namespace, example: str = "quickstart") -> dict[str, Any]:
+    """Returns the settings of the `--config` file, as `read` does.
+
+    `example` is the name of a shipped configuration of the command.
+    """
     files = arguments.config or []
     if len(files) != 1:
         count = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
         raise InputError(
-            f"--config: {count}: give one configuration, such as --config=configs/quickstart.py, "
-            "or the name of one that is shipped, such as --config=quickstart"
+            f"--config: {count}: give one configuration, a file or the name of one that is "
+            f"shipped, such as --config={example}"
         )
     return read(files[0], arguments.overrides)
 

@@ -65,16 +65,22 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
     `program` is the text before the arguments, as `--help` and messages show it.
     """
     streams.prepare()
+    return exit_status(lambda: _start(name, program, argv), "--debug" in argv)
+
+
+def _start(name: str, program: str, argv: Sequence[str]) -> int:
     if name not in COMMANDS:
-        return exit_status(lambda: _refuse(name), "--debug" in argv)
-    with _uninterrupted_imports():
-        command = load(name)
-        faulthandler.enable()
-        logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they raise
-    return exit_status(lambda: _run(command, program, argv), "--debug" in argv)
-
-
-def _run(command: ModuleType, program: str, argv: Sequence[str]) -> int:
+        _refuse(name)
+    try:
+        with _uninterrupted_imports():
+            command = load(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{sys.executable} has no package {error.name}: use the Python in whose environment "
+            "anytime_jax is installed (after `make quickstart`, .venv/bin/python)"
+        ) from error
+    faulthandler.enable()
+    logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
     streams.on_interrupt(signal.default_int_handler)  # raises KeyboardInterrupt
     try:
         return command.run(parse(command, program, argv))
@@ -110,5 +116,8 @@ def executable(path: str, name: str) -> str:
 
     It is quoted for a shell.
     """
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # the working directory was removed
+        relative = ".."
     return name if relative.startswith("..") else shlex.quote(relative)

@@ -24,6 +24,7 @@ from anytime_jax.data.preparation import RemainingWork, prepare_share
 from anytime_jax.data.preparation_lock import Share
 from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.data.validation_fraction import default_fraction
 from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
@@ -35,7 +36,6 @@ EXAMPLES = (
 
 _DEFAULT_LENGTH = 1024
 _BUILTIN_MEGABYTES = 12.0
-_VALIDATION_BYTES = 200_000  # to set aside from files, if there are enough
 _FEW_WINDOWS = 8
 _LINE_SECONDS = 5.0  # between lines of progress in a log
 # Options that only some sources have.
@@ -68,8 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--validation-fraction",
         type=float,
         metavar="X",
-        help="fraction of the documents to validate on (default: 0.01, and up to 0.2 of files of "
-        "less than 20 MB; 0.05 for builtin)",
+        help="fraction of the documents to validate on (default: 0.01, and more of up to 2,000 "
+        "documents; 0.05 for builtin)",
     )
     add("--text-field", metavar="NAME", help="key or feature of the text (default: text)")
     add("--split", help="tfds: split to train on (default: train)")
@@ -185,9 +185,8 @@ def _source(arguments: argparse.Namespace) -> Source:
     source = FileSource(kind, **options)
     if "validation_fraction" in options or source.validation_input is not None:
         return source
-    # Of little text, 1% would be too few documents.
-    fraction = max(_VALIDATION_BYTES / max(source.count_bytes(), 1), source.validation_fraction)
-    return dataclasses.replace(source, validation_fraction=round(min(fraction, 0.2), 2))
+    fraction = default_fraction(source.parts(), source.validation_fraction)
+    return dataclasses.replace(source, validation_fraction=fraction)
 
 
 def _flag(option: str) -> str:

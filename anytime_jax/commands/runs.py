@@ -99,7 +99,7 @@ def _describe(run_dir: Path) -> str:
         origin = f"branch of {branch['from_run']} at step {branch['step']:,}, " if branch else ""
         return (
             f"{about['name']}, {model['layers']} layers of width {model['width']}, "
-            f"{schedule['kind']} at {schedule['peak']:g}, {origin}stop {config['stop']}, "
+            f"{schedule['kind']} at {schedule['peak']:g}, {origin}"
             f"started by version {about['version']}"
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figures(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    config = read(FigureConfig, config_file.load(arguments))
+    config = read(FigureConfig, config_file.load(arguments, "theory_figure"))
     make_writable_directory(Path(config.out_dir), f"out_dir = {config.out_dir!r}")
     files, table = synthetic_figures.make_figures(config, progress)
     return [table, *(f"  {file}" for file in files)]

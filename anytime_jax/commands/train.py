@@ -123,6 +123,8 @@ def _report(
     if evaluated:
         display.console.print(run_losses.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
+    if config.stop_rule.step is not None and outcome.step > config.stop_rule.step:
+        reason = f"past config.stop = {config.stop!r}, so there is nothing to do"
     display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
     if config.log.tensorboard:
@@ -146,7 +148,7 @@ def _next_command(
     if horizon is not None and outcome.step >= horizon:
         run = config.branch.from_run or "a constant or inverse_sqrt run"
         return f"the schedule ends here; {run} can be continued"
-    if horizon is not None and step > horizon:
+    if horizon is not None and step >= horizon:
         return f"to continue to the end of the schedule: {_command(arguments, 'horizon')}"
     windows = outcome.samples + clock.samples(step) - clock.samples(outcome.step)
     if not config.data.repeat and windows > dataset.splits["train"].windows:

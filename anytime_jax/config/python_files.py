@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import importlib.machinery
 import importlib.util
+import inspect
 import runpy
 import sys
 import traceback
@@ -44,6 +45,11 @@ def find(option: str, text: str, *kinds: Kind) -> Path:
     """
     file = Path(text) if Path(text).is_file() else _named(text, kinds)
     if file is None:
+        for name, mark in (("decay", "run.json"), ("own_text", "anytime_jax.json")):
+            if (Path(text) / mark).is_file():
+                raise InputError(f"--{option}={text} is a directory: --{option}={name}:{text}?")
+        if Path(f"{text}.py").is_file():
+            raise InputError(f"--{option}={text} is no file: did you mean --{option}={text}.py?")
         names = [name for kind in kinds for name in summaries(kind)]
         near = difflib.get_close_matches(Path(text).stem, names, 1)
         hint = f"did you mean --{option}={near[0]}?" if near else f"there are {', '.join(names)}"
@@ -126,7 +132,10 @@ def get_config(text: str) -> Any:
     text, _, run = text.partition(":")
     label = f"--config={text}"
     with execute(label, find("config", text, "configuration", "study")) as content:
-        config = content.get("get_config", dict)(*([run] if run else []))
+        function = content.get("get_config", dict)
+        if run and not inspect.signature(function).parameters:
+            raise InputError(f"it is one run: leave out :{run}")
+        config = function(*([run] if run else []))
     if not hasattr(config, "to_dict"):
         raise InputError(f"{label} has no get_config() that returns a ConfigDict")
     return config

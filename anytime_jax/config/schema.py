@@ -198,7 +198,6 @@ class Config(Group):
         "updates from one update of the averages to the next; an evaluation or checkpoint between "
         "two of them sees averages that are at most average_every - 1 updates old",
         count(1),
-        identity=False,
     )
     average_memory: Literal["device", "host"] = setting(
         "memory in which the averages are kept between their updates", identity=False

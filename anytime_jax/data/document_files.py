@@ -58,7 +58,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
         matches = [root] if os.path.lexists(root) else glob.glob(root, recursive=True)
         files = [path for path in matches if not os.path.isdir(path) or path.endswith(suffixes)]
     if not files:
-        others = f" (in it are {total:,} others)" if total else ""
+        others = f" ({total:,} of other kinds)" if total else ""
         raise InputError(
             f"{pattern} names no file of text{others}; give a file, a folder or a quoted glob of "
             f"{', '.join(suffixes)} files"

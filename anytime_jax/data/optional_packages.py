@@ -16,7 +16,7 @@ def export_packages() -> Iterator[None]:
     except ImportError as error:
         raise InputError(
             f"a package cannot be imported ({error}); install those of the extra with "
-            "pip install -e '.[export]' in the repository of anytime_jax"
+            "pip install 'anytime_jax[export]', or in the repository pip install -e '.[export]'"
         ) from error
 
 

@@ -116,10 +116,6 @@ class FileSource:
     validation_fraction: float = 0.01
     text_field: str = "text"
 
-    def count_bytes(self) -> int:
-        """Returns the size of the files of `input`."""
-        return sum(size for _, size in find_files(self.input, self._suffixes))
-
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
         if self.validation_input is None:

@@ -50,10 +50,10 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
     if step is None:
         return None
     from_run, run_dir = Path(config.branch.from_run).absolute(), Path(config.run_dir)
-    if from_run == run_dir.absolute():
+    if from_run in (run_dir.absolute(), *run_dir.absolute().parents):
         raise InputError(
-            f"config.run_dir = {config.run_dir!r} is the trunk's own directory: a branch is a new "
-            "run, give it another"
+            f"config.run_dir = {config.run_dir!r} is in the trunk's own directory: a branch is a "
+            "new run, give it another"
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)
     if checkpoint_listing.saved_steps(run_dir):
@@ -149,7 +149,8 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
         raise InputError(f"{problem} yet, {last}: train the trunk to there, or leave it earlier")
     steps = checkpoint_listing.format_steps(saved)
     raise InputError(
-        f"{problem}; it has those of steps {steps}: choose one of them with --config.branch.step"
+        f"{problem}; it has those of steps {steps}: choose one of them with "
+        "--config.branch.multiple=0 --config.branch.step=STEP"
     )
 
 

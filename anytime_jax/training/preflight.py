@@ -147,7 +147,7 @@ def find_stop(
         raise InputError(
             f"config.stop = {config.stop!r} needs {needed:,} windows; the dataset at "
             f"{dataset.path} has {windows:,}, enough for {clock.describe(last)}: prepare more "
-            "text, stop earlier, or set config.data.repeat=True"
+            "text, stop earlier, or repeat it with --config.data.repeat=True"
         )
     return stop, "stop"
 

@@ -52,7 +52,7 @@ class Display:
 
     def evaluated(self, step: int, losses: Mapping[str, float]) -> None:
         """Prints the validation losses of every weight tree."""
-        best = min(losses, key=lambda label: losses[label])
+        best = min(losses, key=lambda label: (round(losses[label], 4), label != LIVE))
         parts = [f"{label} {loss:.4f}" for label, loss in losses.items()]
         gain = losses[LIVE] - losses[best]
         note = f"  best: {best}" + (f", {gain:.4f} below {LIVE}" if best != LIVE else "")

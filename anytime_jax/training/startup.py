@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import run_directory
@@ -25,6 +26,7 @@ from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
+_MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 
 
@@ -33,6 +35,10 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
     Raises an InputError if the configuration does not fit the devices.
     """
+    try:
+        devices = jax.devices() if devices is None else devices
+    except RuntimeError as error:
+        raise InputError(f"JAX has no devices ({error}): correct JAX_PLATFORMS") from error
     with _naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
@@ -43,6 +49,12 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
 def check_paths(config: schema.Config) -> None:
     """Raises an InputError if the path of the run or the data is not usable as a directory."""
+    run_dir = os.path.abspath(config.run_dir)
+    if bad := next((x for x in _MISREAD if x in run_dir), None):
+        raise InputError(
+            f"config.run_dir = {format_value(config.run_dir)} has {bad!r} in its path {run_dir}, "
+            "which Orbax and TensorStore misread: choose another"
+        )
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with _naming(f"config.{name}"):
             require_local_path(path)
@@ -100,10 +112,17 @@ def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> Non
 
 def _load(config: schema.Config) -> DatasetInfo:
     data = config.data
+    text, vocabulary = "--source=folder --input=TEXTS", config.initial_weights
+    if not vocabulary:
+        vocabulary, text = (
+            "t5.model",
+            (
+                "--source=json --input='c4/en/c4-train.*.json.gz' "
+                "--validation-input='c4/en/c4-validation.*.json.gz'"
+            ),
+        )
     hint = (
-        "prepare it: python -m anytime_jax prepare --source=json "
-        "--input='c4/en/c4-train.*.json.gz' "
-        "--validation-input='c4/en/c4-validation.*.json.gz' --vocabulary=t5.model "
+        f"prepare it: python -m anytime_jax prepare {text} --vocabulary={shlex.quote(vocabulary)} "
         f"--length={config.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
     if data.builtin_megabytes and not processes.is_primary():

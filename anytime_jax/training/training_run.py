@@ -88,6 +88,7 @@ class TrainingRun:
             config.interval_steps("checkpoint"),
         )
         self._retention = retention_policy(config)
+        self._origin: dict[str, str] = {}  # digests of what the run starts from
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
     def start(
@@ -105,8 +106,9 @@ class TrainingRun:
             trunk = branching.find_trunk(config, self._dataset)
             pretrained = find_pretrained(config, self._dataset)
             identity = config.identity(self._dataset.fingerprint)
-            identity |= {"branch.checkpoint": trunk.digest} if trunk else {}
-            identity |= {"initial_weights": pretrained.digest} if pretrained else {}
+            self._origin = {"branch.checkpoint": trunk.digest} if trunk else {}
+            self._origin |= {"initial_weights": pretrained.digest} if pretrained else {}
+            identity |= self._origin
             run_directory.check_identity(run_dir, identity)
             if trunk:
                 self._sample_offset = trunk.samples - config.clock.samples(trunk.step)
@@ -374,6 +376,7 @@ class TrainingRun:
             "averages_since": self._averages_since,
             "rows": self._writers.rows_before(self.step),
             "config": self.config.to_dict(),
+            "origin": self._origin,
             "fingerprint": self._dataset.fingerprint,
             "vocabulary": self._dataset.vocabulary_sha256,
             "version": __version__,

@@ -30,7 +30,7 @@ def open_scorer(
     if dataset.vocabulary_sha256 != run.vocabulary:
         raise InputError(
             f"--data={dataset.path} has another vocabulary than the data of {run.run_dir}: prepare "
-            "the text with the vocabulary.model of those"
+            f"the text with --vocabulary={run.data_path}"
         )
     if data is None and dataset.fingerprint != run.fingerprint:
         raise InputError(

@@ -35,7 +35,7 @@ def test_every_checkpoint_is_listed_and_no_file_changes(run, command):
     status, out, err = command(runs, f"--run={run.parent}")
     assert (status, err) == (0, "")
     assert contents(run) == before
-    assert f"{run}: tiny, 2 layers of width 16, inverse_sqrt at 0.01, stop 2x" in out
+    assert f"{run}: tiny, 2 layers of width 16, inverse_sqrt at 0.01" in out
     for step, multiple in ((9, "0.9x"), (10, "1x"), (18, "1.8x"), (20, "2x")):
         words = row(out, step)
         assert f" {multiple} " in words

@@ -23,7 +23,7 @@ from anytime_jax.training import signals
 
 # Bad input: arguments, and what the message names
 BAD = {
-    "no configuration": ([], "--config=configs/quickstart.py"),
+    "no configuration": ([], "--config=quickstart"),
     "two configurations": (["--config=good.py", "--config=b.py"], "b.py"),
     "unknown option": (["--config=good.py", "--confg=1"], "--confg"),
     "argument without an option": (["--config=good.py", "extra"], "extra"),

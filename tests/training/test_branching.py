@@ -18,7 +18,7 @@ from training_runs import after, bits, finished, records, saved, start, updates
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.checkpoints.checkpoint_reader import read_meta
+from anytime_jax.checkpoints.checkpoint_reader import read_meta, verify_checkpoint
 from anytime_jax.commands import config_file, runs
 from anytime_jax.config import schema
 from anytime_jax.data.preparation import prepare
@@ -360,7 +360,7 @@ def test_horizon_of_branch_is_its_multiple():
 def test_runs_command_names_trunk(branched, trunk, capsys):
     assert run_command(runs, [f"--run={branched[0].parent}"]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert f"wsd at 0.01, branch of {trunk} at step 18, stop horizon" in output
+    assert f"wsd at 0.01, branch of {trunk} at step 18" in output
 
 
 # configs/decay.py
@@ -394,8 +394,39 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
 def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
     with pytest.raises(InputError, match="schedule with an end: wsd"):
         decay(branched[0])
-    with pytest.raises(InputError, match="is no run"):
+    with pytest.raises(InputError, match="is not a run directory"):
         decay(tmp_path)
+
+
+def test_decay_is_made_at_a_named_point_of_a_usable_trunk(trunk, tmp_path):
+    config = decay(f"{trunk}@1x")
+    assert (config.branch_step, config.stop_rule.step) == (9, 10)
+    assert decay(f"{trunk}@18").branch_step == 18
+    copy = shutil.copytree(trunk, tmp_path / "trunk")
+    for step in (9, 10, 18, 20):
+        shutil.move(copy / "checkpoints" / str(step), tmp_path / str(step))
+    with pytest.raises(InputError, match="not beyond its warmup of 3 steps"):
+        decay(copy)
+    content = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**content, "config": {"schedule": 3}}))
+    with pytest.raises(InputError, match=r"run\.json has no usable settings"):
+        decay(copy)
+
+
+def test_branch_of_another_trunk_is_another_run(trunk, branched, dataset, tmp_path):
+    """The settings of both branches are the same, those of rounding in their trunks aside."""
+    other = shutil.copytree(branched[0], tmp_path / "branch")
+    file = other / "run.json"
+    content = json.loads(file.read_text())
+    content["identity"]["branch.checkpoint"] = "of another trunk"
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"another run .branch\.checkpoint was"):
+        verify_checkpoint(other / "checkpoints" / "20")
+
+
+def test_run_inside_its_trunk_is_rejected(trunk, dataset):
+    with pytest.raises(InputError, match="in the trunk's own directory"):
+        leave(trunk / "inside", trunk, dataset)
 
 
 def test_branch_without_a_decay_says_so(trunk, dataset, tmp_path):

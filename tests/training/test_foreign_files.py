@@ -1,6 +1,7 @@
 """Run directories that lost files, or hold those of another run or another step."""
 
 import json
+import os
 import re
 import shutil
 
@@ -11,7 +12,9 @@ from training_runs import bits, start
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.checkpoint_listing import list_entries
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.training import startup
 from anytime_jax.training.trainer import Outcome
 
 STOP = "2x"  # of the run `whole`, which keeps the checkpoints 9, 10, 18 and 20
@@ -131,3 +134,25 @@ def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
     changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
     assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
     assert small_run.config(tmp_path, dataset.path, **changes).eval_windows(99) == 10
+
+
+@pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])
+def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for run_dir in (name, f"{name}/run"):
+        with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
+            startup.check_paths(small_run.config(run_dir, "data"))
+
+
+@pytest.mark.parametrize("name", ["run.json", "records/0000.jsonl", "checkpoints/20/meta/metadata"])
+def test_pipe_in_the_run_is_not_waited_for(run, dataset, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    if name.startswith("records"):
+        warnings = []
+        read_records(run, warnings.append)
+        assert "not a regular file" in warnings[0]
+        return
+    with pytest.raises((InputError, RunError), match="not a regular file"):
+        start(run, dataset, stop="22 steps")
