@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,10 +67,16 @@ def checkpoint_path(run_dir: str | Path, step: int) -> Path:
     return Path(run_dir).absolute() / DIRECTORY / str(step)
 
 
+def list_files(path: Path) -> list[Path]:
+    """Returns the files below a directory, which a trainer may be deleting, in order."""
+    walk = os.walk(path)  # leaves out directories that disappear; `Path.rglob` raises an error
+    return sorted(Path(folder, name) for folder, _, names in walk for name in names)
+
+
 def disk_usage(path: Path) -> int:
     """Returns the size in bytes of a file, or of all files below a directory."""
     total = 0
-    for file in (path, *path.rglob("*")):
+    for file in (path, *list_files(path)):
         with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting the file
             total += file.stat().st_size * file.is_file()
     return total

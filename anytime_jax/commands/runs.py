@@ -153,7 +153,7 @@ def _is_being_removed(path: Path) -> bool:
     """Whether a run that is training has removed a checkpoint, or does so: its files vanish."""
     before = None
     while path.exists():
-        files = sum(file.is_file() for file in path.rglob("*"))
+        files = len(checkpoint_listing.list_files(path))
         if files == before:
             return False
         before = files
@@ -222,6 +222,6 @@ def _write_notes(run_dir: Path, notes: Mapping[str, Any]) -> str:
 
 def _hash_of_files(path: Path) -> str:
     """Hashes the names, sizes and times of all files below a path."""
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    files = checkpoint_listing.list_files(path)
     stats = [(str(x.relative_to(path)), x.stat().st_size, x.stat().st_mtime_ns) for x in files]
     return hashlib.sha256(json.dumps(stats).encode("utf-8")).hexdigest()
