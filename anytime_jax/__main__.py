@@ -5,9 +5,9 @@ import os
 import sys
 from typing import NoReturn
 
-from anytime_jax.commands import streams
+from anytime_jax.commands import standard_streams
 
-streams.on_interrupt(streams.end_interrupted)  # before imports that take time
+standard_streams.on_interrupt(standard_streams.end_interrupted)  # before imports that take time
 
 from anytime_jax.commands import dispatch  # noqa: E402
 
@@ -16,9 +16,9 @@ def main() -> NoReturn:
     """Runs the console script `anytime`."""
     with contextlib.suppress(OSError):  # the working directory was removed
         sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
-    streams.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
+    standard_streams.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
 
 
 if __name__ == "__main__":
     python = dispatch.executable(sys.executable, "python")
-    streams.leave(dispatch.main(f"{python} -m anytime_jax"))
+    standard_streams.leave(dispatch.main(f"{python} -m anytime_jax"))

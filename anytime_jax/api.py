@@ -34,7 +34,7 @@ from anytime_jax.models.decoder import Params
 from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
-from anytime_jax.weights import run_data, saved_run, weight_names
+from anytime_jax.weights import evaluation_data, saved_run, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import MixtureLimits
 
@@ -130,7 +130,7 @@ def evaluate(
         if tokens is not None:
             require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step)
-    scorer, count = run_data.open_scorer(run, Path(data) if data else None, split, tokens)
+    scorer, count = evaluation_data.open_scorer(run, Path(data) if data else None, split, tokens)
     names = weights or list(run.weights)
     return {name: float(scorer.losses(_load(run, name), count).mean()) for name in names}
 
@@ -157,7 +157,7 @@ def generate(
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)
         require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
-    _, vocabulary = run_data.find_vocabulary(run)
+    _, vocabulary = evaluation_data.find_vocabulary(run)
     (ids,) = vocabulary.encode([prompt])
     params = jax.device_put(_load(run, weights))
     model, end = run.config.model, vocabulary.eos_id

@@ -10,6 +10,11 @@ def format_count(number: float) -> str:
     return f"{number:.3g}T"
 
 
+def count_noun(count: int, noun: str) -> str:
+    """Formats a count of things: `1 document`, `2,000 documents`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def format_duration(seconds: float) -> str:
     """Formats a duration: `45s`, `3m 20s`, `5h 07m`, `12d 03h`."""
     whole = round(seconds)

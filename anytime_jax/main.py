@@ -2,13 +2,13 @@
 
 import sys
 
-from anytime_jax.commands import streams
+from anytime_jax.commands import standard_streams
 
 if __name__ == "__main__":
-    streams.on_interrupt(streams.end_interrupted)  # before imports that take time
+    standard_streams.on_interrupt(standard_streams.end_interrupted)  # before imports that take time
 
 from anytime_jax.commands import dispatch
 
 if __name__ == "__main__":
     python = dispatch.executable(sys.executable, "python")
-    streams.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    standard_streams.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from anytime_jax.commands import streams
+from anytime_jax.commands import standard_streams
 from anytime_jax.errors import InputError, RunError
 
 EXIT_STATUS = (
@@ -113,20 +113,20 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
             sys.stdout.flush()  # here, where a failure is reported
         return status
     except KeyboardInterrupt:
-        streams.print_error("\ninterrupted")
-        return streams.INTERRUPTED
+        standard_streams.print_error("\ninterrupted")
+        return standard_streams.INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and streams.discard_closed():
-            return streams.CLOSED
+        if isinstance(error, BrokenPipeError) and standard_streams.discard_closed():
+            return standard_streams.CLOSED
         if debug:
             traceback.print_exception(error)
         text = str(error)
         if not isinstance(error, InputError | RunError | OSError):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
-        streams.print_error(f"error: {_one_line(text)}")
+        standard_streams.print_error(f"error: {_one_line(text)}")
         return 2 if isinstance(error, InputError) else 1
     finally:
-        streams.flush()
+        standard_streams.flush()
 
 
 def _one_line(text: str) -> str:

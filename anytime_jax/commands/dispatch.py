@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax import __version__
-from anytime_jax.commands import streams
+from anytime_jax.commands import standard_streams
 from anytime_jax.commands.command_line import exit_status, parse
 from anytime_jax.errors import InputError
 
@@ -64,7 +64,7 @@ def start(name: str, program: str, argv: Sequence[str]) -> int:
 
     `program` is the text before the arguments, as `--help` and messages show it.
     """
-    streams.prepare()
+    standard_streams.prepare()
     return exit_status(lambda: _start(name, program, argv), "--debug" in argv)
 
 
@@ -81,11 +81,11 @@ def _start(name: str, program: str, argv: Sequence[str]) -> int:
         ) from error
     faulthandler.enable()
     logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
-    streams.on_interrupt(signal.default_int_handler)  # raises KeyboardInterrupt
+    standard_streams.on_interrupt(signal.default_int_handler)  # raises KeyboardInterrupt
     try:
         return command.run(parse(command, program, argv))
     finally:
-        streams.on_interrupt(streams.end_interrupted)
+        standard_streams.on_interrupt(standard_streams.end_interrupted)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -97,7 +97,7 @@ def _refuse(name: str) -> NoReturn:
 @contextlib.contextmanager
 def _uninterrupted_imports() -> Iterator[None]:
     """Makes Ctrl-C end the process at once during the imports, which take seconds."""
-    streams.on_interrupt(streams.end_interrupted)
+    standard_streams.on_interrupt(standard_streams.end_interrupted)
     gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
     try:
         yield

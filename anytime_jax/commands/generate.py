@@ -14,7 +14,7 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
-from anytime_jax.weights import run_data, saved_run, weight_names
+from anytime_jax.weights import evaluation_data, saved_run, weight_names
 
 EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step)
-    _, vocabulary = run_data.find_vocabulary(saved, arguments.vocabulary)
+    _, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)

@@ -28,6 +28,7 @@ from anytime_jax.data.validation_fraction import default_fraction
 from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formatting import count_noun
 
 EXAMPLES = (
     "--source=folder --input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
@@ -149,7 +150,8 @@ def _prepare(arguments: argparse.Namespace) -> str:
 def training_notes(info: DatasetInfo, program: str) -> list[str]:
     """Describes what is small for a training, and the command of one."""
     notes = [
-        f"note: {name} has {split.windows} windows, {problem}; give more text or a smaller --length"
+        f"note: {name} has {count_noun(split.windows, 'window')}, {problem}; give more text or a "
+        "smaller --length"
         for name, problem, least in (
             ("train", "few for a batch, so that updates repeat some", 32),
             ("validation", "too few for a steady loss", _FEW_WINDOWS),
@@ -195,8 +197,8 @@ def _flag(option: str) -> str:
 
 def _summary(info: DatasetInfo) -> str:
     return "\n".join(
-        f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens, "
-        f"{counts.windows:,} windows of {info.length} + 1"
+        f"{split}: {count_noun(counts.documents, 'document')}, {counts.tokens:,} tokens, "
+        f"{count_noun(counts.windows, 'window')} of {info.length} + 1"
         for split, counts in info.splits.items()
     )
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
+from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
@@ -79,6 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     output_option = f"--output={shlex.quote(f'{saved.config.name}-readout')}"
     console.print(f"  {_command('evaluate', arguments, saved.step, selected)}")
     console.print(f"  {_command('export', arguments, saved.step, selected)} {output_option}")
+    policy = retention_policy(saved.config)
+    if not all(policy.keeps_forever(part.step) for part in selected.mixture.parts):
+        console.print("note: export first: the run deletes these checkpoints when it goes on")
     return 0
 
 
@@ -98,7 +102,7 @@ def judge(
             better.append(readout)
     if not better:
         return reference, (
-            f"use {reference.name}: no read-out that is not stored is better by more than "
+            f"use {reference.name}: none of the others is better by more than "
             f"{_STANDARD_ERRORS} standard errors on the held-out half"
         )
     selected = _best(better)

@@ -7,7 +7,7 @@ from anytime_jax.checks import is_number
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.weights import run_data, saved_run, weight_names
+from anytime_jax.weights import evaluation_data, saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.scoring import Scorer
@@ -76,7 +76,7 @@ def load_named_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple
 
 
 def open_scorer(run: SavedRun, arguments: argparse.Namespace, parts: int = 1) -> tuple[Scorer, int]:
-    """Returns a scorer on the selected data, and the number of windows; see `run_data`."""
-    return run_data.open_scorer(
+    """Returns a scorer on the selected data, and the number of windows; see `evaluation_data`."""
+    return evaluation_data.open_scorer(
         run, arguments.data, arguments.split, arguments.tokens, arguments.batch_size, parts
     )

@@ -32,6 +32,7 @@ EXAMPLES = ("", "--run=runs/quickstart --verify")
 # File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
 _REMOVAL_SECONDS = 0.5  # in which a removal in progress deletes a file
+_RUNS = Path("runs")
 _KINDS = {
     "half-written": "half-written: a save in progress, or cut short by a kill",
     "set aside": "set aside as damaged",
@@ -46,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run",
         nargs="+",
         type=Path,
-        default=[Path("runs")],
+        default=[_RUNS],
         metavar="DIR",
         help="run directories, or directories above them (default: runs)",
     )
@@ -65,6 +66,8 @@ def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
     runs = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
     if not runs:
+        if folder == _RUNS and not folder.exists():
+            raise InputError("there is no directory runs here: choose a run with --run=DIR")
         problem = f"has no {run_directory.RUN_FILE} in it" if folder.is_dir() else "is no directory"
         raise InputError(f"--run={folder} {problem}: choose a run, or a directory above runs")
     return runs

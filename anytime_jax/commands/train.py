@@ -25,7 +25,7 @@ from rich.console import Console
 
 from anytime_jax.checkpoints.event_loops import EventLoopPolicy
 from anytime_jax.checkpoints.metric_records import Row, read_records
-from anytime_jax.commands import command_line, config_file, streams
+from anytime_jax.commands import command_line, config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run, or several as one program."""
     asyncio.set_event_loop_policy(EventLoopPolicy())
-    with streams.lossy_stdout():  # a closed terminal ends no training
+    with standard_streams.lossy_stdout():  # a closed terminal ends no training
         return _run(arguments)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import console, streams
+from anytime_jax.commands import console, standard_streams
 
 COMMAND = [sys.executable, "-m", "anytime_jax"]
 
@@ -29,17 +29,17 @@ def broken_pipe():
     return write
 
 
-@pytest.fixture(name="standard_streams")
-def standard_streams_fixture(monkeypatch):
+@pytest.fixture(name="process_state")
+def process_state_fixture(monkeypatch):
     """Lets a test change what belongs to the process."""
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(streams.atexit, "register", lambda *unused: None)
+    monkeypatch.setattr(standard_streams.atexit, "register", lambda *unused: None)
 
 
-def test_characters_that_an_encoding_lacks_are_replaced(standard_streams, tmp_path, monkeypatch):
+def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path, monkeypatch):
     with (tmp_path / "out").open("w", encoding="ascii") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        streams.prepare()
+        standard_streams.prepare()
         print("1.5 ± 0.2, 4×, café, \udcff")
     assert (tmp_path / "out").read_text() == "1.5 +- 0.2, 4x, caf\\xe9, \\udcff\n"
 
@@ -100,5 +100,5 @@ def test_interrupt_at_any_moment_is_one_line(trained, words, longest):
 
 def test_file_drops_what_it_cannot_write():
     pipe = broken_pipe()
-    with streams._LossyFile(pipe, "w") as file:
+    with standard_streams._LossyFile(pipe, "w") as file:
         assert file.write(b"lost") == 4
