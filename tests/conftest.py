@@ -51,6 +51,9 @@ hypothesis.settings.load_profile("repeatable")
 
 # Programs that run at the same time starve each other's collectives of the few real cores.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
+# Commands that run in this process set a directory for it; a program that was compiled elsewhere may
+# round differently.
+jax.config.update("jax_enable_compilation_cache", False)
 
 _compiled = 0
 
