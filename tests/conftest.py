@@ -23,8 +23,11 @@ if os.environ.get("ANYTIME_JAX_TEST_OPTIMIZED") != "1":
 for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS"):
     os.environ.pop(name, None)
 
+import atexit
 import contextlib
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -33,6 +36,7 @@ import jax.monitoring
 import pytest
 
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.distributed import jax_settings
 
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
 # that no worker is left with one of them at the end.
@@ -51,9 +55,12 @@ hypothesis.settings.load_profile("repeatable")
 
 # Programs that run at the same time starve each other's collectives of the few real cores.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
-# Commands that run in this process set a directory for it; a program that was compiled elsewhere may
-# round differently.
-jax.config.update("jax_enable_compilation_cache", False)
+# Commands that run in this process use a compilation cache, one for all workers of these tests
+# alone: a program that was compiled elsewhere may round differently.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["ANYTIME_JAX_TEST_CACHE"] = tempfile.mkdtemp(prefix="anytime_jax_tests_")
+    atexit.register(shutil.rmtree, os.environ["ANYTIME_JAX_TEST_CACHE"], ignore_errors=True)
+jax_settings.cache_directory = lambda: pathlib.Path(os.environ["ANYTIME_JAX_TEST_CACHE"])
 
 _compiled = 0
 

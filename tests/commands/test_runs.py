@@ -145,7 +145,7 @@ def test_note_that_cannot_be_written_is_a_warning(run, command):
     assert f"warning: {run / runs.NOTE} cannot be written" in out
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1])
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(
     run, command, monkeypatch, seconds
 ):
