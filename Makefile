@@ -18,7 +18,7 @@ quickstart: $(VENV)/.installed  ## Train a small anytime model on text that is a
 	$(HUGE_PAGES) $(BIN)/python -m anytime_jax.main --config=configs/quickstart.py
 
 test: $(VENV)/.installed-dev  ## Run the default tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle and not faults"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
 test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not faults"
@@ -27,7 +27,7 @@ test-faults: $(VENV)/.installed-dev  ## Make 500 random faults, and print what c
 	$(BIN)/python -m pytest tests/faults -m faults -s
 
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
-	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle and not faults"
+	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
 lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 	$(BIN)/ruff format --check $(SOURCES)

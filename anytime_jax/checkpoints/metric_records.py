@@ -104,13 +104,17 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
     return [row for _, row in sorted(rows.items())]
 
 
-def describe_missing(rows: Sequence[Row], meta: Mapping[str, Any]) -> str | None:
-    """Says how many rows before a checkpoint are missing, which its metadata count; None if none.
+def count_before(rows: Sequence[Row], step: int) -> int:
+    """Returns the number of rows before a step."""
+    return sum(row.step < step for row in rows)
+
+
+def describe_missing(found: int, meta: Mapping[str, Any]) -> str | None:
+    """Says how many rows before a checkpoint are missing, if fewer are found than it counts.
 
     Checkpoints of earlier versions do not count them.
     """
     step, expected = meta["step"], meta.get("rows", 0)
-    found = sum(row.step < step for row in rows)
     if found >= expected:
         return None
     return f"{expected - found:,} of the {expected:,} rows of records before step {step:,} are lost"

@@ -19,7 +19,12 @@ from rich.console import Console
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.metric_records import Row, describe_missing, read_records
+from anytime_jax.checkpoints.metric_records import (
+    Row,
+    count_before,
+    describe_missing,
+    read_records,
+)
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
@@ -83,8 +88,9 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     rows = read_records(run_dir, warnings.append)  # after the checkpoints, which they precede
     console.print(_table(listed, rows) if listed else "  no checkpoint yet")
     metas = [x.meta for x in listed if x.meta is not None]
-    if metas and (missing := describe_missing(rows, metas[-1])):
-        warnings.append(f"warning: {missing}")
+    for meta in metas[-1:]:
+        if missing := describe_missing(count_before(rows, meta["step"]), meta):
+            warnings.append(f"warning: {missing}")
     for line in (*_describe_losses(rows), *warnings):
         console.print(f"  {line}")
     if verify:

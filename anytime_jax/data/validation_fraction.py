@@ -55,10 +55,10 @@ def default_fraction(parts: Sequence[Part], least: float) -> float:
     text or 200 kB.
     """
     documents = (text for part in parts for text in part.documents())
-    first = list(itertools.islice(documents, _MOST_DOCUMENTS + 1))
-    if len(first) > _MOST_DOCUMENTS:
-        return least
+    first = itertools.islice(documents, _MOST_DOCUMENTS + 1)
     sizes = sorted((split_position(text), len(text.encode("utf-8"))) for text in first)
+    if len(sizes) > _MOST_DOCUMENTS:
+        return least
     enough = min(_ENOUGH_BYTES, sum(size for _, size in sizes) // 10)
     count, total = min(5, -(-len(sizes) // 4)), 0
     for i, ((position, size), (following, _)) in enumerate(itertools.pairwise(sizes), start=1):

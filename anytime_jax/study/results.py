@@ -14,7 +14,12 @@ from typing import Any
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.metric_records import Row, describe_missing, read_records
+from anytime_jax.checkpoints.metric_records import (
+    Row,
+    count_before,
+    describe_missing,
+    read_records,
+)
 from anytime_jax.checks import is_number
 from anytime_jax.config import schema
 from anytime_jax.config.clock import BRANCH_FRACTION
@@ -255,7 +260,7 @@ def _warn_of_missing_rows(run: StudyRun, rows: Sequence[Row], warn: Callable[[st
             meta = checkpoint_reader.read_meta(
                 checkpoint_listing.checkpoint_path(run.run_dir, step)
             )
-            if missing := describe_missing(rows, meta):
+            if missing := describe_missing(count_before(rows, step), meta):
                 warn(f"{run.name}: {missing}")
 
 

@@ -226,8 +226,9 @@ class TrainingRun:
         }
         self._writers = Writers(self._directory, config.name, config.log, self.step, header)
         self._resources.callback(self._close_writers)
-        rows = metric_records.read_records(self._directory)
-        if self.saved_step and (missing := metric_records.describe_missing(rows, meta)):
+        found = self._writers.rows_before(self.step)
+        is_resumed = self.saved_step and processes.is_primary()
+        if is_resumed and (missing := metric_records.describe_missing(found, meta)):
             self._display.say(f"records  {missing}")
         spec = device_spec(mesh.devices.flat[0])
         self._meter = Meter(

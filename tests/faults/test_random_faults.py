@@ -50,6 +50,7 @@ def table(outcomes) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_random_faults_break_no_promise(tmp_path, capsys):
     count = int(os.environ.get("ANYTIME_JAX_FAULTS", "500"))
