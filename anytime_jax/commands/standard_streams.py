@@ -24,7 +24,7 @@ def prepare() -> None:
     """Opens closed standard streams as `/dev/null`, and makes those of output print any text.
 
     Otherwise a file that is opened later would become standard output. A character that the
-    encoding of a stream lacks is replaced.
+    encoding of a stream lacks is replaced, and what cannot be written to standard error is dropped.
     """
     # Called first, this is run last at exit: from there on, Python no longer handles signals.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -39,6 +39,8 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _lossy(sys.stderr)
 
 
 @contextlib.contextmanager
@@ -48,14 +50,18 @@ def lossy_stdout() -> Iterator[None]:
     if stdout is not sys.__stdout__ or not isinstance(stdout, io.TextIOWrapper):
         yield  # it was replaced
         return
-    buffer = io.BufferedWriter(_LossyFile(stdout.fileno(), "w", closefd=False))
     flush()
-    sys.stdout = io.TextIOWrapper(buffer, stdout.encoding, stdout.errors, line_buffering=True)
+    sys.stdout = _lossy(stdout)
     try:
         yield
     finally:
         sys.stdout.flush()
         sys.stdout = stdout
+
+
+def _lossy(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    buffer = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True)
 
 
 class _LossyFile(io.FileIO):

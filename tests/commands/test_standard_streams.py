@@ -67,6 +67,17 @@ def test_errors_without_a_reader_keep_their_status(tmp_path):
     assert process.wait(60) == 2
 
 
+def test_messages_that_cannot_be_written_end_nothing():
+    program = (
+        "import sys; from anytime_jax.commands import standard_streams; standard_streams.prepare();"
+        " print('lost', file=sys.stderr, flush=True); print('done')"
+    )
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=full, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
 def test_closed_output_is_no_failure(whole):
     words = ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "runs", f"--run={whole}"]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)

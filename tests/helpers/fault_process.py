@@ -40,13 +40,17 @@ def _change_stream(descriptor: int, name: str, kind: str | None) -> None:
     elif kind == "unread":
         reader, writer = os.pipe()
         os.close(reader)
-        os.dup2(writer, descriptor)
-        os.close(writer)
+        _replace(descriptor, name, writer)
     elif kind == "full":
-        full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, descriptor)
-        os.close(full)
+        _replace(descriptor, name, os.open("/dev/full", os.O_WRONLY))
     elif kind in _ENCODINGS:
-        stream = open(descriptor, "w", encoding=_ENCODINGS[kind], closefd=False)  # noqa: SIM115
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+        _replace(descriptor, name, os.dup(descriptor), _ENCODINGS[kind])
+
+
+def _replace(descriptor: int, name: str, other: int, encoding: str | None = None) -> None:
+    """Replaces a standard stream as if the interpreter had been started with another file."""
+    os.dup2(other, descriptor)
+    os.close(other)
+    stream = open(descriptor, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)

@@ -70,12 +70,12 @@ class Start:
     @property
     def output(self) -> str:
         """Standard output, and standard error unless that is separate."""
-        return (self.folder / f"{self.number}.log").read_text()
+        return (self.folder / f"{self.number}.log").read_text(errors="replace")
 
     @property
     def errors(self) -> str:
         """Standard error, if it is separate."""
-        return (self.folder / f"{self.number}.err").read_text()
+        return (self.folder / f"{self.number}.err").read_text(errors="replace")
 
     @property
     def has_ended(self) -> bool:
@@ -162,16 +162,19 @@ def serve() -> None:
     importlib.import_module(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*fork")  # while JAX has threads
 
+    def report(event: str, number: int, value: int) -> None:
+        os.write(1, f"{event} {number} {value}\n".encode())  # whole, beside other threads
+
     def reap(number: int, child: int) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print("ended", number, status, flush=True)
+        report("ended", number, status)
 
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
         if not child:
             _run(order)
-        print("started", order["number"], child, flush=True)
+        report("started", order["number"], child)
         threading.Thread(target=reap, args=(order["number"], child)).start()
 
 
