@@ -36,6 +36,7 @@ def page_faults(*arguments):
     return int(subprocess.check_output(command, env=environment, text=True).split()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_configure_keeps_temporary_memory_between_runs():
     """By default every run clears its memory anew, a third of an update's time on a CPU.
