@@ -10,7 +10,7 @@ from typing import Literal
 
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
-_COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
+COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
 _STEP = re.compile("0|[1-9][0-9]{0,9}")  # as a save writes it: 00200 is not step 200
 
@@ -44,7 +44,7 @@ def classify(path: Path) -> Entry:
     kind: EntryKind = "foreign"
     if _STEP.fullmatch(step) and path.is_dir():
         if not suffix:
-            kind = "complete" if (path / _COMPLETE_MARK).exists() else "incomplete"
+            kind = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
         elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():
             kind = "half-written"
         elif f".{suffix}".startswith(DAMAGED_SUFFIX):

@@ -22,6 +22,11 @@ from anytime_jax.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
+# Orbax's own, without a file of each process that a restore does not need and that may be damaged.
+_TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
+    (jax.Array, ocp.type_handlers.ArrayHandler(array_metadata_store=None)),
+    (np.ndarray, ocp.type_handlers.NumpyHandler()),
+)
 
 Meta = dict[str, Any]
 
@@ -110,7 +115,7 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
     `targets` has for every name, such as `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a
     sharding, or None for a NumPy array. Raises a RunError if an array cannot be read.
     """
-    handler = ocp.PyTreeCheckpointHandler()
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_TYPE_HANDLERS)
 
     def read(name: str) -> Any:
         if (placeholder := targets[name]) is None:

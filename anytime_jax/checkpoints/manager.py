@@ -82,15 +82,21 @@ class CheckpointManager:
                     report(f"ignored {entry.path}: it is not a checkpoint")
         processes.barrier()
         policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(self._is_kept)]
-        self._manager = ocp.CheckpointManager(
-            self._directory,
-            item_names=(*checkpoint_reader.ARRAY_ITEMS, "meta"),
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                enable_async_checkpointing=True,
-                async_options=ocp.AsyncOptions(timeout_secs=_TIMEOUT_SECONDS),
-            ),
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+            enable_async_checkpointing=True,
+            async_options=ocp.AsyncOptions(timeout_secs=_TIMEOUT_SECONDS),
         )
+        names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
+        try:
+            self._manager = ocp.CheckpointManager(
+                self._directory, item_names=names, options=options
+            )
+        except RecursionError as error:  # other damage to these files is ignored by Orbax
+            raise RunError(
+                f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
+                "remove that checkpoint, or choose another run_dir"
+            ) from error
         self._inode = self._directory.stat().st_ino
 
     def _is_kept(self, step: int) -> bool:

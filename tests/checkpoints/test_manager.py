@@ -367,6 +367,22 @@ def test_flipped_bits_are_reported_or_harmless(tmp_path):
     assert all(str(path) in message for message in reported)
 
 
+def test_restore_needs_no_file_of_a_single_process(tmp_path):
+    state = small_state(4)
+    path = save(tmp_path, state)
+    files = list(path.glob("*/array_metadatas/*"))
+    assert files
+    for file in files:
+        file.write_text("damaged")
+    assert same_bits(restore_checkpoint(path, abstract(state)).state, state)
+
+
+def test_nested_file_of_a_checkpoint_is_one_line(tmp_path):
+    (save(tmp_path, small_state(2)) / "_CHECKPOINT_METADATA").write_text("[" * 100_000)
+    with pytest.raises(RunError, match=r"a _CHECKPOINT_METADATA in .* is damaged"):
+        CheckpointManager(tmp_path, latest(2))
+
+
 def test_restore_rejects_intact_files_of_other_numbers(tmp_path):
     """Only the checksum can tell."""
     path, other = (save(tmp_path / name, small_state(4, seed=i)) for i, name in enumerate("ab"))
