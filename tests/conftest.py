@@ -27,6 +27,7 @@ import atexit
 import contextlib
 import pathlib
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -52,6 +53,9 @@ hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize=True, database=None, max_examples=50
 )
 hypothesis.settings.load_profile("repeatable")
+
+# A shell that starts the tests in the background makes them, and their processes, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Programs that run at the same time starve each other's collectives of the few real cores.
 jax.config.update("jax_cpu_enable_async_dispatch", False)

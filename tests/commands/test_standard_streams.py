@@ -86,10 +86,7 @@ def test_closed_output_is_no_failure(whole):
 
 def interrupt(words, seconds):
     """Exit status and output of a command that gets SIGINT after some seconds."""
-    # A shell that starts the tests in the background makes their processes ignore Ctrl-C.
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = launch(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    signal.signal(signal.SIGINT, heard)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

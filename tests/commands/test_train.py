@@ -139,11 +139,12 @@ def test_run_directory_inside_a_file_is_rejected(train_rejected, dataset, tmp_pa
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_signals_of_terminals_and_schedulers_request_a_save(name):
     number = getattr(signal, name)
-    with signals.interruptible() as interrupted:
-        os.kill(os.getpid(), number)
-        assert interrupted()
-    before = signal.signal(number, signal.SIG_IGN)
+    before = signal.signal(number, signal.SIG_DFL)
     try:
+        with signals.interruptible() as interrupted:
+            os.kill(os.getpid(), number)
+            assert interrupted()
+        signal.signal(number, signal.SIG_IGN)
         with signals.interruptible() as interrupted:  # as under nohup
             os.kill(os.getpid(), number)
             assert not interrupted()

@@ -186,6 +186,7 @@ def _run(order: dict) -> NoReturn:
     for stream, suffix in ((1, "log"), (2, errors)):
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
         os.dup2(os.open(f"{number}.{suffix}", flags, 0o600), stream)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup makes the tests ignore
     status, at_exit = 1, None
     try:
         if order["probe"]:
