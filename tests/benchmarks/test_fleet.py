@@ -6,6 +6,7 @@ import pytest
 from benchmarks import fleet, harness, train_step
 
 
+@pytest.mark.slow
 def test_fleet_throughput_is_relative_to_a_single_run(model, read_record):
     arguments = ["--model", model, "--runs", "2", "--steps=1", "--rounds=1", "--batch=4"]
     assert fleet.main(arguments) == 0
