@@ -16,9 +16,9 @@ def main() -> NoReturn:
     """Runs the console script `anytime`."""
     with contextlib.suppress(OSError):  # the working directory was removed
         sys.path.append(os.getcwd())  # configurations import each other, as under `python -m`
-    standard_streams.leave(dispatch.main(dispatch.executable(sys.argv[0], "anytime")))
+    standard_streams.exit_process(dispatch.main(dispatch.display_path(sys.argv[0], "anytime")))
 
 
 if __name__ == "__main__":
-    python = dispatch.executable(sys.executable, "python")
-    standard_streams.leave(dispatch.main(f"{python} -m anytime_jax"))
+    python = dispatch.display_path(sys.executable, "python")
+    standard_streams.exit_process(dispatch.main(f"{python} -m anytime_jax"))

@@ -9,8 +9,9 @@
     text = api.generate("runs/mine", "def main(", weights="f25", tokens=100)
 
 A run is named by its directory, and may still be training. Names of weights are those of the
-commands: "last", labels such as "f25", and averages that the run did not store, such as "f=35"
-(docs/readout.md). Mistakes raise an `errors.InputError`, failures an `errors.RunError`.
+commands: "last", the live weights; labels such as "f25", the average of factor 25 that the run
+tracks; and averages that it does not track, such as "f=35" (docs/readout.md). Mistakes raise an
+`errors.InputError`, failures an `errors.RunError`.
 """
 
 import contextlib
@@ -64,9 +65,9 @@ def load_config(file: str, changes: Mapping[str, Any] | None = None) -> Config:
 def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Outcome:
     """Trains a run to its stop, or resumes its training; on return, the state is saved.
 
-    Called again with the same configuration, it does what is left. In the main thread, Ctrl-C and
-    SIGTERM end the run in good order, with the outcome "interrupted". With `fall_back`, a damaged
-    checkpoint is set aside and the newest intact one is restored.
+    Called again with the same configuration, it continues from the last checkpoint. In the main
+    thread, Ctrl-C and SIGTERM save the run and end it, with the outcome "interrupted". With
+    `fall_back`, a damaged checkpoint is set aside and the newest intact one is restored.
     """
     if not isinstance(config, Config):
         raise InputError(f"config = {format_value(config)}: give what load_config returns")
@@ -96,7 +97,7 @@ def load(
 ) -> Params:
     """Returns weights of a run by name, as nested dicts of float32 arrays.
 
-    They are NumPy arrays, or with `on_mesh` JAX arrays on the devices here, sharded as
+    They are NumPy arrays, or with `on_mesh` JAX arrays on the devices of this process, sharded as
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
     run = open_run(run_dir, step)
@@ -147,7 +148,7 @@ def generate(
     top_p: float = 0.95,
     seed: int = 0,
 ) -> str:
-    """Returns a prompt and its continuation by at most so many tokens.
+    """Returns a prompt and its continuation by at most `tokens` tokens.
 
     Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
     text.

@@ -10,5 +10,6 @@ if __name__ == "__main__":
 from anytime_jax.commands import dispatch
 
 if __name__ == "__main__":
-    python = dispatch.executable(sys.executable, "python")
-    standard_streams.leave(dispatch.start("train", f"{python} -m anytime_jax.main", sys.argv[1:]))
+    python = dispatch.display_path(sys.executable, "python")
+    program = f"{python} -m anytime_jax.main"
+    standard_streams.exit_process(dispatch.run_command("train", program, sys.argv[1:]))

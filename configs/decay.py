@@ -1,14 +1,14 @@
-"""Decay of any run without a horizon: a branch with the settings of its trunk.
+"""Learning-rate decay of a constant, inverse-square-root or power-law run: a branch of it.
 
     python -m anytime_jax.main --config=configs/decay.py:runs/quickstart
     python -m anytime_jax.main --config=configs/decay.py:runs/quickstart@2x
 
-The trunk is a constant, inverse-square-root or power-law run, and is only read. Its learning rate
-goes on up to its checkpoint at 90% of the horizon, such as 2x, and falls linearly to zero from
-there. `@800` leaves the trunk at its checkpoint of step 800, which is then 90% of the horizon. The
-default is the last doubling for which the trunk has a checkpoint at 90%, or else its last
-checkpoint. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine", `--config.schedule.floor`
-the last learning rate over the peak.
+The branch has the settings of its trunk, the run that is given, which is only read. It starts from
+the trunk's checkpoint at 90% of the horizon, such as 2x, and its learning rate falls linearly from
+there to zero. With `@800` it starts from the checkpoint of step 800, which is then 90% of the
+horizon. The default is the last doubling for which the trunk has a checkpoint at 90%, or else its
+last checkpoint. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine",
+`--config.schedule.floor` the last learning rate over the peak.
 
 Cost:   a tenth of a run to the horizon.
 Result: validation loss of `last` at the horizon, beside the averages of the trunk there.
@@ -62,7 +62,7 @@ def get_config(run: str = "") -> ConfigDict:
 
 
 def _branch_point(trunk: str, point: str, settings: dict[str, Any]) -> tuple[float, int]:
-    """The multiple whose decay is wanted, or the step from which; the other one is 0."""
+    """The multiple at which the decay ends, or the step at which it starts; the other one is 0."""
     built, saved = schema.build(settings), checkpoint_listing.saved_steps(trunk)
     clock, warmup = built.clock, built.clock.step_at(built.schedule.warmup)
     last = max(saved, default=0)

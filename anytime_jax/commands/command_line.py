@@ -117,7 +117,7 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         return standard_streams.INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and standard_streams.discard_closed():
-            return standard_streams.CLOSED
+            return standard_streams.BROKEN_PIPE
         if debug:
             traceback.print_exception(error)
         text = str(error)

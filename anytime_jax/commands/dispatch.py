@@ -56,24 +56,24 @@ def _main(program: str) -> int:
     if name == "--version":
         print(f"anytime_jax {__version__}")
         return 0
-    return start(name, f"{program} {name}", argv)
+    return run_command(name, f"{program} {name}", argv)
 
 
-def start(name: str, program: str, argv: Sequence[str]) -> int:
+def run_command(name: str, program: str, argv: Sequence[str]) -> int:
     """Runs a command as the sole work of this process and returns the exit status.
 
     `program` is the text before the arguments, as `--help` and messages show it.
     """
-    standard_streams.prepare()
-    return exit_status(lambda: _start(name, program, argv), "--debug" in argv)
+    standard_streams.configure()
+    return exit_status(lambda: _run(name, program, argv), "--debug" in argv)
 
 
-def _start(name: str, program: str, argv: Sequence[str]) -> int:
+def _run(name: str, program: str, argv: Sequence[str]) -> int:
     if name not in COMMANDS:
         _refuse(name)
     try:
         with _uninterrupted_imports():
-            command = load(name)
+            command = import_command(name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"{sys.executable} has no package {error.name}: use the Python in whose environment "
@@ -106,12 +106,12 @@ def _uninterrupted_imports() -> Iterator[None]:
         gc.enable()
 
 
-def load(name: str) -> ModuleType:
+def import_command(name: str) -> ModuleType:
     """Imports the module of one command only."""
     return importlib.import_module(f"anytime_jax.commands.{name}")
 
 
-def executable(path: str, name: str) -> str:
+def display_path(path: str, name: str) -> str:
     """Returns the relative path of a program below the working directory, or else its name.
 
     It is quoted for a shell.

@@ -20,7 +20,7 @@ from anytime_jax import __version__
 from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
-from anytime_jax.data.optional_packages import require_export_packages
+from anytime_jax.data.export_extra import require_export_packages
 from anytime_jax.data.vocabulary import Vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_reader, model_writer, verifiers

@@ -1,4 +1,4 @@
-"""Options that select a saved run, its weights and data, and what they select."""
+"""Options that select a saved run, its weights and its data, and functions that load them."""
 
 import argparse
 from pathlib import Path

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-CLOSED = 141  # 128 + SIGPIPE: the status that a shell reports of a program ended by a closed pipe
+BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports of a program ended by a closed pipe
 INTERRUPTED = 130  # 128 + SIGINT
 
 _SIGNS = {"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"}
@@ -20,8 +20,8 @@ _ASCII = _SIGNS | {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"}
 _ERRORS = "anytime_jax.escape"
 
 
-def prepare() -> None:
-    """Opens closed standard streams as `/dev/null`, and makes those of output print any text.
+def configure() -> None:
+    """Opens closed standard streams as `/dev/null`, and makes writes to the others safe.
 
     Otherwise a file that is opened later would become standard output. A character that the
     encoding of a stream lacks is replaced, and what cannot be written to standard error is dropped.
@@ -98,8 +98,8 @@ def flush() -> None:
             _discard(descriptor)
 
 
-def leave(status: int) -> NoReturn:
-    """Ends this process with an exit status; at once, if the work was not done.
+def exit_process(status: int) -> NoReturn:
+    """Ends this process with an exit status; at once, without cleaning up, unless it is 0.
 
     Threads of Orbax, or of the runtime of several hosts, may wait for minutes, those of TensorStore
     and JAX crash while the interpreter ends, and objects that they leave behind print warnings.
@@ -127,7 +127,7 @@ def end_interrupted(*signal_and_frame: object) -> None:
 
 
 def _handle_unraisable(unraisable: Any) -> None:
-    """Ends the process on a Ctrl-C that hit a callback, which cannot raise it further."""
+    """Ends the process on a KeyboardInterrupt in a callback; Python would only report it."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         end_interrupted()
     # Orbax raises the error of the first array that it cannot read, and abandons the reads of

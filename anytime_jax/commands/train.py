@@ -23,8 +23,8 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from anytime_jax.checkpoints.event_loops import EventLoopPolicy
 from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
 from anytime_jax.commands import command_line, config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema

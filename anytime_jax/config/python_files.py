@@ -3,7 +3,7 @@
 A name such as `quickstart` is that of a file in `configs/` of the working directory, or else of one
 that is shipped. Inside a file, `from configs import base` finds modules in the same places, but
 first in the `configs` folder in which the file itself is: a file works wherever it is copied, and a
-shipped one never takes modules of others.
+shipped one always imports shipped modules.
 """
 
 import ast

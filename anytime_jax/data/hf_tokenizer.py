@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.optional_packages import export_packages
+from anytime_jax.data.export_extra import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import parse_json
 

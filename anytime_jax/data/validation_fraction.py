@@ -1,4 +1,4 @@
-"""Validation fraction that leaves both splits of a few documents enough text."""
+"""Default validation fraction of a text, and advice where a split is too small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARGIN = 1.1  # a vocabulary that is trained again on another split spells the 
 def explain_split(
     parts: Sequence[Part], documents: int, count_tokens: Callable[[str], int], length: int
 ) -> str:
-    """Says what to do about a text of `documents` whose splits do not both have a window.
+    """Returns advice about a text of which one split has less than a window.
 
     Args:
       parts: the text, which is read again if it has few documents.

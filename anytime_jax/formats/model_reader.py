@@ -15,8 +15,8 @@ import numpy as np
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.export_extra import export_packages
 from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
-from anytime_jax.data.optional_packages import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
     ModelFormat,

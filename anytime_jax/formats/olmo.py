@@ -7,7 +7,7 @@ for `transformers` after `import hf_olmo`; both use the same `model.safetensors`
 import json
 
 from anytime_jax.checks import is_number
-from anytime_jax.data.optional_packages import export_packages
+from anytime_jax.data.export_extra import export_packages
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
 

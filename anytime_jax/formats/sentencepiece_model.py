@@ -10,7 +10,7 @@ import enum
 import functools
 from typing import Any
 
-from anytime_jax.data.optional_packages import export_packages
+from anytime_jax.data.export_extra import export_packages
 
 # The fields of sentencepiece_model.proto used here, with enumerations as integers.
 _SCHEMA = """

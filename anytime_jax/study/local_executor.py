@@ -240,7 +240,7 @@ class LocalExecutor:
             self._signals.append(number)
             self._send(number)
 
-        with signals.handled_by(forward):
+        with signals.handle_signals(forward):
             yield
 
     def _send(self, number: int) -> None:

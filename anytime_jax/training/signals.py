@@ -20,12 +20,12 @@ SIGNALS = (
 
 
 @contextlib.contextmanager
-def handled_by(
+def handle_signals(
     handler: Callable[[int, Any], None], numbers: Sequence[int] = SIGNALS
 ) -> Iterator[None]:
     """Handles signals by a function, except those that this process was told to ignore."""
-    heard = [x for x in numbers if signal.getsignal(x) is not signal.SIG_IGN]  # nohup ignores some
-    before = {number: signal.signal(number, handler) for number in heard}
+    handled = [x for x in numbers if signal.getsignal(x) is not signal.SIG_IGN]  # as under nohup
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:
@@ -42,7 +42,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     if not processes.is_single():
         # JAX handles SIGTERM, and tells the other processes of it.
         others = [number for number in SIGNALS if number != signal.SIGTERM]
-        with handled_by(lambda number, frame: os.kill(os.getpid(), signal.SIGTERM), others):
+        with handle_signals(lambda number, frame: os.kill(os.getpid(), signal.SIGTERM), others):
             yield processes.PreemptionSignal()
         return
     received: list[int] = []
@@ -55,5 +55,5 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         with contextlib.suppress(OSError):  # the terminal may be closed; print may be interrupted
             os.write(1, b"\nfinishing this update, then saving ...\n")
 
-    with handled_by(handle):
+    with handle_signals(handle):
         yield lambda: bool(received)

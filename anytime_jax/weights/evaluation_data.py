@@ -17,7 +17,7 @@ def open_scorer(
     batch_size: int | None = None,
     parts: int = 1,
 ) -> tuple[Scorer, int]:
-    """Returns a scorer of weights and the number of windows to score, in so many equal parts.
+    """Returns a scorer of weights, and the number of windows to score in `parts` equal parts.
 
     The default data, tokens and batch size are those of the evaluations in training. Raises an
     InputError if the data are missing, too few, or of another vocabulary.

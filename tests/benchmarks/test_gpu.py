@@ -66,7 +66,7 @@ def test_options_of_parts_exist(name, capsys):
     part = gpu.PARTS[name]
     words = part.arguments.split()
     if part.module == "anytime_jax":
-        main = functools.partial(run_command, dispatch.load(words[0]))
+        main = functools.partial(run_command, dispatch.import_command(words[0]))
     else:
         main = importlib.import_module(part.module).main
     with pytest.raises(SystemExit, match="0"):

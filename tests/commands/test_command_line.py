@@ -76,7 +76,7 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
 
 def test_overrides_are_separated_from_options():
     words = ["--config.seed", "1", "--config=a.py", "--config.name=a b", "--debug"]
-    arguments = command_line.parse(dispatch.load("train"), "train", words)
+    arguments = command_line.parse(dispatch.import_command("train"), "train", words)
     assert arguments.config == ["a.py"]
     assert arguments.overrides == ["--config.seed=1", "--config.name=a b"]
     assert arguments.argv == ["--config.seed=1", *words[2:]]
@@ -101,13 +101,13 @@ def test_overrides_have_one_form_and_the_last_value_of_each_setting(argv, joined
 def test_program_is_quoted_for_a_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "my env" / "python"
-    assert dispatch.executable(str(path), "python") == "'my env/python'"
-    assert dispatch.executable("/elsewhere/python", "python") == "python"
+    assert dispatch.display_path(str(path), "python") == "'my env/python'"
+    assert dispatch.display_path("/elsewhere/python", "python") == "python"
 
 
 @pytest.mark.parametrize("name", dispatch.COMMANDS)
 def test_help_has_summary_defaults_and_examples(name, capsys):
-    module = dispatch.load(name)
+    module = dispatch.import_command(name)
     assert module.__doc__.splitlines()[0] == dispatch.COMMANDS[name]
     with pytest.raises(SystemExit) as exit:
         run_command(module, ["--help"])

@@ -39,7 +39,7 @@ def process_state_fixture(monkeypatch):
 def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path, monkeypatch):
     with (tmp_path / "out").open("w", encoding="ascii") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        standard_streams.prepare()
+        standard_streams.configure()
         print("1.5 ± 0.2, 4×, café, \udcff")
     assert (tmp_path / "out").read_text() == "1.5 +- 0.2, 4x, caf\\xe9, \\udcff\n"
 
@@ -69,7 +69,7 @@ def test_errors_without_a_reader_keep_their_status(tmp_path):
 
 def test_messages_that_cannot_be_written_end_nothing():
     program = (
-        "import sys; from anytime_jax.commands import standard_streams; standard_streams.prepare();"
+        "import sys; from anytime_jax.commands.standard_streams import configure; configure();"
         " print('lost', file=sys.stderr, flush=True); print('done')"
     )
     with open("/dev/full", "w") as full:

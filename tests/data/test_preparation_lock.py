@@ -35,7 +35,7 @@ def hang(descriptor):
     fsync(descriptor)
 if sys.argv[1] == "hang":
     os.fsync = hang
-sys.exit(dispatch.start("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
+sys.exit(dispatch.run_command("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
 pytestmark = pytest.mark.usefixtures("part_per_file")

@@ -40,7 +40,7 @@ def test_every_command_has_an_example_in_the_documentation():
 @pytest.mark.parametrize(("name", "argv"), COMMANDS)
 def test_documented_command_line_is_valid(name, argv, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    arguments = command_line.parse(dispatch.load(name), name, argv)
+    arguments = command_line.parse(dispatch.import_command(name), name, argv)
     known = {*config_file.setting_names(quickstart.get_config())}
     if name == "train":
         for word in arguments.overrides:

@@ -76,8 +76,8 @@ class Sandbox:
         self._starts = starts
 
     def begin(self, command: str, *argv: str, **spec: Any) -> Start:
-        """Starts a command in the folder, in a process with the faults of `fault_process`."""
-        probe = ("fault_process", "apply", spec)
+        """Starts a command in the folder, in a process with the faults of `process_faults`."""
+        probe = ("process_faults", "apply", spec)
         with _LAUNCH:
             return self._starts.launch(
                 *argv, command=command, folder=self.folder, separate_errors=True, probe=probe

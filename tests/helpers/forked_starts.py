@@ -1,4 +1,4 @@
-"""Processes of `python -m anytime_jax.main`, forked from one parent to import modules only once.
+"""Processes of our commands, forked from one parent to import modules only once.
 
 Run as a program, this is the parent: it imports everything, opens no device, and forks a child for
 every line of its standard input. Tests use `Starts`. A child can kill itself at one of `MOMENTS`,
@@ -198,7 +198,7 @@ def _run(order: dict) -> NoReturn:
         program = f"python -m anytime_jax {order['command']}"
         if order["command"] == "train":
             program = "python -m anytime_jax.main"
-        status = dispatch.start(order["command"], program, order["argv"])
+        status = dispatch.run_command(order["command"], program, order["argv"])
     except SystemExit as error:
         status = error.code or 0
     except BaseException:

@@ -327,3 +327,19 @@ def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatc
     message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
     with pytest.raises(InputError, match=message):
         open_dataset(2.0)
+
+
+def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
+    """A batch of 2^30 windows would not fit any memory."""
+    changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
+    assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
+    assert small_run.config(tmp_path, dataset.path, **changes).eval_windows(99) == 10
+
+
+@pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])
+def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for run_dir in (name, f"{name}/run"):
+        with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
+            startup.check_paths(small_run.config(run_dir, "data"))

@@ -1,4 +1,4 @@
-"""Event loops for Orbax, whose saves may end before the writes that they started.
+"""Event loop for Orbax's saves, which may end before the writes that they started.
 
 Orbax runs a save in an event loop of its own. If one write fails, or Ctrl-C ends the save, it
 closes the loop while TensorStore's threads still write other arrays. Each of them then calls the
@@ -23,7 +23,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 
 class EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
-    """Policy that makes such event loops."""
+    """Event loop policy whose loops are `EventLoop`s."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         """Returns a new event loop."""

@@ -9,7 +9,7 @@ _ENCODINGS = {"ascii": "ascii", "latin": "latin-1"}
 
 
 def apply(spec: dict) -> None:
-    """Applies faults: "environment", "limits", "clock", "folder", "umask", "stdout", "stderr"."""
+    """Applies faults: "environment", "limits", "clock", "after", "umask", "stdout", "stderr"."""
     for name, value in spec.get("environment", {}).items():
         os.environ.pop(name, None)
         if value is not None:

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import pytest
-import small_run
 from training_runs import bits, start
 
 from anytime_jax.checkpoints import run_directory
@@ -15,7 +14,6 @@ from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest
-from anytime_jax.training import startup
 from anytime_jax.training.trainer import Outcome
 
 STOP = "2x"  # of the run `whole`, which keeps the checkpoints 9, 10, 18 and 20
@@ -129,22 +127,6 @@ def test_removed_directory_ends_the_run(dataset, tmp_path):
 
     with pytest.raises(RunError, match="the directory was removed while the run trained"):
         start(run, dataset, interrupted, stop="1x")
-
-
-def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
-    """A batch of 2^30 windows would not fit any memory."""
-    changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
-    assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
-    assert small_run.config(tmp_path, dataset.path, **changes).eval_windows(99) == 10
-
-
-@pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])
-def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).mkdir()
-    for run_dir in (name, f"{name}/run"):
-        with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
-            startup.check_paths(small_run.config(run_dir, "data"))
 
 
 @pytest.mark.parametrize("name", ["run.json", "records/0000.jsonl", "checkpoints/20/meta/metadata"])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from anytime_jax.checkpoints.event_loops import EventLoopPolicy
+from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
 
 
 def test_closed_loop_drops_callbacks_of_other_threads():
