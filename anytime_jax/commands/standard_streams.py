@@ -39,8 +39,9 @@ def configure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = _lossy(sys.stderr)
+    stderr = sys.stderr
+    if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
+        sys.stderr = _lossy(stderr)
 
 
 @contextlib.contextmanager
