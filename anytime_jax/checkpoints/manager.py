@@ -89,9 +89,7 @@ class CheckpointManager:
         )
         names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
         try:
-            self._manager = ocp.CheckpointManager(
-                self._directory, item_names=names, options=options
-            )
+            self._manager = _OrbaxManager(self._directory, item_names=names, options=options)
         except RecursionError as error:  # other damage to these files is ignored by Orbax
             raise RunError(
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
@@ -238,6 +236,18 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
     step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
+
+
+class _OrbaxManager(ocp.CheckpointManager):
+    """Manager that leaves preemption to `processes.PreemptionSignal`.
+
+    JAX compares the numbers of all calls that ask for it. A step among those of the signal would
+    let a SIGTERM that arrives during a save be missed.
+    """
+
+    def reached_preemption(self, step: int) -> bool:
+        del step
+        return False
 
 
 @dataclasses.dataclass

@@ -17,6 +17,7 @@ import optax
 import pytest
 import small_run
 from forked_starts import environment
+from jax.experimental import multihost_utils
 from small_run import (
     write_config,
 )
@@ -365,6 +366,12 @@ def test_flipped_bits_are_reported_or_harmless(tmp_path):
     print(f"\n300 flipped bits: {len(reported)} reported, the others harmless")
     assert len(reported) > 100
     assert all(str(path) in message for message in reported)
+
+
+def test_save_does_not_ask_for_preemption(tmp_path, monkeypatch):
+    """JAX would take the step for one of the numbers of `processes.PreemptionSignal`."""
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", pytest.fail)
+    save(tmp_path, small_state(4))
 
 
 def test_restore_needs_no_file_of_a_single_process(tmp_path):
