@@ -207,6 +207,8 @@ class CheckpointManager:
                 reason = _REMOVED
             elif any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
+            elif isinstance(error, jax.errors.JaxRuntimeError) and not processes.is_single():
+                reason += " (if a process was lost, start all of them again)"
             last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
