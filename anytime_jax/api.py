@@ -32,6 +32,7 @@ from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder, sampling
 from anytime_jax.models.decoder import Params
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
@@ -87,9 +88,9 @@ def open_run(run_dir: str | Path, step: str | int = "latest") -> SavedRun:
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
-    if not isinstance(run_dir, str | Path):
+    if not isinstance(run_dir, str) and not hasattr(run_dir, "parents"):
         raise InputError(f"run_dir = {format_value(run_dir)}: give the directory of a run")
-    return saved_run.open_run(Path(run_dir), str(step))
+    return saved_run.open_run(storage_path(run_dir), str(step))
 
 
 def load(
@@ -131,7 +132,9 @@ def evaluate(
         if tokens is not None:
             require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step)
-    scorer, count = evaluation_data.open_scorer(run, Path(data) if data else None, split, tokens)
+    scorer, count = evaluation_data.open_scorer(
+        run, storage_path(data) if data else None, split, tokens
+    )
     names = weights or list(run.weights)
     return {name: float(scorer.losses(_load(run, name), count).mean()) for name in names}
 

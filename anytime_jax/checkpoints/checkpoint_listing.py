@@ -2,15 +2,17 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from anytime_jax.storage.paths import absolute_path, is_remote, list_files
+
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
 COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
+_REMOTE_MARK = "commit_success.txt"  # and in a bucket this one, after all others
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
 _STEP = re.compile("0|[1-9][0-9]{0,9}")  # as a save writes it: 00200 is not step 200
 
@@ -23,7 +25,8 @@ class Entry:
 
     `step` is None for a foreign file. `kind` is "complete"; "incomplete", a step's directory that
     is empty or lacks the file that Orbax writes last; "half-written", a save in progress or one
-    that was interrupted; "set aside", a damaged checkpoint; or "foreign".
+    that was interrupted, which in a bucket lacks that file; "set aside", a damaged checkpoint; or
+    "foreign".
     """
 
     path: Path
@@ -33,7 +36,7 @@ class Entry:
 
 def list_entries(run_dir: str | Path) -> list[Entry]:
     """Returns the entries of a run's checkpoint directory in order of step, foreign files last."""
-    directory = Path(run_dir).absolute() / DIRECTORY
+    directory = absolute_path(run_dir) / DIRECTORY
     entries = [classify(path) for path in directory.iterdir()] if directory.is_dir() else []
     return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
 
@@ -43,7 +46,9 @@ def classify(path: Path) -> Entry:
     step, _, suffix = path.name.partition(".")
     kind: EntryKind = "foreign"
     if _STEP.fullmatch(step) and path.is_dir():
-        if not suffix:
+        if not suffix and is_remote(path):
+            kind = "complete" if (path / _REMOTE_MARK).exists() else "half-written"
+        elif not suffix:
             kind = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
         elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():
             kind = "half-written"
@@ -64,13 +69,7 @@ def format_steps(steps: Sequence[int]) -> str:
 
 def checkpoint_path(run_dir: str | Path, step: int) -> Path:
     """Returns the path of the checkpoint of a step, whether or not it exists."""
-    return Path(run_dir).absolute() / DIRECTORY / str(step)
-
-
-def list_files(path: Path) -> list[Path]:
-    """Returns the files below a directory, which a trainer may be deleting, in order."""
-    walk = os.walk(path)  # leaves out directories that disappear; `Path.rglob` raises an error
-    return sorted(Path(folder, name) for folder, _, names in walk for name in names)
+    return absolute_path(run_dir) / DIRECTORY / str(step)
 
 
 def disk_usage(path: Path) -> int:

@@ -128,7 +128,7 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
             restore_args=unflatten_by_name({name: restore_args}),
             partial_restore=True,
         )
-        (array,) = jax.tree.leaves(handler.restore(epath.Path(path / item), args=args))
+        (array,) = jax.tree.leaves(handler.restore(epath.Path(str(path / item)), args=args))
         if array is placeholder:  # Orbax returns this for an unknown name.
             raise ValueError(f"{name} is missing")
         return array

@@ -8,13 +8,13 @@ A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by
     meta      JSON: step, samples, tokens, configuration, versions, the checksums of all arrays, and
               a digest of all this
 
-Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller.
+Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. In
+a bucket, where nothing can be renamed, Orbax writes the file that completes a checkpoint last.
 """
 
 import contextlib
 import dataclasses
 import itertools
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from anytime_jax.distributed import processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import RunError
 from anytime_jax.json_files import json_digest
+from anytime_jax.storage.paths import absolute_path, is_remote, remove_directory
 
 _REMOVED = "the directory was removed while the run trained"
 # Orbax's limit of a save, by the system's clock, which may be set forward while a save is written.
@@ -70,13 +71,13 @@ class CheckpointManager:
         report: Callable[[str], None] = lambda text: None,
     ):
         """Removes half-written saves; `report` gets a line for each entry that is no checkpoint."""
-        self._run_dir, self._policy = Path(run_dir).absolute(), policy
+        self._run_dir, self._policy = absolute_path(run_dir), policy
         self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
         if processes.is_primary():
             for entry in checkpoint_listing.list_entries(run_dir):
                 if entry.kind == "half-written":
-                    shutil.rmtree(entry.path)
+                    remove_directory(entry.path)
                     report(f"removed {entry.path.name}: an interrupted save")
                 elif entry.kind == "foreign":
                     report(f"ignored {entry.path}: it is not a checkpoint")
@@ -89,13 +90,13 @@ class CheckpointManager:
         )
         names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
         try:
-            self._manager = _OrbaxManager(self._directory, item_names=names, options=options)
+            self._manager = _OrbaxManager(str(self._directory), item_names=names, options=options)
         except RecursionError as error:  # other damage to these files is ignored by Orbax
             raise RunError(
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
                 "remove that checkpoint, or choose another run_dir"
             ) from error
-        self._inode = self._directory.stat().st_ino
+        self._inode = self._read_inode()
 
     def _is_kept(self, step: int) -> bool:
         """Whether a checkpoint is never deleted; a symbolic link is left to whoever made it."""
@@ -135,10 +136,16 @@ class CheckpointManager:
 
     def _was_removed(self) -> bool:
         """Whether the directory was removed; Orbax would make another."""
+        return self._inode != self._read_inode()
+
+    def _read_inode(self) -> int | None:
+        """Returns the inode of the directory; None if it was removed, or is in a bucket."""
+        if is_remote(self._directory):  # where the lease of the run is removed with it
+            return None
         try:
-            return self._directory.stat().st_ino != self._inode
+            return self._directory.stat().st_ino
         except OSError:
-            return True
+            return None
 
     def wait(self) -> None:
         """Waits until every save is on disk; raises a RunError if one failed."""

@@ -3,23 +3,26 @@
 Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
 header with the format, the version of the code and the step it starts from; it supersedes rows of
 earlier segments after that step. The records of a run that was killed and resumed therefore equal
-those of an uninterrupted one, except for timings.
+those of an uninterrupted one, except for timings. A segment that has grown long is continued in the
+next, since a bucket stores a file anew when it grows.
 
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
 from anytime_jax.json_files import parse_json
+from anytime_jax.storage.growing_file import GrowingFile, create_growing_file
+from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
 FORMAT_VERSION = 1
+_SEGMENT_BYTES = 1_000_000
 TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")  # names that differ between equal runs
 
 
@@ -40,16 +43,14 @@ class RecordWriter:
 
     def __init__(self, run_dir: str | Path, from_step: int, header: Mapping[str, Any]):
         """Opens the next segment, which supersedes rows after `from_step` in earlier ones."""
-        directory = Path(run_dir) / DIRECTORY
-        directory.mkdir(parents=True, exist_ok=True)
-        number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
-        self._file = (directory / f"{number:04d}.jsonl").open("x", encoding="utf-8")
+        self._directory, self._header = storage_path(run_dir) / DIRECTORY, dict(header)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
         self._step = from_step
         self._names: set[str] = set()  # written at that step
         steps = [row.step for row in read_records(run_dir) if row.step <= from_step]
         self._last_row, self._rows = max(steps, default=-1), len(steps)
-        fields = {"format_version": FORMAT_VERSION, "segment": number, "from_step": from_step}
-        self._write({**fields, **header})
+        self._file = self._create_segment()
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Appends values of a step.
@@ -66,6 +67,10 @@ class RecordWriter:
         self._names.update(values)
         self._rows += step > self._last_row
         self._last_row = step
+        if self._file.size > _SEGMENT_BYTES:
+            self._file.close()
+            self._number += 1
+            self._file = self._create_segment()
         self._write({"step": step, "tokens": tokens, "values": dict(values)})
 
     def rows_before(self, step: int) -> int:
@@ -73,17 +78,20 @@ class RecordWriter:
         return self._rows - (self._last_row == step)
 
     def sync(self) -> None:
-        """Flushes everything written to disk with `fsync`."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Returns once everything written is stored."""
+        self._file.sync()
 
     def close(self) -> None:
         """Closes the segment."""
         self._file.close()
 
+    def _create_segment(self) -> GrowingFile:
+        fields = {"segment": self._number, "from_step": self._step, **self._header}
+        text = json.dumps({"format_version": FORMAT_VERSION, **fields}) + "\n"
+        return create_growing_file(self._directory / f"{self._number:04d}.jsonl", text)
+
     def _write(self, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
 
 
 def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:
@@ -128,7 +136,7 @@ def is_evaluated(run_dir: str | Path, step: int) -> bool:
 
 def segments(run_dir: str | Path) -> list[Path]:
     """Returns the segments of a run in order."""
-    files = (Path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
+    files = (storage_path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
     return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 

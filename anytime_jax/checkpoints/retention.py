@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import shutil
 from pathlib import Path
 
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
+from anytime_jax.storage.paths import is_remote
 
 _OVERHEAD = 2**18  # bytes besides the arrays, including partly filled file blocks
 
@@ -48,8 +50,13 @@ def checkpoint_bytes(array_bytes: int) -> int:
     return array_bytes + array_bytes // 50 + _OVERHEAD
 
 
-def free_bytes(directory: Path) -> int:
-    """Returns the free disk space in bytes for a directory, which need not exist yet."""
+def free_bytes(directory: Path) -> float:
+    """Returns the free disk space in bytes for a directory, which need not exist yet.
+
+    That of a bucket is infinite.
+    """
+    if is_remote(directory):
+        return math.inf
     return shutil.disk_usage(_existing(directory)).free
 
 

@@ -1,17 +1,21 @@
-"""Run directory: identity settings, ownership and lock."""
+"""Run directory: identity settings, ownership and lock.
+
+In a bucket, where there are no locks, `run.json` is created by a conditional write, and the lock is
+a lease.
+"""
 
 import contextlib
 import fcntl
 import json
 import os
-import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
+from anytime_jax.storage import conditional_writes, lease
+from anytime_jax.storage.paths import is_remote
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -80,6 +84,9 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     content = json.dumps({"identity": identity, **about}, indent=1)
     partial = run_dir / _PARTIAL_FILE
     try:
+        if is_remote(run_dir):
+            conditional_writes.create(run_dir / RUN_FILE, content.encode())
+            return
         run_dir.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
         with partial.open("x", encoding="utf-8") as file:  # follows no symbolic link
@@ -87,17 +94,27 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
         partial.replace(run_dir / RUN_FILE)
     except OSError as error:
         raise InputError(
-            f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror}): choose "
-            "another directory"
+            f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
+            "choose another directory"
         ) from error
 
 
 @contextlib.contextmanager
-def lock(run_dir: Path) -> Iterator[None]:
+def lock(
+    run_dir: Path, report: Callable[[str], None] = lambda text: None
+) -> Iterator[Callable[[], None]]:
     """Locks a run directory until the block or the process ends, even if the process is killed.
+
+    Yields a function that raises a RunError if another process has taken the lock, as it may in a
+    bucket if this one was suspended. There, `report` gets a line if a lock of a killed process has
+    to expire first.
 
     Raises an InputError if another process has the lock, or the file is a symbolic link.
     """
+    if is_remote(run_dir):
+        with lease.hold(run_dir / LOCK_FILE, report) as held:
+            yield held.confirm
+        return
     try:
         file = _open_lock(run_dir, os.O_CREAT | os.O_APPEND)
     except OSError as error:
@@ -114,9 +131,9 @@ def lock(run_dir: Path) -> Iterator[None]:
                 f"({lock_holder(run_dir).strip()}): wait for it, or stop it"
             ) from error
         file.truncate(0)
-        file.write(f"{socket.gethostname()} {os.getpid()} {time.time():.3f}\n")
+        file.write(f"{lease.describe_process()}\n")
         file.flush()
-        yield
+        yield lambda: None
 
 
 def lock_holder(run_dir: Path) -> str:
@@ -128,6 +145,8 @@ def lock_holder(run_dir: Path) -> str:
 
 def is_locked(run_dir: Path) -> bool:
     """Whether any process has locked a run directory."""
+    if is_remote(run_dir):
+        return lease.is_held(run_dir / LOCK_FILE)
     try:
         with _open_lock(run_dir) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

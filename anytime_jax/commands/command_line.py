@@ -10,11 +10,13 @@ import difflib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax.commands import standard_streams
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import bucket_errors, storage_path
 
 EXIT_STATUS = (
     "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
@@ -53,6 +55,14 @@ def positive_int(text: str) -> int:
     if not 1 <= number <= 2**31 or number != int(number):
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
     return int(number)
+
+
+def path(text: str) -> Path:
+    """Type of an option that is a local path, or one in a bucket."""
+    try:
+        return storage_path(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Namespace:
@@ -121,7 +131,7 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         if debug:
             traceback.print_exception(error)
         text = str(error)
-        if not isinstance(error, InputError | RunError | OSError):
+        if not isinstance(error, (InputError, RunError, OSError, *bucket_errors())):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         standard_streams.print_error(f"error: {_one_line(text)}")
         return 2 if isinstance(error, InputError) else 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
-from anytime_jax.commands import run_options
+from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.export_extra import require_export_packages
@@ -45,7 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_weights(parser)
     run_options.add_vocabulary(parser)
     add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="DIR", help="directory to create")
+    add(
+        "--output", type=command_line.path, required=True, metavar="DIR", help="directory to create"
+    )
     formats = sorted(model_reader.FORMATS)
     add("--format", choices=formats, help="(default: that of the model's architecture)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")

@@ -15,8 +15,8 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
@@ -29,6 +29,7 @@ from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import count_noun
+from anytime_jax.storage.paths import is_remote
 
 EXAMPLES = (
     "--source=folder --input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
@@ -88,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--train-vocabulary", metavar="SIZE", type=int, help="pieces of a vocabulary to train")
     add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
-    add("--output", required=True, type=Path, metavar="DIR", help="dataset directory")
+    add("--output", required=True, type=command_line.path, metavar="DIR", help="dataset directory")
     add("--workers", type=positive_int, metavar="N", help="processes (default: one per core)")
     add("--share", metavar="I/N", help="do share I of N, from 0 to N - 1 (see docs/data.md)")
     add("--verify", action="store_true", help="verify the dataset at --output")
@@ -125,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace) -> str:
     """Prepares the dataset or a share of it, and returns a summary."""
     start = time.monotonic()
-    existed = os.path.isfile(arguments.output / METADATA_NAME)
+    existed = (arguments.output / METADATA_NAME).is_file()
     share = None if arguments.share is None else Share.parse(arguments.share)
     vocabulary = arguments.vocabulary
     if vocabulary is None:
@@ -158,7 +159,7 @@ def training_notes(info: DatasetInfo, program: str) -> list[str]:
         )
         if (split := info.splits[name]).windows < least
     ]
-    path = os.path.relpath(info.path)
+    path = str(info.path) if is_remote(info.path) else os.path.relpath(info.path)
     config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
     return [*notes, "train a small model on it:", f"  {program} train --config={config}"]
 

@@ -8,14 +8,13 @@ the held-out half, and decides which weights are recommended.
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checkpoints.retention import retention_policy
-from anytime_jax.commands import run_options
+from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
@@ -36,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_data(parser)
     parser.add_argument(
         "--output",
-        type=Path,
+        type=command_line.path,
         metavar="DIR",
         help="directory for readout_STEP.png and .pdf (default: the run's)",
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax.atomic import make_writable_directory
+from anytime_jax.commands import command_line
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
@@ -35,7 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
     add = parser.add_argument
-    add("--output", type=Path, help="directory of files (default: STUDY/report, or RUN)")
+    add(
+        "--output",
+        type=command_line.path,
+        help="directory of files (default: STUDY/report, or RUN)",
+    )
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--pdf", action="store_true", help="write every figure as PDF too")
     add("--pack", action="store_true", help="write the records of all runs to --output as well")

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from anytime_jax.checks import is_number
+from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
@@ -19,7 +20,7 @@ _LIMITS = MixtureLimits()
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a saved run and of its post-hoc averages."""
     add = parser.add_argument
-    add("--run", type=Path, required=True, metavar="DIR", help="run directory")
+    add("--run", type=command_line.path, required=True, metavar="DIR", help="run directory")
     add("--step", default="latest", help='checkpoint: "latest", a step, or a milestone such as 4x')
     add(
         "--max-error",
@@ -50,7 +51,12 @@ def add_weights(parser: argparse.ArgumentParser, several: bool = False) -> None:
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds the options that select the evaluation data."""
     add = parser.add_argument
-    add("--data", type=Path, metavar="DIR", help="prepared dataset (default: that of the run)")
+    add(
+        "--data",
+        type=command_line.path,
+        metavar="DIR",
+        help="prepared dataset (default: that of the run)",
+    )
     add("--split", choices=("validation", "train"), default="validation", help="part of it")
     add("--tokens", type=positive_int, metavar="N", help="(default: as many as in training)")
     add("--batch-size", type=positive_int, metavar="N", help="windows (default: as in training)")

@@ -25,10 +25,12 @@ from anytime_jax.checkpoints.metric_records import (
     describe_missing,
     read_records,
 )
+from anytime_jax.commands import command_line
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.json_files import load_json
+from anytime_jax.storage.paths import list_files
 from anytime_jax.study import run_losses
 from anytime_jax.tables import Table
 
@@ -51,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--run",
         nargs="+",
-        type=Path,
+        type=command_line.path,
         default=[_RUNS],
         metavar="DIR",
         help="run directories, or directories above them (default: runs)",
@@ -162,7 +164,7 @@ def _is_being_removed(path: Path) -> bool:
     """Whether a run that is training has removed a checkpoint, or does so: its files vanish."""
     before = None
     while path.exists():
-        files = len(checkpoint_listing.list_files(path))
+        files = len(list_files(path))
         if files == before:
             return False
         before = files
@@ -231,6 +233,6 @@ def _write_notes(run_dir: Path, notes: Mapping[str, Any]) -> str:
 
 def _hash_of_files(path: Path) -> str:
     """Hashes the names, sizes and times of all files below a path."""
-    files = checkpoint_listing.list_files(path)
+    files = list_files(path)
     stats = [(str(x.relative_to(path)), x.stat().st_size, x.stat().st_mtime_ns) for x in files]
     return hashlib.sha256(json.dumps(stats).encode("utf-8")).hexdigest()

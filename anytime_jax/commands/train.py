@@ -32,6 +32,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import run_losses, study_files
 from anytime_jax.study.tasks import StudyTask, log_file, make_tasks
 from anytime_jax.training import signals, startup, trainer
@@ -116,7 +117,7 @@ def _report(
     config: schema.Config, display: Display, outcome: trainer.Outcome, seconds: float
 ) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
-    clock, run_dir = config.clock, Path(config.run_dir)
+    clock, run_dir = config.clock, storage_path(config.run_dir)
     rows = read_records(run_dir, display.say)
     evaluated = run_losses.evaluations(rows)
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import json_digest, load_json, write_json
+from anytime_jax.storage.paths import bucket_errors, file_sizes, storage_path
 
 FORMAT_VERSION = 4
 # Written last: a directory that has it is complete.
@@ -75,25 +75,25 @@ class DatasetInfo:
         return self.path / VOCABULARY_NAME
 
 
-def load_dataset(path: str | os.PathLike[str], prepare_hint: str = "") -> DatasetInfo:
+def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:
     """Loads the metadata of a prepared dataset, and compares its files with it.
 
     The sizes of token files are compared; `verify_dataset` reads their content too.
 
     Args:
-      path: the dataset's directory.
+      path: the dataset's directory, local or in a bucket.
       prepare_hint: how to prepare it, for the message if it is not prepared.
 
     Raises:
       InputError: the dataset is not prepared, half prepared, or damaged.
     """
-    require_local_path(path)
-    path = Path(path)
+    path = storage_path(path)
     metadata_path = path / METADATA_NAME
     try:
         is_prepared = metadata_path.is_file()
-    except OSError as error:  # of a directory that is closed, a name that is too long
-        raise InputError(f"{path} cannot be read ({error.strerror})") from error
+    except (OSError, *bucket_errors()) as error:  # a closed directory, a name that is too long
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read ({reason})") from error
     if not is_prepared:
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
         hint = f"; {prepare_hint}" if prepare_hint else ""
@@ -172,9 +172,10 @@ def _check_values(info: DatasetInfo) -> None:
 def _check_files(info: DatasetInfo) -> None:
     """Compares the size of every token file, and the hash of the vocabulary."""
     remedy = "copy the dataset again, or delete it and prepare it again"
+    sizes = file_sizes(info.path)
     for file in itertools.chain(*info.files.values()):
         path, size = info.path / file.name, token_file_size(file.tokens, info.token_dtype)
-        actual = path.stat().st_size if path.is_file() else None
+        actual = sizes.get(file.name)
         if actual != size:
             state = "missing" if actual is None else f"{actual} bytes"
             raise InputError(f"{path} is {state} where {size} bytes were written; {remedy}")

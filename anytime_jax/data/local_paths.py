@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import is_address
 
-# gs://bucket, also with the one slash that pathlib leaves.
-_ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
-_MOUNT = "mount the bucket (gs:// with gcsfuse, s3:// with mountpoint-s3), give the path there"
 # Reading a pipe or a terminal waits for a writer, for ever if there is none.
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -22,16 +19,13 @@ _KINDS = {
 }
 
 
-def require_local_path(path: str | os.PathLike[str], remedy: str = _MOUNT) -> None:
-    """Raises InputError if a path is an address such as `gs://bucket/c4`."""
-    if match := _ADDRESS.match(os.fspath(path)):
-        address = f"{match[1]}://{os.fspath(path)[match.end() :]}"
-        raise InputError(f"{address} is an address, not a local path; {remedy}")
-
-
 def absolute_path(path: str) -> str:
     """Returns a local path in full, with `~` written out; raises InputError for an address."""
-    require_local_path(path)
+    if is_address(path):
+        raise InputError(
+            f"{path} is an address, not a local path; mount the bucket (gs:// with gcsfuse, s3:// "
+            "with mountpoint-s3), give the path there"
+        )
     if not path:
         raise InputError("the path of the input is empty; give a file, a folder or a glob")
     return os.path.abspath(os.path.expanduser(path))

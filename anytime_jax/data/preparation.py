@@ -13,7 +13,6 @@ import functools
 import io
 import itertools
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,6 @@ from anytime_jax.data.dataset import (
     save_metadata,
     token_file_size,
 )
-from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.preparation_lock import (
     Share,
     WorkDirectory,
@@ -47,6 +45,7 @@ from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocab
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest, read_json, write_json
+from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, remove_directory
 
 # A vocabulary is trained on the beginnings of so many parts, so many characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
@@ -62,7 +61,7 @@ class RemainingWork(NamedTuple):
 
 def prepare(
     source: Source,
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | Path,
     *,
     length: int,
     vocabulary: str | os.PathLike[str] | int,
@@ -73,7 +72,8 @@ def prepare(
 
     Args:
       source: `FileSource`, `TfdsSource`, `BuiltinSource` or any other `Source`.
-      output: the dataset's directory: new, empty, or prepared before with the same settings.
+      output: the dataset's directory, local or in a bucket: new, empty, or prepared before with the
+        same settings.
       length: L, in tokens; windows hold L + 1.
       vocabulary: path of a SentencePiece model or a `tokenizer.json`, or the size of a vocabulary
         to train on the text.
@@ -92,7 +92,7 @@ def prepare(
 
 def prepare_share(
     source: Source,
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | Path,
     share: Share | None,
     length: int,
     vocabulary: str | os.PathLike[str] | int,
@@ -107,9 +107,7 @@ def prepare_share(
     """
     if length < 1:
         raise InputError(f"length {length} is not a positive number of tokens; 1024 is usual")
-    # A mounted bucket would not do: it lacks locks between hosts, atomic renames, or both.
-    require_local_path(output, "prepare on a disk, then copy the finished directory to the bucket")
-    output = Path(output).absolute()
+    output = absolute_path(output)
     if not str(output).isprintable():
         raise InputError(
             f"output {str(output)!r} has characters that cannot be printed, which training "
@@ -123,7 +121,7 @@ def prepare_share(
     settings = {"length": length, "vocabulary": description, **source.settings()}
     if info := _load_complete(output, settings):
         return info
-    if source.reads(output / METADATA_NAME):
+    if not is_remote(output) and source.reads(output / METADATA_NAME):
         raise InputError(
             f"{output} is inside the input, so its own files would be read as text; give an output "
             "outside of it"
@@ -157,12 +155,13 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     try:
         if not (output / METADATA_NAME).is_file():
             return None
-    except OSError as error:  # a name too long, a closed directory
-        raise InputError(f"{output} cannot be read ({error.strerror}); give another") from error
+    except (OSError, *bucket_errors()) as error:  # a name too long, a closed directory
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{output} cannot be read ({reason}); give another") from error
     info = load_dataset(output)
     check_settings(output, "holds a dataset", info.settings, settings)
     # Left by a process that was killed after it wrote the metadata.
-    shutil.rmtree(output / WORK_NAME, ignore_errors=True)
+    remove_directory(output / WORK_NAME, missing_ok=True)
     return info
 
 
@@ -220,7 +219,7 @@ def _check_splits(
         tokens = sum(result.files[split].tokens for result in results if split in result.files)
         if tokens > length:
             continue
-        shutil.rmtree(work.results)  # so that other settings can be given
+        remove_directory(work.results, missing_ok=True)  # so that other settings can be given
         work.results.mkdir()
         documents = sum(sum(result.documents.values()) for result in results)
         advice = explain_split(

@@ -1,7 +1,9 @@
 """Work directory of a preparation: its locks, and the settings that its processes have in common.
 
 A process that prepares the whole dataset holds `lock` exclusively. Shares hold it together, and
-each holds another lock of its own. The kernel releases a lock when its process ends.
+each holds another lock of its own. The kernel releases a lock when its process ends. In a bucket,
+where a lock is a lease, only processes that do the same exclude each other: others write the same
+files.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from anytime_jax.data.dataset import METADATA_NAME, VOCABULARY_NAME, WORK_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import read_json, write_json
+from anytime_jax.storage import lease
+from anytime_jax.storage.paths import is_remote, list_files, remove_directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +66,8 @@ def lock_preparation(
     work = _make_work_directory(output)
     scratch = work / ("all" if share is None else f"share-{share.index}-of-{share.count}")
     directories = WorkDirectory(output, work / "parts", scratch)
-    with contextlib.ExitStack() as locks:
-        lock = locks.enter_context(open(work / "lock", "a+"))
-        _lock(lock, fcntl.LOCK_EX if share is None else fcntl.LOCK_SH, output)
-        if share is not None:
-            own = locks.enter_context(open(f"{scratch}.lock", "a+"))
-            _lock(own, fcntl.LOCK_EX, f"share {share} of {output}")
-        shutil.rmtree(scratch, ignore_errors=True)  # temporary files of a killed process
-        for directory in (directories.results, scratch):
-            directory.mkdir(exist_ok=True)
+    lock = _lock_bucket if is_remote(output) else _lock_disk
+    with lock(directories, share) as is_alone:
         previous = read_json(work / "settings.json")
         if previous is not None:
             check_settings(output, "is half", previous, settings)
@@ -79,8 +77,8 @@ def lock_preparation(
             yield directories
         except InputError:
             # Unless something is finished, or others are at work.
-            if not any(directories.results.iterdir()) and _try_lock(lock, fcntl.LOCK_EX):
-                shutil.rmtree(work, ignore_errors=True)
+            if not list_files(directories.results) and is_alone():
+                remove_directory(work, missing_ok=True)
                 for file in [output / VOCABULARY_NAME, *output.glob("*.tokens")]:
                     file.unlink(missing_ok=True)
                 if is_new:
@@ -89,7 +87,30 @@ def lock_preparation(
             raise
     # After the locks are closed: over NFS, a directory with open files cannot be removed.
     if (output / METADATA_NAME).is_file():
-        shutil.rmtree(work, ignore_errors=True)
+        remove_directory(work, missing_ok=True)
+
+
+@contextlib.contextmanager
+def _lock_disk(work: WorkDirectory, share: Share | None) -> Iterator[Callable[[], bool]]:
+    """Locks a work directory on a disk; yields a function that says whether no other holds it."""
+    with contextlib.ExitStack() as locks:
+        lock = locks.enter_context(open(work.scratch.with_name("lock"), "a+"))
+        _lock(lock, fcntl.LOCK_EX if share is None else fcntl.LOCK_SH, work.output)
+        if share is not None:
+            own = locks.enter_context(open(f"{work.scratch}.lock", "a+"))
+            _lock(own, fcntl.LOCK_EX, f"share {share} of {work.output}")
+        shutil.rmtree(work.scratch, ignore_errors=True)  # temporary files of a killed process
+        for directory in (work.results, work.scratch):
+            directory.mkdir(exist_ok=True)
+        yield lambda: _try_lock(lock, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def _lock_bucket(work: WorkDirectory, share: Share | None) -> Iterator[Callable[[], bool]]:
+    """As `_lock_disk`, in a bucket."""
+    own = work.scratch.with_name(f"{work.scratch.name}.lock")
+    with lease.hold(own, lambda text: print(text, file=sys.stderr, flush=True)):
+        yield lambda: [file.name for file in own.parent.glob("*.lock")] == [own.name]
 
 
 def check_settings(

@@ -19,8 +19,10 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.dataset import BLOCK_BYTES, DatasetInfo, TokenFileInfo, token_file_size
 from anytime_jax.errors import RunError
+from anytime_jax.storage.paths import bucket_errors, is_remote
+from anytime_jax.storage.shard_cache import CachedFile
 
-# Files that one reader holds open: fewer than a process may.
+# Files that one reader holds open: fewer than a process may. Those of buckets are not.
 _OPEN_FILES = 128
 
 
@@ -37,39 +39,62 @@ def write_token_file(
     return TokenFileInfo(path.name, len(tokens) // dtype.itemsize, google_crc32c.value(trailer))
 
 
-class _OpenFile:
-    """A token file and the checksums of its blocks; closed when it is no longer referenced."""
+class _LocalFile:
+    """A local file; closed when it is no longer referenced."""
 
-    def __init__(self, path: Path, file: TokenFileInfo, dtype: np.dtype):
-        self._dtype, self._size = dtype, file.tokens * dtype.itemsize
+    def __init__(self, path: Path):
         self._descriptor = os.open(path, os.O_RDONLY)
-        trailer = os.pread(self._descriptor, token_file_size(file.tokens, dtype), self._size)
-        if google_crc32c.value(trailer) != file.checksum:
-            raise ValueError("its checksums are not those of this dataset")
-        self._checksums = np.frombuffer(trailer, "<u4")
 
     def __del__(self):
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return os.pread(self._descriptor, stop - start, start)
+
+    def discard_copy(self) -> bool:
+        return False
+
+
+class _TokenFile:
+    """A token file and the checksums of its blocks."""
+
+    def __init__(self, path: Path, file: TokenFileInfo, dtype: np.dtype):
+        self._dtype, self._size = dtype, file.tokens * dtype.itemsize
+        end = token_file_size(file.tokens, dtype)
+        self._file = CachedFile(path, end, file.checksum) if is_remote(path) else _LocalFile(path)
+        trailer = self._file.read(self._size, end)
+        if google_crc32c.value(trailer) != file.checksum and self._file.discard_copy():
+            trailer = self._file.read(self._size, end)
+        if google_crc32c.value(trailer) != file.checksum:
+            raise ValueError("its checksums are not those of this dataset")
+        self._checksums = np.frombuffer(trailer, "<u4")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Reads tokens, and compares the checksums of the blocks that hold them."""
         size = self._dtype.itemsize
         first, last = start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES)
         offset, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self._size)
-        content = os.pread(self._descriptor, end - offset, offset)
-        for place, expected in enumerate(self._checksums[first:last]):
-            block = content[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
-            if google_crc32c.value(block) != expected:
-                raise ValueError("a checksum does not match")
+        content, expected = self._file.read(offset, end), self._checksums[first:last]
+        if not _is_intact(content, expected) and self._file.discard_copy():
+            content = self._file.read(offset, end)
+        if not _is_intact(content, expected):
+            raise ValueError("a checksum does not match")
         before = offset // size
         return np.frombuffer(content, self._dtype)[start - before : stop - before]
+
+
+def _is_intact(content: bytes, checksums: np.ndarray) -> bool:
+    blocks = range(0, len(checksums) * BLOCK_BYTES, BLOCK_BYTES)
+    actual = (google_crc32c.value(content[i : i + BLOCK_BYTES]) for i in blocks)
+    return all(x == expected for x, expected in zip(actual, checksums, strict=True))
 
 
 class TokenReader:
     """Reader of the tokens of one split, numbered from 0, safe to use from several threads.
 
-    A file is opened when it is first read, and every block is compared with its checksum.
+    A file is opened when it is first read, and every block is compared with its checksum. Those of
+    a bucket are read through the cache of `storage.shard_cache`.
     """
 
     def __init__(self, info: DatasetInfo, split: str):
@@ -77,7 +102,8 @@ class TokenReader:
         self._dtype = np.dtype(info.token_dtype).newbyteorder("<")
         self._files = info.files[split]
         self._starts = [0, *itertools.accumulate(file.tokens for file in self._files)]
-        self._open = functools.lru_cache(_OPEN_FILES)(self._open_file)
+        most = None if is_remote(info.path) else _OPEN_FILES
+        self._open = functools.lru_cache(most)(self._open_file)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Reads tokens `start` to `stop`, which must be in the split, in the stored type.
@@ -101,11 +127,11 @@ class TokenReader:
             if largest >= size:
                 raise ValueError(f"token {largest} where the vocabulary has {size} pieces")
             return tokens
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, *bucket_errors()) as error:
             path = self._info.path / self._files[number].name
             reason = getattr(error, "strerror", None) or error
             raise RunError(f"{path} tokens {start} to {stop} cannot be read ({reason})") from error
 
-    def _open_file(self, number: int) -> _OpenFile:
+    def _open_file(self, number: int) -> _TokenFile:
         file = self._files[number]
-        return _OpenFile(self._info.path / file.name, file, self._dtype)
+        return _TokenFile(self._info.path / file.name, file, self._dtype)

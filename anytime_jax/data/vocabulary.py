@@ -14,9 +14,10 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
-from anytime_jax.data.local_paths import read_file, require_local_path
+from anytime_jax.data.local_paths import read_file
 from anytime_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import bucket_errors, is_remote, storage_path
 
 # An export has both: its tokenizer.json may have other bytes than the vocabulary of its run.
 _FILES = (VOCABULARY_NAME, TOKENIZER_FILE)
@@ -69,15 +70,14 @@ class Vocabulary:
         return self._tokenizer.incremental_decoder()
 
 
-def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
+def load_vocabulary(path: str | os.PathLike[str] | Path) -> Vocabulary:
     """Loads a SentencePiece model, a `tokenizer.json`, or a dataset's `vocabulary.model`.
 
     Of a directory, such as a model or a dataset, `find_vocabulary_file` chooses the file. The
     `eos_token` of a `tokenizer.json` is named by the `tokenizer_config.json` or
     `special_tokens_map.json` beside it. Raises InputError for a vocabulary without EOS token.
     """
-    require_local_path(path, "copy the file here, give its path")
-    path = Path(path)
+    path = storage_path(path)
     if path.is_dir():
         if (file := find_vocabulary_file(path)) is None:
             raise InputError(
@@ -86,10 +86,11 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
             )
         path = file
     try:
-        model = read_file(path)
-    except OSError as error:
+        model = path.read_bytes() if is_remote(path) else read_file(path)
+    except (OSError, *bucket_errors()) as error:
+        reason = getattr(error, "strerror", None) or "it cannot be read"
         raise InputError(
-            f"vocabulary {path}: {error.strerror}; give the path of a SentencePiece .model file or "
+            f"vocabulary {path}: {reason}; give the path of a SentencePiece .model file or "
             "of a tokenizer.json"
         ) from error
     if is_hf_tokenizer(model, path):
@@ -108,7 +109,10 @@ def find_vocabulary_file(directory: Path) -> Path | None:
 
 
 def train_vocabulary(
-    texts: Iterable[str], size: int, path: str | os.PathLike[str], scratch: Path | None = None
+    texts: Iterable[str],
+    size: int,
+    path: str | os.PathLike[str] | Path,
+    scratch: Path | None = None,
 ) -> Vocabulary:
     """Trains a lossless byte-pair vocabulary on the first few megabytes of `texts`.
 

@@ -8,6 +8,7 @@ Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 t
 
 from __future__ import annotations
 
+import concurrent.futures
 import operator
 import shlex
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ import numpy as np
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.token_files import TokenReader
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import is_remote
 
 # More threads only contend for the interpreter; more batches ahead only cost memory.
 _PREFETCH = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
+_REQUESTS = 32  # to a bucket at a time
 _ENDLESS = 2**62
 
 Rows = slice | np.ndarray  # index of some rows of a batch
@@ -73,6 +76,9 @@ class Windows:
         self._windows = info.splits[split].windows
         self._repeat = repeat
         self._reader = TokenReader(info, split)
+        self._map = map
+        if is_remote(info.path):  # where each read waits for an answer
+            self._map = concurrent.futures.ThreadPoolExecutor(_REQUESTS, "windows").map
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
@@ -103,9 +109,8 @@ class Windows:
         samples = np.arange(first, first + size)[rows].tolist()
         tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
         try:
-            for row, sample in zip(tokens_BxW, samples, strict=True):
-                start = cast(int, self._order[sample]) * self._length
-                row[:] = self._reader.read(start, start + self._length + 1)
+            for row, tokens in zip(tokens_BxW, self._map(self._read, samples), strict=True):
+                row[:] = tokens
         except RunError as error:
             raise RunError(
                 f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
@@ -113,6 +118,10 @@ class Windows:
                 f"--verify --output={shlex.quote(str(self._path))} reads all of it)"
             ) from error
         return tokens_BxW
+
+    def _read(self, sample: int) -> np.ndarray:
+        start = cast(int, self._order[sample]) * self._length
+        return self._reader.read(start, start + self._length + 1)
 
 
 def prefetch_batches(

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from anytime_jax.distributed import xla_settings
+from anytime_jax.storage.paths import cache_directory
 
 # Of glibc's mallopt; the numbers are part of its interface.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -26,12 +27,6 @@ def configure() -> None:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if sys.platform == "linux" and not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
         _keep_freed_memory()
-
-
-def cache_directory() -> Path:
-    """Returns the directory of what may be deleted and is computed again."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "anytime_jax"
 
 
 def _keep_freed_memory() -> None:

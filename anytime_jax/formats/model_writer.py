@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
 from anytime_jax.formats.model_reader import (
@@ -36,6 +36,7 @@ from anytime_jax.formats.model_reader import (
 )
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
+from anytime_jax.storage.paths import bucket_errors, file_sizes, is_remote, upload
 
 _PROMPT_TOKENS = 32
 _STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
@@ -45,9 +46,15 @@ _STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
 def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
     """Yields a temporary directory that is renamed to `directory` when the block succeeds.
 
-    Raises an InputError if `directory` may not be overwritten or cannot be created.
+    In a bucket, the files of the temporary one are uploaded, the provenance last. Raises an
+    InputError if `directory` may not be overwritten or cannot be created.
     """
     check_output(directory, overwrite)
+    if is_remote(directory):
+        with tempfile.TemporaryDirectory() as part:
+            yield Path(part)
+            _upload(Path(part), directory)
+        return
     directory = directory.resolve()  # resolves links, "." and ".."
     part = directory.with_name(f"{directory.name}.{os.getpid()}.part")
     old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
@@ -75,12 +82,26 @@ def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def _upload(part: Path, directory: Path) -> None:
+    """Uploads an export to a bucket, where it replaces an earlier one."""
+    check_output(directory, overwrite=True)
+    (directory / PROVENANCE).unlink(missing_ok=True)
+    names = {file.name for file in part.iterdir()}
+    for file in [*sorted(names - {PROVENANCE}), PROVENANCE]:
+        upload(part / file, directory / file)
+    for file in file_sizes(directory):
+        if file not in names:  # of the earlier one
+            (directory / file).unlink()
+
+
 def remove_unfinished(directory: Path) -> list[Path]:
     """Removes what killed exports to `directory` left beside it; returns the removed directories.
 
     Those of a process that still runs are locked and stay. If an export was killed just as it
     replaced an earlier one, the earlier one is put back.
     """
+    if is_remote(directory):
+        return []
     directory, removed = directory.resolve(), []
     for path in sorted(directory.parent.glob(f"{glob.escape(directory.name)}.*")):
         number, _, kind = path.name.removeprefix(f"{directory.name}.").partition(".")
@@ -117,12 +138,11 @@ def _locked(directory: Path) -> Iterator[bool]:
 
 def check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
-    require_local_path(directory, "export to a disk, then copy the directory to the bucket")
     try:
         directory.resolve()
         if not directory.exists() and not directory.is_symlink():
             return
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+    except (OSError, RuntimeError, *bucket_errors()) as error:  # RuntimeError: a circle of links
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"--output={str(directory)[:100]} cannot be created ({reason}): choose another"

@@ -24,6 +24,7 @@ from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
 from anytime_jax.json_files import parse_json
+from anytime_jax.storage.paths import storage_path
 
 _SPACE = "▁"  # SentencePiece's mark for a space
 _ALL = 2**31 - 1  # strips all leading spaces
@@ -50,7 +51,7 @@ _SAMPLES = (
 
 
 def write_tokenizer(
-    vocabulary_path: str | os.PathLike[str], directory: str | os.PathLike[str], length: int
+    vocabulary_path: str | os.PathLike[str] | Path, directory: str | os.PathLike[str], length: int
 ) -> None:
     """Writes the files of a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
@@ -62,7 +63,7 @@ def write_tokenizer(
       RunError: if the translation gives other ids.
     """
     vocabulary = load_vocabulary(vocabulary_path)
-    if is_hf_tokenizer(vocabulary.model, Path(vocabulary_path)):
+    if is_hf_tokenizer(vocabulary.model, storage_path(vocabulary_path)):
         files = _copy(vocabulary, length)
     else:
         files = _translate(vocabulary, length, vocabulary_path)

@@ -14,6 +14,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask, log_file
@@ -176,7 +177,7 @@ class LocalExecutor:
         training = [task for process in self._processes for task in process.tasks]
         unfinished = {task.run.name for task in [*self._pending, *training]}
         data = {task.config.data.path for task in training}
-        preparing = {path for path in data if not (Path(path) / METADATA_NAME).exists()}
+        preparing = {path for path in data if not (storage_path(path) / METADATA_NAME).exists()}
         ready = [
             task
             for task in self._pending

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from anytime_jax.checks import require_choice
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 from anytime_jax.study import published
 
 Change = dict[str, Any]
@@ -74,7 +75,7 @@ class StudyRun:
     @property
     def run_dir(self) -> Path:
         """The run directory."""
-        return Path(self.config["run_dir"])
+        return storage_path(self.config["run_dir"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +99,11 @@ class Study:
         require_choice("published", self.published, ("", *published.losses()))
         if not self.runs:
             raise InputError(f"study {self.name} has no runs: give at least one")
+        if is_address(self.root):
+            raise InputError(
+                f"study {self.name}: root = {self.root!r}: logs and reports are written to a local "
+                "directory; give one (the run_dir of a run may be in a bucket)"
+            )
         names: set[str] = set()
         owners: dict[Path, str] = {}
         for run in self.runs:
@@ -108,7 +114,7 @@ class Study:
                 )
             if run.name in names:
                 raise InputError(f"study {self.name}: two runs are named {run.name}")
-            run_dir = Path(run.config.get("run_dir", run.name)).absolute()
+            run_dir = absolute_path(run.config.get("run_dir", run.name))
             if (owner := owners.setdefault(run_dir, run.name)) != run.name:
                 raise InputError(f"study {self.name}: {owner} and {run.name} share {run_dir}")
             if run.trunk is not None and run.trunk not in names:

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study.run_losses import evaluations, weight_labels
 
 FILE = "curves.png"
@@ -44,7 +45,7 @@ def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
         axes.grid(alpha=0.3)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
         axes.legend(frameon=False, ncols=6, columnspacing=1.2, **below)
-    return plotting.save(figure, Path(directory) / FILE, dpi=140)
+    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
 
 
 def _millions(rows: Sequence[Row]) -> list[float]:

@@ -13,6 +13,7 @@ from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import run_figure
 from anytime_jax.study.run_losses import evaluations, loss_table
 
@@ -37,7 +38,7 @@ def show(
         raise InputError(f"--watch={watch:g}: give a number of seconds above 0")
     seen: Row | None = None
     while True:
-        name, clock = _read_run(Path(run_dir))
+        name, clock = _read_run(storage_path(run_dir))
         warnings: list[str] = []
         rows = read_records(run_dir, warnings.append)
         lines = [] if rows else [f"{run_dir}: {name} has written no record yet"]

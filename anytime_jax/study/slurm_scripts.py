@@ -17,6 +17,7 @@ from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.tasks import StudyTask
@@ -85,7 +86,7 @@ def _check(unfinished: Sequence[StudyTask]) -> None:
             "select some with --only"
         )
     for task in unfinished:
-        data = Path(task.config.data.path)
+        data = storage_path(task.config.data.path)
         if not (data / METADATA_NAME).exists():
             raise InputError(
                 f"config.data.path = {str(data)!r} of {task.run.name} holds no prepared data: "

@@ -12,6 +12,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study.plan import Study, StudyRun
 from anytime_jax.training import branching
 
@@ -122,7 +123,7 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
         )
     identity = task.config.identity(fingerprint)
     if task.start_step:
-        from_run = Path(task.config.branch.from_run)
+        from_run = storage_path(task.config.branch.from_run)
         identity["branch.checkpoint"] = saved.get("branch.checkpoint")
         if task.start_step in checkpoint_listing.saved_steps(from_run):
             path = checkpoint_listing.checkpoint_path(from_run, task.start_step)
@@ -134,7 +135,7 @@ def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
     """Checks that a branch has a trunk that reaches it, and inherits from it."""
     if not task.start_step:
         return
-    from_run = Path(task.config.branch.from_run)
+    from_run = storage_path(task.config.branch.from_run)
     if trunk is None:
         if not (from_run / run_directory.RUN_FILE).exists() and not task.is_finished:
             raise InputError(

@@ -14,6 +14,7 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_d
 from anytime_jax.config.schema import SETTINGS, Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import absolute_path
 
 _SAME_RATE = 1e-6  # relative
 
@@ -49,8 +50,8 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
     step = config.branch_step
     if step is None:
         return None
-    from_run, run_dir = Path(config.branch.from_run).absolute(), Path(config.run_dir)
-    if from_run in (run_dir.absolute(), *run_dir.absolute().parents):
+    from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(config.run_dir)
+    if from_run in (run_dir, *run_dir.parents):
         raise InputError(
             f"config.run_dir = {config.run_dir!r} is in the trunk's own directory: a branch is a "
             "new run, give it another"

@@ -20,6 +20,7 @@ from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import is_remote
 from anytime_jax.training.step import Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
@@ -153,7 +154,11 @@ class Writers:
             import wandb  # pyright: ignore[reportMissingImports]
 
             self._wandb = wandb.init(
-                project=log.wandb_project, name=name, id=name, dir=str(run_dir), resume="allow"
+                project=log.wandb_project,
+                name=name,
+                id=name,
+                dir=None if is_remote(run_dir) else str(run_dir),
+                resume="allow",
             )
         if log.tensorboard:
             from tensorboardX import SummaryWriter

@@ -1,6 +1,7 @@
 """Checks before the first update of a run, and the summary that it prints."""
 
 import itertools
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.memory import describe, measure_state
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
@@ -48,7 +50,7 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
             f"{format_bytes(available)}, and activations come on top: choose a larger mesh.fsdp, "
             "fewer averages, average_memory = 'host' or a smaller model"
         )
-    free, needed = free_bytes(Path(config.run_dir)), checkpoint_bytes(_state_bytes(program))
+    free, needed = free_bytes(storage_path(config.run_dir)), checkpoint_bytes(_state_bytes(program))
     if needed > free:
         raise InputError(
             f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(needed)} and "
@@ -92,7 +94,7 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
 
 def check_not_lost(config: Config, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
-    run_dir = Path(config.run_dir)
+    run_dir = storage_path(config.run_dir)
     rows = read_records(run_dir)
     if not rows:
         return
@@ -209,7 +211,7 @@ def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) 
 
 
 def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
-    policy, free = retention_policy(config), free_bytes(Path(config.run_dir))
+    policy, free = retention_policy(config), free_bytes(storage_path(config.run_dir))
     each = checkpoint_bytes(_state_bytes(program))
     if stop_step is None:
         return f"{format_bytes(each)} a checkpoint"
@@ -218,6 +220,7 @@ def _describe_disk(config: Config, program: Program, step: int, stop_step: int |
     total = (kept + policy.rolling + 1) * each
     return (
         f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
-        f"written: {format_bytes(total)} at most; {format_bytes(free)} free"
+        f"written: {format_bytes(total)} at most"
+        + (f"; {format_bytes(free)} free" if math.isfinite(free) else "")
         + (", which is TOO LITTLE" if total > free else "")
     )

@@ -22,6 +22,7 @@ from anytime_jax.data.vocabulary import find_vocabulary_file, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.step import Program
 
 
@@ -43,7 +44,7 @@ def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
     """
     if not config.initial_weights:
         return None
-    path, run_dir = Path(config.initial_weights), Path(config.run_dir)
+    path, run_dir = Path(config.initial_weights), storage_path(config.run_dir)
     if checkpoint_listing.saved_steps(run_dir):
         try:
             return Pretrained(None, model_reader.weights_digest(path))

@@ -18,11 +18,11 @@ from anytime_jax.checks import format_value
 from anytime_jax.config import schema
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
-from anytime_jax.data.local_paths import require_local_path
 from anytime_jax.data.preparation import prepare
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
@@ -49,7 +49,7 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
 def check_paths(config: schema.Config) -> None:
     """Raises an InputError if the path of the run or the data is not usable as a directory."""
-    run_dir = os.path.abspath(config.run_dir)
+    run_dir = str(absolute_path(config.run_dir))
     if bad := next((x for x in _MISREAD if x in run_dir), None):
         raise InputError(
             f"config.run_dir = {format_value(config.run_dir)} has {bad!r} in its path {run_dir}, "
@@ -57,7 +57,10 @@ def check_paths(config: schema.Config) -> None:
         )
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with _naming(f"config.{name}"):
-            require_local_path(path)
+            stored = storage_path(path)
+        if is_remote(stored):
+            _check_bucket(f"config.{name}", stored)
+            continue
         try:
             if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file")
@@ -68,6 +71,19 @@ def check_paths(config: schema.Config) -> None:
                 f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
                 "choose another"
             ) from error
+
+
+def _check_bucket(setting: str, path: Path) -> None:
+    """Raises an InputError if a bucket is missing or out of reach."""
+    try:
+        bucket = path.parents[-1] if path.parents else path
+        if not bucket.exists():
+            raise FileNotFoundError(f"there is no {bucket}")
+    except (OSError, *bucket_errors()) as error:
+        raise InputError(
+            f"{setting} = {str(path)!r} cannot be reached ({' '.join(str(error).split())[:200]}): "
+            "correct the name of the bucket, or log in (gcloud auth application-default login)"
+        ) from error
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:
@@ -86,10 +102,10 @@ def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> Dataset
 
 def _prepare_builtin(config: schema.Config, mesh: Mesh, display: Display) -> None:
     """Prepares the built-in corpus if it is configured and missing."""
-    data, model, run_dir = config.data, config.model, Path(config.run_dir)
-    if not data.builtin_megabytes or (Path(data.path) / METADATA_NAME).exists():
+    data, model, run_dir = config.data, config.model, storage_path(config.run_dir)
+    if not data.builtin_megabytes or (storage_path(data.path) / METADATA_NAME).exists():
         return
-    if not Path(data.path).name.startswith(_BUILTIN_PREFIX):
+    if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
         raise InputError(
             f"config.data.path = {format_value(data.path)} has no dataset, and the built-in corpus "
             f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
@@ -126,7 +142,7 @@ def _load(config: schema.Config) -> DatasetInfo:
         f"--length={config.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
     )
     if data.builtin_megabytes and not processes.is_primary():
-        processes.wait_until_visible((Path(data.path) / METADATA_NAME).exists)
+        processes.wait_until_visible((storage_path(data.path) / METADATA_NAME).exists)
     with _naming("config.branch.data" if config.branch.data else "config.data.path"):
         dataset = load_dataset(data.path, hint)
     prepared = dataset.settings.get("megabytes")

@@ -8,7 +8,6 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,6 +34,7 @@ from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models.flops import flops_per_token
+from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
@@ -81,7 +81,7 @@ class TrainingRun:
         self.result: Outcome | Exception | None = None
         self._mesh, self._dataset, self._display = mesh, dataset, display
         self._read_batches = read_batches
-        self._directory = Path(config.run_dir)
+        self._directory = storage_path(config.run_dir)
         self._resources = contextlib.ExitStack()
         self._eval_every, self._save_every = (
             config.interval_steps("eval"),
@@ -89,6 +89,7 @@ class TrainingRun:
         )
         self._retention = retention_policy(config)
         self._origin: dict[str, str] = {}  # digests of what the run starts from
+        self._confirm_lock = lambda: None
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
     def start(
@@ -174,10 +175,11 @@ class TrainingRun:
         """Makes the directory belong to this run, and locks it until `close`."""
         config = self.config
         about = {"name": config.name, "version": __version__, "config": config.to_dict()}
-        about["data_path"] = str(Path(self._dataset.path).absolute())  # wherever one reads the run
+        about["data_path"] = str(absolute_path(self._dataset.path))  # wherever one reads the run
         about |= {"branch": trunk.provenance} if trunk else {}
         run_directory.initialize(self._directory, identity, about)
-        self._resources.enter_context(run_directory.lock(self._directory))
+        lock = run_directory.lock(self._directory, self._display.say)
+        self._confirm_lock = self._resources.enter_context(lock)
 
     def _restore_or_init(
         self, trunk: branching.Trunk | None, pretrained: Pretrained | None, fall_back: bool
@@ -242,7 +244,7 @@ class TrainingRun:
         )
 
     def _close_writers(self) -> None:
-        with contextlib.suppress(OSError):  # every row has been written already
+        with contextlib.suppress(OSError):  # every row of a saved step is stored already
             self._writers.close()
 
     # The steps of the training loop
@@ -275,6 +277,9 @@ class TrainingRun:
     def save(self, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
         self.pause_meter()
+        if is_remote(self._directory):
+            with processes.fail_together("keep the lock of the run", RunError):
+                self._confirm_lock()
         self._writers.sync()
         self._checkpoints.save(state, self._meta())
         self._meter.resume()
@@ -315,7 +320,7 @@ class TrainingRun:
             if not processes.is_single():
                 advice += "; the same lines again, if a process was lost"
             failure = self.error(str(error)[:300], advice)
-        elif isinstance(error, OSError):
+        elif isinstance(error, (OSError, *bucket_errors())):
             failure = self.error(str(error), "to mend that, then the same line again")
         if failure is not error:
             failure.__cause__ = error
@@ -332,7 +337,7 @@ class TrainingRun:
     def error(self, what: str, advice: str = "") -> RunError:
         """Returns an error that names the last good checkpoint."""
         last = f"that of step {self.saved_step:,}" if self.saved_step else "none"
-        directory = self._directory.absolute() / checkpoint_listing.DIRECTORY
+        directory = absolute_path(self._directory) / checkpoint_listing.DIRECTORY
         message = f"{what}; the last good checkpoint in {directory} is {last}"
         return RunError(message + (f". Try {advice}" if advice else ""))
 
@@ -390,6 +395,12 @@ def end_on_error(*runs: TrainingRun) -> Iterator[None]:
     """Ends `runs` with an input, run, file or JAX runtime error that the body raises."""
     try:
         yield
-    except (InputError, RunError, OSError, jax.errors.JaxRuntimeError) as error:
+    except (
+        InputError,
+        RunError,
+        OSError,
+        jax.errors.JaxRuntimeError,
+        *bucket_errors(),
+    ) as error:
         for run in runs:
             run.fail(error)

@@ -17,6 +17,7 @@ from anytime_jax.config.schema import Config, build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
 from anytime_jax.models.decoder import Params
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 
 
@@ -53,7 +54,7 @@ class SavedRun:
 
         A relative path exists only from the working directory of the start.
         """
-        configured, recorded = Path(self.config.data.path), self.recorded_data_path
+        configured, recorded = storage_path(self.config.data.path), self.recorded_data_path
         if recorded is not None and recorded.exists() and not configured.exists():
             return recorded
         return configured
@@ -104,7 +105,7 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
         meta["vocabulary"],
         meta["fingerprint"],
         (*history, *_stored(meta)),
-        Path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
+        storage_path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
     )
 
 

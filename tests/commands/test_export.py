@@ -190,7 +190,7 @@ def test_tokenizer_of_several_files_is_exported_whole(run_export, output, tmp_pa
         (["--verify", "--verify-python=/nowhere/python"], "--verify-python=/nowhere/python"),
         (["--verify", "--verify-python=/tmp"], "--verify-python=/tmp"),
         (["--verify", "--verify-python=yes"], "--verify-python=yes"),
-        (["--output=gs://bucket/model"], "gs://bucket/model"),
+        (["--output=s3://bucket/model"], "s3://bucket/model"),
         (["--overwrit"], "--overwrit"),
     ],
 )

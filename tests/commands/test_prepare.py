@@ -173,12 +173,12 @@ def test_invalid_option_is_one_line(tmp_path, rejected, options, named):
         (["--source=json", "--input=gs://bucket/c4/*.json.gz"], "gcsfuse"),
         (["--source=folder", "--input=text.jsonl", "--validation-input=s3://b/c"], "mountpoint-s3"),
         (["--source=tfds", "--input=gs://bucket/c4/en/3.1.0"], "gcsfuse"),
-        (["--source=json", "--input=text.jsonl", "--vocabulary=gs://b/t5.model"], "copy"),
-        (["--source=json", "--input=text.jsonl", "--output=gs://b/c"], "prepare on a disk"),
+        (["--source=json", "--input=text.jsonl", "--vocabulary=s3://b/t5.model"], "mount"),
+        (["--source=json", "--input=text.jsonl", "--output=s3://b/c"], "mount"),
         (["--verify", "--output=s3://bucket/data"], "address"),
     ],
 )
-def test_address_of_a_bucket_is_rejected(text, tmp_path, monkeypatch, rejected, options, remedy):
+def test_other_address_is_rejected(text, tmp_path, monkeypatch, rejected, options, remedy):
     monkeypatch.chdir(tmp_path)
     needs_vocabulary = not any("--v" in option and "input" not in option for option in options)
     words = ["--output=output", *["--train-vocabulary=300"] * needs_vocabulary, *options]

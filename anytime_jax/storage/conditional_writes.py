@@ -1,0 +1,61 @@
+"""Conditional writes of files in buckets: a file is created, or replaced if nobody else did.
+
+The server compares the generation of the file, a number that every write changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorstore
+
+_ANSWER_SECONDS = 300  # TensorStore itself tries again where a server is busy
+
+
+class Version(NamedTuple):
+    """Content of a file, None if it does not exist, and its generation."""
+
+    content: bytes | None
+    generation: bytes
+
+
+def read_version(path: Path) -> Version:
+    """Reads a file in a bucket; raises an OSError if the bucket cannot be reached."""
+    result = _call(path, lambda store: store.read(""))
+    return Version(result.value if result.state == "value" else None, result.stamp.generation)
+
+
+def replace(path: Path, content: bytes | None, generation: bytes) -> bytes | None:
+    """Writes a file in a bucket, or deletes it, if it still has a generation.
+
+    Returns the new generation, or None if the file has changed. A write whose answer was lost is
+    repeated by TensorStore: it has not failed if the file has its content.
+    """
+    stamp = _call(path, lambda store: store.write("", content, if_equal=generation))
+    if stamp.generation:
+        return stamp.generation
+    now = read_version(path)
+    return now.generation if now.content == content else None
+
+
+def create(path: Path, content: bytes) -> None:
+    """Creates a file in a bucket; raises a FileExistsError if there is one with other content."""
+    missing = read_version(path)
+    if missing.content is None and replace(path, content, missing.generation):
+        return
+    if read_version(path).content != content:
+        raise FileExistsError(f"{path} exists")
+
+
+def _call(path: Path, call: Callable[[Any], Any]) -> Any:
+    bucket, _, key = str(path).removeprefix("gs://").partition("/")
+    spec = {"driver": "gcs", "bucket": bucket, "path": key}
+    try:
+        store = tensorstore.KvStore.open(spec).result(timeout=_ANSWER_SECONDS)
+        return call(store).result(timeout=_ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise OSError(f"{path}: no answer for {_ANSWER_SECONDS} s") from error
+    except ValueError as error:  # TensorStore's error of any server
+        raise OSError(f"{path}: {' '.join(str(error).split())[:200]}") from error

@@ -1,0 +1,94 @@
+"""Text files that grow: appended on a local disk, uploaded whole at an interval to a bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from anytime_jax.storage import conditional_writes
+from anytime_jax.storage.paths import bucket_errors, is_remote
+
+UPLOAD_SECONDS = 10.0  # a bucket takes one write of a file in a second
+
+
+class GrowingFile(Protocol):
+    """A new file; `write` appends text, `sync` returns once it is all on disk or in the bucket."""
+
+    @property
+    def size(self) -> int:
+        """Characters written."""
+        ...
+
+    def write(self, text: str) -> None:
+        """Appends text."""
+        ...
+
+    def sync(self) -> None:
+        """Returns once all text is stored; raises an OSError if it cannot be."""
+        ...
+
+    def close(self) -> None:
+        """Stores what is left and closes the file."""
+        ...
+
+
+def create_growing_file(path: Path, text: str) -> GrowingFile:
+    """Creates a file that begins with a text; raises a FileExistsError if there is one."""
+    return _BucketFile(path, text) if is_remote(path) else _LocalFile(path, text)
+
+
+class _LocalFile:
+    def __init__(self, path: Path, text: str):
+        self._file = path.open("x", encoding="utf-8")
+        self.size = 0
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+        self.size += len(text)
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _BucketFile:
+    def __init__(self, path: Path, text: str):
+        self._path, self._text, self._uploaded = path, text, len(text)
+        conditional_writes.create(path, text.encode("utf-8"))
+        self._uploading = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._upload_at_interval, daemon=True).start()
+
+    @property
+    def size(self) -> int:
+        return len(self._text)
+
+    def write(self, text: str) -> None:
+        self._text += text
+
+    def sync(self) -> None:
+        with self._uploading:
+            if len(text := self._text) == self._uploaded:
+                return
+            try:
+                self._path.write_bytes(text.encode("utf-8"))
+            except bucket_errors() as error:
+                raise OSError(f"{self._path} cannot be written: {error}") from error
+            self._uploaded = len(text)
+
+    def close(self) -> None:
+        self._closed.set()
+        self.sync()
+
+    def _upload_at_interval(self) -> None:
+        while not self._closed.wait(UPLOAD_SECONDS):
+            with contextlib.suppress(OSError):  # of which `sync` tells
+                self.sync()

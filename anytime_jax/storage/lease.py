@@ -1,0 +1,120 @@
+"""Lease: the lock of a directory in a bucket, which has no locks that end with their holder.
+
+The holder rewrites a file at an interval, under the condition that nobody else wrote it. Whoever
+sees it unchanged for several intervals, by its own clock, may take it. A holder that was suspended
+for so long finds out when it next writes, which it does before every save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.conditional_writes import Version, read_version, replace
+
+RENEWAL_SECONDS = 10.0
+EXPIRY_SECONDS = 45.0
+_POLL_SECONDS = 2.0
+
+
+class Lease:
+    """A lease that this process holds, and renews in a thread until it is released."""
+
+    def __init__(self, path: Path, content: bytes, generation: bytes):
+        self._path, self._content, self._generation = path, content, generation
+        self._is_ours = True
+        self._guard = threading.Lock()
+        self._released = threading.Event()
+        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+
+    def confirm(self) -> None:
+        """Renews the lease; raises a RunError if another process has taken it."""
+        with self._guard:
+            generation = None
+            if self._is_ours:
+                generation = replace(self._path, self._content, self._generation)
+            if generation is None:
+                self._is_ours = False
+                raise RunError(
+                    f"another process has taken {self._path.parent}: {holder(self._path) or 'none'}"
+                )
+            self._generation = generation
+
+    def release(self) -> None:
+        """Ends the lease, so that another process need not wait."""
+        self._released.set()
+        with self._guard, contextlib.suppress(OSError):
+            if self._is_ours:
+                replace(self._path, None, self._generation)
+
+    def _renew(self) -> None:
+        while not self._released.wait(RENEWAL_SECONDS):
+            with contextlib.suppress(OSError, RunError):  # `confirm` before a save reports it
+                self.confirm()
+
+
+@contextlib.contextmanager
+def hold(path: Path, report: Callable[[str], None]) -> Iterator[Lease]:
+    """Holds the lease of a file in a bucket until the block ends.
+
+    After a kill, waits until the lease has expired, which `report` says. Raises an InputError if
+    another process renews it.
+    """
+    content = f"{describe_process()} {uuid.uuid4()}\n".encode()
+    lease = Lease(path, content, _take(path, content, report))
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def describe_process() -> str:
+    """Returns host, id and current time of this process."""
+    return f"{socket.gethostname()} {os.getpid()} {time.time():.3f}"
+
+
+def holder(path: Path) -> str:
+    """Returns the content of a lease, "" if nobody holds it."""
+    return (read_version(path).content or b"").decode("utf-8", "replace").strip()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lease was renewed of late, by this machine's clock."""
+    try:
+        return time.time() - path.stat().st_mtime < EXPIRY_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _take(path: Path, content: bytes, report: Callable[[str], None]) -> bytes:
+    """Returns the generation of the lease once it is ours."""
+    seen: Version | None = None
+    unchanged, last = 0.0, time.monotonic()
+    while True:
+        now = read_version(path)
+        # A bucket that is slow to answer is so for the holder too: such a time does not count.
+        unchanged += min(time.monotonic() - last, 2 * _POLL_SECONDS)
+        last = time.monotonic()
+        if now.content is None or (now == seen and unchanged > EXPIRY_SECONDS):
+            if generation := replace(path, content, now.generation):
+                return generation
+        elif seen is None:
+            report(f"waiting up to {EXPIRY_SECONDS:g} s for the lease {path} of {_name(now)}")
+            seen, unchanged = now, 0.0
+        elif now != seen:
+            raise InputError(
+                f"{path.parent} is in use by another process ({_name(now)}): wait for it, or stop "
+                "it"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _name(version: Version) -> str:
+    return (version.content or b"").decode("utf-8", "replace").strip()
