@@ -116,7 +116,7 @@ def lock(
             yield held.confirm
         return
     try:
-        file = _open_lock(run_dir, os.O_CREAT | os.O_APPEND)
+        file = _open_lock(run_dir, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     except OSError as error:
         raise InputError(
             f"{run_dir / LOCK_FILE} cannot be locked ({error.strerror}): remove it, or choose "
@@ -144,12 +144,12 @@ def lock_holder(run_dir: Path) -> str:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether any process has locked a run directory."""
+    """Whether any process has locked a run directory, which need not be writable."""
     if is_remote(run_dir):
         return lease.is_held(run_dir / LOCK_FILE)
     try:
-        with _open_lock(run_dir) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _open_lock(run_dir, os.O_RDONLY | os.O_NONBLOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others may ask at the same time
     except BlockingIOError:
         return True
     except OSError:  # there is no such file, or it is not a lock
@@ -157,6 +157,6 @@ def is_locked(run_dir: Path) -> bool:
     return False
 
 
-def _open_lock(run_dir: Path, flags: int = 0) -> IO[str]:
-    descriptor = os.open(run_dir / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | flags, 0o666)
-    return os.fdopen(descriptor, "r+", encoding="utf-8")
+def _open_lock(run_dir: Path, flags: int) -> IO[str]:
+    descriptor = os.open(run_dir / LOCK_FILE, os.O_NOFOLLOW | flags, 0o666)
+    return os.fdopen(descriptor, "r+" if flags & os.O_RDWR else "r", encoding="utf-8")

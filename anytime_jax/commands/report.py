@@ -4,6 +4,10 @@ Everything is computed from records. The report of a study goes into STUDY/repor
 every figure as PNG, every table as CSV, and `index.html` with all of them. Unfinished runs are
 named, and the report is made from the others. --pack adds `records.tar.xz`, the plan and the
 records of all runs, from which the report can be made elsewhere: --study=DIR.
+
+--serve shows --run in a browser, as it trains, until Ctrl-C. It listens on this machine alone; from
+another one, forward the port: ssh -L 8000:localhost:8000 HOST, beside --port=8000 on HOST, and open
+http://localhost:8000. In a terminal: python -m anytime_jax watch --run=DIR.
 """
 
 import argparse
@@ -14,17 +18,18 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax.atomic import make_writable_directory
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, page_server
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.study import paper_items, report_page, run_report, study_files
+from anytime_jax.study import paper_items, report_page, run_page, run_report, study_files
 from anytime_jax.study.plan import Study
 from anytime_jax.study.results import Results
 
 EXAMPLES = (
     "--study=laptop",
-    "--run=runs/quickstart --watch=30",
+    "--run=runs/quickstart",
+    "--run=runs/quickstart --serve --port=8000",
 )
 
 
@@ -44,21 +49,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--pdf", action="store_true", help="write every figure as PDF too")
     add("--pack", action="store_true", help="write the records of all runs to --output as well")
-    add("--watch", type=float, metavar="SECONDS", help="show --run again at this interval")
+    add("--serve", action="store_true", help="show --run in a browser, and write no files")
+    add("--port", type=_port, metavar="N", help="port of --serve (default: 0, any free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Reports a study or a run; returns the exit status."""
     console = open_console()
+    if arguments.serve:
+        _serve(arguments, console)
+        return 0
+    if arguments.port is not None:
+        raise InputError(f"--port={arguments.port} is for --serve: give both, or leave it out")
     if arguments.run is not None:
         if arguments.output is not None:
             make_writable_directory(arguments.output, f"--output={arguments.output}")
-        with contextlib.suppress(KeyboardInterrupt):  # ends --watch
-            run_report.show(arguments.run, console, arguments.watch, arguments.output)
+        run_report.show(arguments.run, console, arguments.output)
         return 0
     with study_files.open_study(arguments.study) as study:
         _report(study, arguments, console)
     return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"{text} is not a port, a number from 0 to 65535")
+    return int(text)
+
+
+def _serve(arguments: argparse.Namespace, console: Console) -> None:
+    if arguments.run is None or arguments.output is not None:
+        raise InputError("--serve shows a run and writes nothing: give --run, and no --output")
+    page = run_page.RunPage(arguments.run)
+    headers = {"Content-Security-Policy": run_page.CONTENT_SECURITY_POLICY}
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        page_server.PageServer(arguments.port or 0, page.read, headers) as server,
+    ):
+        console.print(f"{arguments.run} at {server.url} until Ctrl-C")
+        server.serve_forever()
 
 
 def _report(study: Study, arguments: argparse.Namespace, console: Console) -> None:

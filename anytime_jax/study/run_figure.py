@@ -3,7 +3,6 @@
 Separate from `run_losses`, which every start of a run imports: Matplotlib takes half a second.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.study.run_losses import evaluations, weight_labels
+from anytime_jax.study.run_losses import evaluations, gain_limits, gains, weight_labels
 
 FILE = "curves.png"
 _FEW_DOUBLINGS = 8
+_PART_SIZE = (6.4, 4.4)  # inches
 
 
 def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
@@ -35,17 +35,33 @@ def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
     figure.suptitle(f"{name}: validation loss, live weights and averages", parse_math=False)
     _draw_losses(left, rows, evaluated)
     _draw_gains(right, evaluated)
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("training tokens (millions)")
-        low, high = axes.get_xlim()
-        if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        axes.grid(alpha=0.3)
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
-        axes.legend(frameon=False, ncols=6, columnspacing=1.2, **below)
     return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
+
+
+def draw_losses(rows: Sequence[Row]) -> Figure:
+    """Returns the left part of the figure; at least one of the rows has an evaluation."""
+    figure = Figure(figsize=_PART_SIZE, layout="constrained")
+    _draw_losses(figure.subplots(), rows, evaluations(rows))
+    return figure
+
+
+def draw_gains(rows: Sequence[Row]) -> Figure:
+    """Returns the right part of the figure; at least one of the rows has an evaluation."""
+    figure = Figure(figsize=_PART_SIZE, layout="constrained")
+    _draw_gains(figure.subplots(), evaluations(rows))
+    return figure
+
+
+def _draw_frame(axes: Axes) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("training tokens (millions)")
+    low, high = axes.get_xlim()
+    if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.grid(alpha=0.3)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
+    axes.legend(frameon=False, ncols=6, columnspacing=1.2, **below)
 
 
 def _millions(rows: Sequence[Row]) -> list[float]:
@@ -66,25 +82,16 @@ def _draw_losses(
         x, y = _millions([row for row, _ in points]), [loss for _, loss in points]
         axes.plot(x, y, ".-", color=color, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
+    _draw_frame(axes)
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
     axes.axhline(0, color="black", linewidth=1, label=LIVE)
-    late = []
     for i, label in enumerate(weight_labels(evaluated, LIVE)):
-        points = [
-            (row.tokens / 1e6, losses[label] - losses[LIVE], k)
-            for k, (row, losses) in enumerate(evaluated)
-            if {label, LIVE} <= losses.keys()
-        ]
+        points = gains(evaluated, label)
         style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
-        gains = [gain for _, gain, _ in points]
-        axes.plot([x for x, _, _ in points], gains, marker=".", label=label, **style)
-        # The widest averages still hold the initial weights early on: their start would set the
-        # scale.
-        late += [gain for _, gain, k in points if k >= 2 and math.isfinite(gain)]
-    if late:
-        low, high = min(*late, 0.0), max(*late, 0.0)
-        margin = 0.1 * (high - low) or 0.01
-        axes.set_ylim(low - margin, min(high, -2 * low if low < 0 else high) + margin)
+        x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
+        axes.plot(x, y, marker=".", label=label, **style)
+    axes.set_ylim(gain_limits(evaluated))
     axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
+    _draw_frame(axes)

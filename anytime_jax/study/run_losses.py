@@ -1,6 +1,7 @@
 """Validation losses of one run: reading them from its records, and a table for a terminal."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints.metric_records import Row
@@ -29,19 +30,64 @@ def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without
     return sorted(labels, key=lambda label: (label != LIVE, label_order(label)))
 
 
-def loss_table(clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> Table:
+def gains(
+    evaluated: Sequence[tuple[Row, Mapping[str, float]]], label: str
+) -> list[tuple[Row, float]]:
+    """Returns the loss of an average minus that of the live weights, where it was evaluated."""
+    return [
+        (row, losses[label] - losses[LIVE])
+        for row, losses in evaluated
+        if {label, LIVE} <= losses.keys()
+    ]
+
+
+def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[float, float]:
+    """Returns the range in which to draw `gains`.
+
+    The widest averages still hold the initial weights early on: their start does not count.
+    """
+    labels = weight_labels(evaluated, LIVE)
+    late = evaluated[2:] or evaluated
+    drawn = [gain for label in labels for _, gain in gains(late, label) if math.isfinite(gain)]
+    low, high = min([*drawn, 0.0]), max([*drawn, 0.0])
+    margin = 0.1 * (high - low) or 0.01
+    return low - margin, min(high, -2 * low if low < 0 else high) + margin
+
+
+def loss_limits(losses: Sequence[float]) -> tuple[float, float]:
+    """Returns the least and the greatest of the finite losses; (0, 1) if there are none."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    return min(finite, default=0.0), max(finite, default=1.0)
+
+
+def loss_table(
+    clock: Clock,
+    evaluated: Sequence[tuple[Row, Mapping[str, float]]],
+    labels: Collection[str] | None = None,
+) -> Table:
     """Returns a table of `evaluations` with the best loss of each row marked.
 
-    The columns are all weight labels, also of averages that a resumed run added or dropped.
+    The columns are all weight labels, also of averages that a resumed run added or dropped, or
+    those in `labels`.
     """
-    labels = weight_labels(evaluated)
-    title = "validation loss (nats per token), * the best of each row"
-    table = Table(title)
-    table.add_numbers("budget", "steps", "tokens", *labels)
+    labels = [x for x in weight_labels(evaluated) if labels is None or x in labels]
+    header, *rows = loss_cells(clock, evaluated, labels)
+    table = Table("validation loss (nats per token), * the best of each row")
+    table.add_numbers(*header)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def loss_cells(
+    clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]], labels: Sequence[str]
+) -> list[list[str]]:
+    """Returns the text of `loss_table`: the header, then a row for each evaluation."""
+    cells = [["budget", "steps", "tokens", *labels]]
     for row, losses in evaluated:
         best = min(losses.values())
         marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
-        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
         budget = f"{clock.multiple(row.step):.4g}x"
-        table.add_row(budget, f"{row.step:,}", format_count(row.tokens), *cells)
-    return table
+        values = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
+        cells.append([budget, f"{row.step:,}", format_count(row.tokens), *values])
+    return cells

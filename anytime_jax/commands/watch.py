@@ -1,0 +1,112 @@
+"""Watch a run in the terminal: its state, the curves of its losses, its last evaluations.
+
+The run may be training, here or on another machine that shares its directory; nothing is written.
+Ctrl-C ends the watching, not the run. Where the output is not a terminal, lines about what was
+recorded are printed instead. In a browser: python -m anytime_jax report --run=DIR --serve.
+"""
+
+import argparse
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from anytime_jax.commands import standard_streams
+from anytime_jax.commands.console import open_console
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.study import run_report, run_snapshot
+from anytime_jax.study.run_screen import Screen
+from anytime_jax.study.run_snapshot import Snapshot
+
+EXAMPLES = ("--run=runs/quickstart", "--run=runs/quickstart --every=60 >> watch.log")
+
+_RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="run to watch")
+    parser.add_argument(
+        "--every", type=seconds, default=5, metavar="SECONDS", help="how often to look at the run"
+    )
+
+
+def seconds(text: str) -> float:
+    """Type of an option that is a number of seconds, from 0.1 to a day."""
+    number = float(text)
+    if not 0.1 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows the run until Ctrl-C; returns the exit status."""
+    console = open_console()
+    show = _show_screen if console.is_terminal and not console.is_dumb_terminal else _print_lines
+    # SIGTERM ends it like Ctrl-C: the terminal must get its screen and its cursor back.
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            show(_follow(arguments.run, arguments.every), console)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 0
+
+
+def _follow(run_dir: Path, every: float) -> Iterator[Snapshot | None]:
+    """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
+
+    Raises an InputError if there is no run at first, a RunError if it goes away later.
+    """
+    snapshot = run_snapshot.take(run_dir)
+    while True:
+        yield snapshot
+        end = time.monotonic() + every
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _RESIZE_SECONDS))
+            yield None
+        try:
+            snapshot = run_snapshot.take(run_dir, snapshot)
+        except InputError as error:
+            raise RunError(f"the run that was watched has gone: {error}") from error
+
+
+def _show_screen(snapshots: Iterator[Snapshot | None], console: Console) -> None:
+    latest = next(snapshots)  # before the screen is cleared: there may be no run
+    assert latest is not None
+    size = console.size
+    try:
+        with Live(Screen(latest), console=console, screen=True, auto_refresh=False) as live:
+            live.refresh()
+            for snapshot in snapshots:
+                latest = snapshot or latest
+                if snapshot is not None or console.size != size:
+                    size = console.size
+                    live.update(Screen(latest), refresh=True)
+    finally:  # what stays on the terminal
+        with standard_streams.lossy_stdout():
+            console.print(latest.describe_position())
+            if latest.rows:
+                console.print(f"  {latest.describe_best()}")
+
+
+def _print_lines(snapshots: Iterator[Snapshot | None], console: Console) -> None:
+    before: Snapshot | None = None
+    for snapshot in snapshots:
+        if snapshot is None:
+            continue
+        if before is None or _is_news(before, snapshot):
+            after = before.evaluated[-1][0].step if before and before.evaluated else -1
+            for line in run_report.describe(snapshot, after):
+                console.print(line)
+        before = snapshot
+
+
+def _is_news(before: Snapshot, now: Snapshot) -> bool:
+    return (before.rows[-1:], before.is_training) != (now.rows[-1:], now.is_training) or (
+        before.warnings != now.warnings
+    )

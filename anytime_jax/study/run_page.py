@@ -1,0 +1,136 @@
+"""Page of one run for a browser, made anew from its records when they change."""
+
+import base64
+import hashlib
+import threading
+from html import escape
+from pathlib import Path
+
+from anytime_jax import plotting
+from anytime_jax.study import html_page, run_figure, run_snapshot
+from anytime_jax.study.run_losses import loss_cells, weight_labels
+from anytime_jax.study.run_snapshot import Snapshot
+
+_ROWS = 100  # evaluations in the table
+
+# Replaces what differs in the newer page, and images once they are loaded: nothing flickers, and
+# the page stays where it was scrolled to.
+SCRIPT = """
+async function update() {
+  const problem = document.getElementById("problem");
+  try {
+    const response = await fetch("/", {cache: "no-store"});
+    const text = await response.text();
+    if (!response.ok) throw new Error(text);
+    const page = new DOMParser().parseFromString(text, "text/html");
+    for (const next of page.querySelectorAll("[data-live]")) {
+      const now = document.getElementById(next.id);
+      if (now.innerHTML === next.innerHTML) continue;
+      const images = [...next.querySelectorAll("img")].map(image => {
+        const loaded = new Image();
+        loaded.src = image.getAttribute("src");
+        return loaded.decode();
+      });
+      await Promise.all(images);
+      now.replaceChildren(...next.childNodes);
+    }
+    problem.textContent = "";
+  } catch (error) {
+    problem.textContent = `Not up to date, trying again: ${error.message}`;
+  }
+}
+async function follow() {
+  if (!document.hidden) await update();
+  setTimeout(follow, 3000);
+}
+setTimeout(follow, 3000);
+"""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# Everything is from the server of the page.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    f"img-src 'self'; connect-src 'self'; style-src {_hash(html_page.STYLE)}; "
+    f"script-src {_hash(SCRIPT)}"
+)
+
+
+_FIGURES = {
+    "losses": (run_figure.draw_losses, "Training and validation loss against training tokens"),
+    "gains": (run_figure.draw_gains, "Loss of each average minus that of the live weights"),
+}
+
+
+class RunPage:
+    """Page of one run, with its figures; threads may share it."""
+
+    def __init__(self, run_dir: str | Path):
+        """Reads the run; raises an InputError if `run_dir` is not a run directory."""
+        self._snapshot = run_snapshot.take(run_dir)
+        self._drawn: dict[str, tuple[str, bytes]] = {}  # version and content of a figure
+        self._lock = threading.Lock()  # Matplotlib draws in one thread at a time
+
+    def read(self, name: str) -> tuple[str, bytes] | None:
+        """Returns media type and content of a file, None if there is none of that name.
+
+        The page is the file "". Raises an InputError if the run has gone.
+        """
+        with self._lock:
+            self._snapshot = run_snapshot.take(self._snapshot.run_dir, self._snapshot)
+            if name == "":
+                return "text/html; charset=utf-8", _make_page(self._snapshot).encode()
+            figure = name.removesuffix(".svg")
+            if figure == name or figure not in _FIGURES or not self._snapshot.evaluated:
+                return None
+            return "image/svg+xml", self._draw(figure)
+
+    def _draw(self, name: str) -> bytes:
+        version = _figure_version(self._snapshot)
+        if name not in self._drawn or self._drawn[name][0] != version:
+            figure = _FIGURES[name][0](self._snapshot.rows)
+            self._drawn[name] = version, plotting.to_svg(figure)
+        return self._drawn[name][1]
+
+
+def _figure_version(snapshot: Snapshot) -> str:
+    """What changes at every evaluation, and twice a minute while the run trains.
+
+    A figure takes half a second of a processor, which the training may need.
+    """
+    return f"{snapshot.evaluated[-1][0].step}-{int(snapshot.change[0] // 30)}"
+
+
+def _make_page(snapshot: Snapshot) -> str:
+    lines = [
+        snapshot.describe_position(),
+        snapshot.describe_process(),
+        snapshot.describe_training() or "",
+        snapshot.describe_best() if snapshot.rows else "",
+    ]
+    state = "".join(f'<p class="state">{escape(line)}</p>\n' for line in lines if line)
+    state += "".join(f'<p class="note">{escape(line)}</p>\n' for line in snapshot.warnings)
+    figures, table = "", ""
+    if evaluated := snapshot.evaluated:
+        version = _figure_version(snapshot)
+        for name, (_, text) in _FIGURES.items():
+            figures += (
+                f'<img class="lines" src="{name}.svg?{version}" width="640" height="440" '
+                f'alt="{escape(f"{text}. {snapshot.describe_best()}")}">\n'
+            )
+        header, *cells = loss_cells(
+            snapshot.clock, evaluated[: -_ROWS - 1 : -1], weight_labels(evaluated)
+        )
+        caption = "Validation loss (nats per token), * the best of each row, the latest first"
+        table = f'<p class="about">{caption}</p>\n{html_page.make_table([header, *cells])}\n'
+    body = (
+        '<p id="problem" class="about" role="status"></p>\n'
+        f'<div id="state" data-live>\n{state}</div>\n'
+        f'<div id="figures" class="figures" data-live>\n{figures}</div>\n'
+        f'<div id="evaluations" class="table" data-live>\n{table}</div>\n'
+        f"<script>{SCRIPT}</script>\n"
+    )
+    return html_page.make_page(snapshot.name, body)
