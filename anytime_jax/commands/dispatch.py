@@ -32,7 +32,7 @@ COMMANDS = {
     "export": "Export weights of a run for other software.",
     "runs": "List runs and their checkpoints, and verify them.",
     "sweep": "List or train the runs of a study.",
-    "watch": "Watch a run in the terminal: its state, the curves of its losses, its last evaluations.",
+    "watch": "Watch a run in the terminal: its state, loss curves and last evaluations.",
     "report": "Draw the figures and tables of a study, or the curves of one run.",
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",

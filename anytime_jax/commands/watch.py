@@ -1,4 +1,4 @@
-"""Watch a run in the terminal: its state, the curves of its losses, its last evaluations.
+"""Watch a run in the terminal: its state, loss curves and last evaluations.
 
 The run may be training, here or on another machine that shares its directory; nothing is written.
 Ctrl-C ends the watching, not the run. Where the output is not a terminal, lines about what was

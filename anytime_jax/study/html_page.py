@@ -10,7 +10,7 @@ STYLE = """
         --note: #fff6e0; }
 @media (prefers-color-scheme: dark) {
   :root { --text: #e4e4e4; --page: #141414; --dim: #a8a8a8; --rule: #383838; --note: #3a2e10; }
-  img.lines { filter: invert(1) hue-rotate(180deg); }
+  img.lines { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
   a { color: #8ab4f8; }
 }
 body { font: 16px/1.5 Georgia, serif; color: var(--text); background: var(--page);

@@ -13,6 +13,7 @@ from anytime_jax.study.paper_items import ReportItem
 
 PAGE = "index.html"
 
+
 def write(
     directory: Path,
     title: str,

@@ -74,7 +74,7 @@ def _draw_losses(
     begin = evaluated[0][0].tokens / 4
     trained = [row for row in rows if "train/loss" in row.values and row.tokens >= begin]
     losses = [row.values["train/loss"] for row in trained]
-    axes.plot(_millions(trained), losses, color="0.75", linewidth=0.8, label="training")
+    axes.plot(_millions(trained), losses, color="0.6", linewidth=0.8, label="training")
     final = evaluated[-1][1]
     best = min(final, key=lambda label: final[label])
     for label, color in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():

@@ -37,7 +37,8 @@ class Screen:
         """Renders state, charts and table into the width and height of `options`."""
         height = options.height or console.height
         options = options.update(width=options.max_width, height=None)
-        state = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._state()]
+        cut = "crop" if options.ascii_only else "ellipsis"
+        state = [Text(line, no_wrap=True, overflow=cut) for line in self._state()]
         state[0].stylize("bold")
         rows = max((height - len(state) - _LEAST_CHART) // 3 - 1, 1)
         table = self._render(self._table(console, options, rows), console, options)

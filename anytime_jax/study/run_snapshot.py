@@ -54,8 +54,8 @@ class Snapshot:
     def describe_position(self) -> str:
         """Describes the latest step in all units."""
         if not self.rows:
-            return f"{self.run_dir}: {self.name} has written no record yet"
-        return f"{self.name} in {self.run_dir}: at {self.clock.describe(self.rows[-1].step)}"
+            return f"{self.name} has written no record yet, in {self.run_dir}"
+        return f"{self.name} at {self.clock.describe(self.rows[-1].step)}, in {self.run_dir}"
 
     def describe_process(self) -> str:
         """Says whether a process trains the run, and how old its last record is."""
@@ -111,9 +111,7 @@ def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
         return dataclasses.replace(previous, is_training=is_training, time=time.time())
     warnings: list[str] = []
     rows = metric_records.read_records(run_dir, warnings.append)
-    return Snapshot(
-        run_dir, name, clock, horizon, rows, warnings, change, is_training, time.time()
-    )
+    return Snapshot(run_dir, name, clock, horizon, rows, warnings, change, is_training, time.time())
 
 
 def _read_settings(run_dir: Path) -> tuple[str, Clock, int | None]:

@@ -1,6 +1,8 @@
 """Run directories: they belong to one run, and one process has the lock."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 
@@ -70,6 +72,21 @@ def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     assert holder in second.stderr
     assert not run_directory.is_locked(tmp_path)
     assert subprocess.run(command).returncode == 0
+
+
+def test_readers_may_ask_for_the_lock_at_the_same_time(tmp_path):
+    run_directory.initialize(tmp_path, {"seed": 0}, {})
+    with run_directory.lock(tmp_path):
+        (tmp_path / "lock").chmod(0o444)  # as for other users
+        assert run_directory.is_locked(tmp_path)
+    with (tmp_path / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert not run_directory.is_locked(tmp_path)
+
+
+def test_pipe_in_place_of_the_lock_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    assert not run_directory.is_locked(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lock", ".run.json.part"])

@@ -5,13 +5,19 @@ import html.parser
 import json
 import re
 import shutil
+import socket
+import subprocess
+import threading
+import urllib.request
 
 import pytest
 import synthetic_study
+from recorded_run import RecordedRun
 from run_command import run_command
 from synthetic_study import expected_loss
 
-from anytime_jax.commands import report
+from anytime_jax.commands import page_server, report
+from anytime_jax.study import run_page
 from configs.studies import laptop
 
 
@@ -100,7 +106,13 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
         assert arguments[-1] in error(*arguments)
     (tmp_path / "run.json").write_text("{}")
     assert "run.json" in error(f"--run={tmp_path}")
-    assert "--watch=0" in error(f"--run={reported / 'study' / 'constant-peak=0.01'}", "--watch=0")
+    run = f"--run={reported / 'study' / 'constant-peak=0.01'}"
+    for arguments in ((run, "--port=8000"), (run, "--serve", "--port=65536"), (study, "--serve")):
+        assert arguments[-1].partition("=")[0] in error(*arguments)
+    assert "--output" in error(run, "--serve", f"--output={tmp_path}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"--port={port} is in use" in error(run, "--serve", f"--port={port}")
     error()
     monkeypatch.chdir(tmp_path)
     assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
@@ -112,9 +124,10 @@ def test_run_shows_position_speed_and_best_weights(reported, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "at 3,840 steps (8x, 15.7M tokens)" in printed
     best, live = (expected_loss("constant-peak=0.01", 8.0, label) for label in ("f25", "last"))
-    assert f"best weights: f25, {best:.4f} nats at 3,840 steps" in printed
-    assert f"{live - best:.4f} below the live weights" in printed
-    assert "40K tokens/s; next doubling in 6m 33s" in printed
+    assert f"best weights: f25, {best:.4f} nats, " in printed
+    assert f"{live - best:.4f} below the live weights, at 3,840 steps" in printed
+    assert "40K tokens/s" in printed
+    assert "no process trains it" in printed
     assert (run / "curves.png").exists()
 
 
@@ -139,20 +152,6 @@ def test_losses_are_printed_where_the_curves_cannot_be_written(reported, tmp_pat
     assert f"the curves could not be drawn in {run}" in printed
 
 
-@pytest.mark.parametrize("speed", [0.0, -1.0, 1e-300, float("inf"), float("nan")])
-def test_speed_of_a_clock_that_jumped_is_left_out(tmp_path, capsys, speed):
-    config = synthetic_study.make_study().runs[0].settings
-    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "name": "x", "config": config}))
-    (tmp_path / "records").mkdir()
-    values = {"train/loss": 4.0, "lr": 1e-3, "tokens_per_s": speed}
-    rows = [{"format_version": 1, "from_step": 0}, {"step": 60, "tokens": 245760, "values": values}]
-    (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
-    assert run_command(report, [f"--run={tmp_path}"]) == 0
-    printed = capsys.readouterr().out
-    assert "training loss 4.0000" in printed
-    assert "tokens/s" not in printed
-
-
 def test_run_without_records_or_evaluations(tmp_path, capsys):
     def show():
         assert run_command(report, [f"--run={tmp_path}"]) == 0
@@ -167,3 +166,66 @@ def test_run_without_records_or_evaluations(tmp_path, capsys):
     rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
     (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
     assert "no evaluation yet" in show()
+
+
+def test_run_is_served_until_it_is_interrupted(reported, capsys, monkeypatch):
+    """The page of a run, its policy, and status 0 after Ctrl-C."""
+    answers = []
+
+    def serve(server):
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with urllib.request.urlopen(server.url, timeout=20) as response:
+            answers.append((response.headers, response.read().decode()))
+        thread.join()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page_server.PageServer, "serve_forever", serve)
+    run = reported / "study" / "constant-peak=0.01"
+    before = sorted(run.iterdir())
+    assert run_command(report, [f"--run={run}", "--serve"]) == 0
+    assert re.search(r"at http://127\.0\.0\.1:\d+/ until Ctrl-C", capsys.readouterr().out)
+    ((headers, text),) = answers
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert "3,840 steps" in text
+    assert sorted(run.iterdir()) == before  # nothing is written
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_browser_shows_an_evaluation_that_was_recorded_while_it_looked(tmp_path):
+    """In a real browser, under the policy of the page: its script runs and replaces figures."""
+    run = RecordedRun(tmp_path / "run").add(60)
+    page, asked = run_page.RunPage(run.run_dir), []
+
+    def read(name):
+        asked.append(name)
+        if asked.count("") == 2 and name == "":
+            run.add(120)
+        return page.read(name)
+
+    headers = {"Content-Security-Policy": run_page.CONTENT_SECURITY_POLICY}
+    with page_server.PageServer(0, read, headers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        command = [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--virtual-time-budget=12000", f"--user-data-dir={tmp_path / 'profile'}", server.url),
+        ]
+        browser = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        server.shutdown()
+        thread.join()
+    assert asked[0] == ""
+    assert asked.count("") >= 3
+    assert asked.count("losses.svg") == asked.count("gains.svg") == 2
+    dom = browser.stdout
+    assert "at 120 steps" in dom
+    assert "<td>60</td>" in dom  # still there
+    assert set(re.findall(r'src="(\w+)\.svg\?120-', dom)) == {"losses", "gains"}
+    assert '<p id="problem" class="about" role="status"></p>' in dom
