@@ -16,6 +16,10 @@ from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.study.run_losses import evaluations
 
 _LONGEST = 1e10  # seconds
+# Reading the records of a long run takes seconds of a processor, which the training may need: the
+# next reading waits for so many times as long.
+_REST = 30
+_SHORT = 0.1  # seconds of a reading that needs no rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Snapshot:
       rows: its records.
       warnings: a line for each damaged part of the records.
       change: `metric_records.last_change` when the records were read.
+      next_reading: when the records may be read again, by `time.monotonic`.
       is_training: whether a process trains it.
       time: when the snapshot was taken, in seconds since 1970.
     """
@@ -39,6 +44,7 @@ class Snapshot:
     rows: list[Row]
     warnings: list[str]
     change: tuple[float, int]
+    next_reading: float
     is_training: bool
     time: float
 
@@ -100,18 +106,25 @@ class Snapshot:
 def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
     """Returns a snapshot of a run; with a `previous` one, reads only records that changed.
 
+    Where that takes long, the records are read again only after a while.
+
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
     run_dir = Path(run_dir)
     name, clock, horizon = _read_settings(run_dir)
     # Asked before the records are read: those of a process that ended are then complete.
     is_training = run_directory.is_locked(run_dir)
+    now = time.monotonic()
     change = metric_records.last_change(run_dir)
-    if previous is not None and change == previous.change:
+    if previous is not None and (change == previous.change or now < previous.next_reading):
         return dataclasses.replace(previous, is_training=is_training, time=time.time())
     warnings: list[str] = []
+    start = time.thread_time()
     rows = metric_records.read_records(run_dir, warnings.append)
-    return Snapshot(run_dir, name, clock, horizon, rows, warnings, change, is_training, time.time())
+    seconds = time.thread_time() - start
+    next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
+    read = (run_dir, name, clock, horizon, rows, warnings, change, next_reading)
+    return Snapshot(*read, is_training=is_training, time=time.time())
 
 
 def _read_settings(run_dir: Path) -> tuple[str, Clock, int | None]:

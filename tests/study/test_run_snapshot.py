@@ -1,6 +1,7 @@
 """Snapshots of a run: its state in words, and what is read again."""
 
 import dataclasses
+import itertools
 import os
 import time
 
@@ -44,6 +45,21 @@ def test_records_are_read_again_only_if_they_changed(tmp_path, monkeypatch):
         assert run_snapshot.take(tmp_path, first).rows is first.rows
     run.add(120)
     assert run_snapshot.take(tmp_path, first).rows[-1].step == 120
+
+
+def test_records_that_take_long_to_read_are_read_less_often(tmp_path, monkeypatch):
+    run = RecordedRun(tmp_path).add(60)
+    processor, clock = itertools.count(), [1e6]
+    monkeypatch.setattr(run_snapshot.time, "thread_time", lambda: float(next(processor)))
+    monkeypatch.setattr(run_snapshot.time, "monotonic", lambda: clock[0])
+    first = run_snapshot.take(tmp_path)
+    run.add(120)
+    clock[0] += 20
+    second = run_snapshot.take(tmp_path, first)
+    assert second.rows is first.rows
+    assert second.time > first.time
+    clock[0] += 20
+    assert run_snapshot.take(tmp_path, second).rows[-1].step == 120
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, 1e-300, float("inf"), float("nan")])
