@@ -23,17 +23,15 @@ async function update() {
     const text = await response.text();
     if (!response.ok) throw new Error(text);
     const page = new DOMParser().parseFromString(text, "text/html");
-    for (const next of page.querySelectorAll("[data-live]")) {
-      const now = document.getElementById(next.id);
-      if (now.innerHTML === next.innerHTML) continue;
-      const images = [...next.querySelectorAll("img")].map(image => {
-        const loaded = new Image();
-        loaded.src = image.getAttribute("src");
-        return loaded.decode();
-      });
-      await Promise.all(images);
-      now.replaceChildren(...next.childNodes);
-    }
+    const parts = [...page.querySelectorAll("[data-live]")];
+    const changed = parts.filter(x => document.getElementById(x.id).innerHTML !== x.innerHTML);
+    const images = changed.flatMap(x => [...x.querySelectorAll("img")]);
+    await Promise.allSettled(images.map(image => {
+      const loaded = new Image();
+      loaded.src = image.getAttribute("src");
+      return loaded.decode();
+    }));
+    for (const x of changed) document.getElementById(x.id).replaceChildren(...x.childNodes);
     problem.textContent = "";
   } catch (error) {
     problem.textContent = `Not up to date, trying again: ${error.message}`;
