@@ -10,7 +10,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -29,7 +28,7 @@ _RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="run to watch")
+    parser.add_argument("--run", required=True, metavar="DIR", help="run to watch")
     parser.add_argument(
         "--every", type=seconds, default=5, metavar="SECONDS", help="how often to look at the run"
     )
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(run_dir: Path, every: float) -> Iterator[Snapshot | None]:
+def _follow(run_dir: str, every: float) -> Iterator[Snapshot | None]:
     """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
 
     Raises an InputError if there is no run at first, a RunError if it goes away later.

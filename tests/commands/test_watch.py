@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import signal
 import types
 
 import pytest
@@ -19,13 +20,13 @@ def run_fixture(tmp_path):
 
 @pytest.fixture(name="meanwhile")
 def meanwhile_fixture(monkeypatch):
-    """Calls functions, one at each look at the run, and then Ctrl-C."""
+    """Calls functions, one at each look at the run or at the terminal, and then Ctrl-C."""
 
-    def call(*events):
+    def call(*events, pause=3600.0):
         remaining, clock = list(events), [0.0]
 
         def sleep(duration):
-            clock[0] += 3600
+            clock[0] += pause
             if not remaining:
                 raise KeyboardInterrupt
             remaining.pop(0)()
@@ -140,7 +141,7 @@ def test_screen_follows_the_size_of_the_terminal(command, run, meanwhile, termin
     def widen():
         terminal.size = os.terminal_size((120, 40))
 
-    meanwhile(widen, nothing)
+    meanwhile(widen, nothing, pause=0.0)  # no look at the run
     assert command(watch, f"--run={run.run_dir}")[0] == 0
     first, _, second = terminal.getvalue().partition("minus that of last")
     assert "loss (nats)" in first
@@ -159,5 +160,14 @@ def test_dumb_terminal_gets_lines(command, run, meanwhile, terminal, monkeypatch
     run.add(60)
     meanwhile(nothing)
     assert command(watch, f"--run={run.run_dir}")[0] == 0
-    assert "recorded at 60 steps" in terminal.getvalue()
+    assert "no process trains it" in terminal.getvalue()
     assert "\x1b" not in terminal.getvalue()
+
+
+def test_sigterm_restores_the_terminal(command, run, meanwhile, terminal):
+    run.add(60)
+    meanwhile(lambda: os.kill(os.getpid(), signal.SIGTERM), nothing)
+    before = signal.getsignal(signal.SIGTERM)
+    assert command(watch, f"--run={run.run_dir}")[0] == 0
+    assert NORMAL in terminal.getvalue()
+    assert signal.getsignal(signal.SIGTERM) is before
