@@ -13,6 +13,7 @@ from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study.run_losses import evaluations
 
 _LONGEST = 1e10  # seconds
@@ -110,7 +111,7 @@ def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
 
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
-    run_dir = Path(run_dir)
+    run_dir = storage_path(run_dir)
     name, clock, horizon = _read_settings(run_dir)
     # Asked before the records are read: those of a process that ended are then complete.
     is_training = run_directory.is_locked(run_dir)
