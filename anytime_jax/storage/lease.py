@@ -22,6 +22,7 @@ from anytime_jax.storage.conditional_writes import Version, read_version, replac
 RENEWAL_SECONDS = 10.0
 EXPIRY_SECONDS = 45.0
 _POLL_SECONDS = 2.0
+_WORDS = 4  # of the content: host, process, time and a name of its own
 
 
 class Lease:
@@ -102,7 +103,7 @@ def _take(path: Path, content: bytes, report: Callable[[str], None]) -> bytes:
         # A bucket that is slow to answer is so for the holder too: such a time does not count.
         unchanged += min(time.monotonic() - last, 2 * _POLL_SECONDS)
         last = time.monotonic()
-        if now.content is None or (now == seen and unchanged > EXPIRY_SECONDS):
+        if not _is_held(now) or (now == seen and unchanged > EXPIRY_SECONDS):
             if generation := replace(path, content, now.generation):
                 return generation
         elif seen is None:
@@ -114,6 +115,11 @@ def _take(path: Path, content: bytes, report: Callable[[str], None]) -> bytes:
                 "it"
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _is_held(version: Version) -> bool:
+    """Whether there is a lease, rather than no file or the lock file of a copied directory."""
+    return len(_name(version).split()) == _WORDS
 
 
 def _name(version: Version) -> str:

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gcp_storage_emulator.server import create_server
 
@@ -39,6 +39,7 @@ class BucketServer:
         self.counter = itertools.count(1)
         self.guard = threading.RLock()
         self.requests: list[str] = []
+        self.hook: Callable[[str], None] = lambda request: None  # called with every request
         self.failures: list[int] = []
         self.silent_until = 0.0
         self._proxy: http.server.ThreadingHTTPServer | None = None
@@ -122,6 +123,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         while time.monotonic() < owner.silent_until:
             time.sleep(0.05)
         owner.requests.append(f"{self.command} {self.path}")
+        owner.hook(owner.requests[-1])
         with owner.guard:
             if owner.failures:
                 self._answer(owner.failures.pop(0), {}, b'{"error": {"message": "injected"}}')
