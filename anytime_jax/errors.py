@@ -14,3 +14,10 @@ class RunError(RuntimeError):
 
     The message says what happened and names the last good checkpoint.
     """
+
+
+class ProcessLostError(RunError):
+    """The end of a process because another one of its run was lost: status 75 (`os.EX_TEMPFAIL`).
+
+    The message names the last good checkpoint. The scripts of `launch/` start all processes again.
+    """

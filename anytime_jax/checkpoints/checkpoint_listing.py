@@ -62,6 +62,17 @@ def saved_steps(run_dir: str | Path) -> list[int]:
     return [x.step for x in list_entries(run_dir) if x.kind == "complete" and x.step is not None]
 
 
+def describe_latest(run_dir: str | Path) -> str:
+    """Returns a clause of a message that names the last checkpoint on disk."""
+    directory = Path(run_dir).absolute() / DIRECTORY
+    try:
+        steps = saved_steps(run_dir)
+    except OSError as error:
+        return f"the checkpoints in {directory} cannot be listed ({error.strerror})"
+    last = f"that of step {steps[-1]:,}" if steps else "none"
+    return f"the last good checkpoint in {directory} is {last}"
+
+
 def format_steps(steps: Sequence[int]) -> str:
     """Returns the last eight steps as text for a message."""
     return ", ".join(["..."] * (len(steps) > 8) + [f"{step:,}" for step in steps[-8:]])

@@ -35,7 +35,7 @@ from anytime_jax.checkpoints.retention import (
 )
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
-from anytime_jax.distributed import processes
+from anytime_jax.distributed import lost_process, processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import RunError
 from anytime_jax.json_files import json_digest
@@ -205,6 +205,8 @@ class CheckpointManager:
         try:
             yield
         except Exception as error:
+            if processes.is_sign_of_loss(error):
+                raise lost_process.make_error(error) from error
             reason = (
                 str(error)
                 if isinstance(error, RunError)
@@ -214,8 +216,6 @@ class CheckpointManager:
                 reason = _REMOVED
             elif any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
-            elif isinstance(error, jax.errors.JaxRuntimeError) and not processes.is_single():
-                reason += " (if a process was lost, start all of them again)"
             last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "

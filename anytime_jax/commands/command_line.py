@@ -7,6 +7,7 @@ InputError, a RunError or an OSError. The docstring of the module is the text of
 
 import argparse
 import difflib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax.commands import standard_streams
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError, ProcessLostError, RunError
 from anytime_jax.storage.paths import bucket_errors, storage_path
 
 EXIT_STATUS = (
     "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
-    "130 interrupted; 141 output closed early"
+    "75 another process of the run was lost; 130 interrupted; 141 output closed early"
 )
 
 _MAX_MESSAGE = 580  # characters
@@ -114,8 +115,8 @@ def join_overrides(argv: Sequence[str]) -> list[str]:
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
     """Calls `work` and returns its exit status; an error is printed as one line.
 
-    The status is 2 for an InputError, 130 for Ctrl-C, 141 if the reader of the output has gone (as
-    of `| head`; without a message), and 1 for any other error.
+    The status is 2 for an InputError, 75 for a ProcessLostError, 130 for Ctrl-C, 141 if the reader
+    of the output has gone (as of `| head`; without a message), and 1 for any other error.
     """
     try:
         status = work()
@@ -134,6 +135,8 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         if not isinstance(error, (InputError, RunError, OSError, *bucket_errors())):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         standard_streams.print_error(f"error: {_one_line(text)}")
+        if isinstance(error, ProcessLostError):
+            return os.EX_TEMPFAIL
         return 2 if isinstance(error, InputError) else 1
     finally:
         standard_streams.flush()

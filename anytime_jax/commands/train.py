@@ -23,13 +23,14 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
+from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
 from anytime_jax.commands import command_line, config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import jax_settings, processes
+from anytime_jax.distributed import jax_settings, lost_process, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
@@ -86,7 +87,11 @@ def _train(arguments: argparse.Namespace) -> int:
     config = schema.build(config_file.load(arguments))
     jax_settings.configure()
     processes.initialize(
-        arguments.coordinator, arguments.processes, arguments.process, arguments.cluster
+        arguments.coordinator,
+        arguments.processes,
+        arguments.process,
+        arguments.cluster,
+        lambda: describe_latest(config.run_dir),
     )
     is_primary = processes.is_primary()
     display = Display(config.clock, open_console(quiet=not is_primary))
@@ -110,6 +115,10 @@ def _train(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nno saved step is lost. To resume: {_command(arguments)}", flush=True)
         raise
+    except Exception as error:
+        if not processes.is_sign_of_loss(error):
+            raise
+        raise lost_process.make_error(error) from error
     return 0
 
 

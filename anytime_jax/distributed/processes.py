@@ -1,12 +1,13 @@
 """Processes of a multi-host run: rendezvous, barriers, shared failure and preemption.
 
-JAX's distributed runtime watches every process. When one is lost, it aborts the others within a
-minute, with a message, instead of letting them wait forever. It forwards a SIGTERM from one process
-to all, so that all save after the same update.
+JAX's distributed runtime watches every process. When one is lost, it ends the others within a
+minute, as `lost_process` describes, instead of letting them wait forever. It forwards a SIGTERM
+from one process to all, so that all save after the same update.
 """
 
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,25 +16,38 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from anytime_jax.distributed import lost_process
 from anytime_jax.errors import InputError
 
 _HEARTBEAT_SECONDS = 30  # a process silent for so long counts as lost
 _RENDEZVOUS_SECONDS = 300
 _BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
 _VISIBILITY_SECONDS = 60  # until a shared file system shows what another host has written
+# How an error of the runtime begins that may come from another process. RESOURCE_EXHAUSTED (out of
+# memory), INVALID_ARGUMENT, NOT_FOUND and UNIMPLEMENTED are of this one alone.
+_STATUS_OF_LOSS = re.compile(
+    "(ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|UNAVAILABLE|UNKNOWN): "
+)
 _barrier_ids = itertools.count()  # every barrier needs a name of its own
 
 
 def initialize(
-    coordinator: str | None, processes: int | None, process: int | None, cluster: bool
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    cluster: bool,
+    describe_checkpoint: Callable[[], str] = str,
 ) -> None:
-    """Joins the processes of a run; must be called before anything uses devices.
+    """Joins the processes of a run and opens their devices; must be called before anything does.
 
     `coordinator` is the address `HOST:PORT` on which process 0 listens, `processes` their number,
     `process` that of this one, from 0. With `cluster`, these three are detected from Slurm, Open
-    MPI, a TPU slice or GKE. Without any of the four, the process stays single.
+    MPI, a TPU slice or GKE. Without any of the four, the process stays single. What
+    `describe_checkpoint` returns is part of the line with which this process ends when another one
+    is lost.
 
-    Raises an InputError if the arguments contradict each other or the processes do not connect.
+    Raises an InputError if the arguments contradict each other or this process cannot connect, and
+    a ProcessLostError if another one is lost meanwhile.
     """
     options = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     missing = [name for name, value in options.items() if value is None]
@@ -47,6 +61,12 @@ def initialize(
                 f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
             )
         _check(str(coordinator), int(processes or 0), int(process or 0))
+    option = "--cluster" if cluster else f"--coordinator={coordinator}"
+    advice = "start all of them within five minutes, with the same address and number of processes"
+    lost_process.set_message(
+        lambda cause: f"{option}: the processes did not connect ({cause}): {advice}"
+    )
+    lost_process.handle_abort()
     try:
         jax.distributed.initialize(
             coordinator,
@@ -57,11 +77,25 @@ def initialize(
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError, KeyError) as error:
-        option = "--cluster" if cluster else f"--coordinator={coordinator}"
-        raise InputError(
-            f"{option}: the processes did not connect ({' '.join(str(error).split())[:200]}): "
-            "start all of them within five minutes, with the same address and number of processes"
-        ) from error
+        cause = " ".join(str(error).split())[:200]
+        raise InputError(f"{option}: the processes did not connect ({cause}): {advice}") from error
+    lost_process.set_message(
+        lambda cause: (
+            f"another process of this run was lost or failed ({cause}); {describe_checkpoint()}. "
+            "Start all processes again with the same command, which resumes the run"
+        )
+    )
+    _open_devices()
+    lost_process.handle_abort()  # again: a runtime may set a handler of its own, as that of TPUs
+
+
+def _open_devices() -> None:
+    try:
+        jax.devices()  # of all processes, which tell each other theirs
+    except RuntimeError as error:
+        if not any(status in str(error) for status in ("UNAVAILABLE", "DEADLINE_EXCEEDED")):
+            raise
+        raise lost_process.make_error(error) from error
 
 
 def _check(coordinator: str, processes: int, process: int) -> None:
@@ -80,6 +114,15 @@ def _check(coordinator: str, processes: int, process: int) -> None:
 def is_single() -> bool:
     """Whether this is the only process of the run; does not initialize devices."""
     return not jax.distributed.is_initialized() or jax.process_count() == 1
+
+
+def is_sign_of_loss(error: Exception) -> bool:
+    """Whether an error tells that another process was lost, or failed.
+
+    That of a collective is a JaxRuntimeError or, where its result is copied to the host, a
+    ValueError.
+    """
+    return not is_single() and _STATUS_OF_LOSS.match(str(error)) is not None
 
 
 def is_primary() -> bool:

@@ -30,7 +30,7 @@ from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import processes
+from anytime_jax.distributed import lost_process, processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.models.flops import flops_per_token
@@ -315,10 +315,10 @@ class TrainingRun:
     def fail(self, error: Exception) -> None:
         """Ends this start of the run with an error."""
         failure = error
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        if processes.is_sign_of_loss(error):
+            failure = lost_process.make_error(error)
+        elif isinstance(error, jax.errors.JaxRuntimeError):
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
-            if not processes.is_single():
-                advice += "; the same lines again, if a process was lost"
             failure = self.error(str(error)[:300], advice)
         elif isinstance(error, (OSError, *bucket_errors())):
             failure = self.error(str(error), "to mend that, then the same line again")

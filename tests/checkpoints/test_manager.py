@@ -36,7 +36,7 @@ from anytime_jax.checkpoints.manager import CheckpointManager, restore_checkpoin
 from anytime_jax.checkpoints.retention import RetentionPolicy
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
-from anytime_jax.errors import RunError
+from anytime_jax.errors import ProcessLostError, RunError
 
 # Reads of damaged files leave coroutines behind, which warn when they are garbage-collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -258,6 +258,17 @@ def test_disk_that_fills_up_while_saving_is_reported(checkpoints, monkeypatch):
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     with pytest.raises(RunError, match=r"the disk is full: .* are free; .* of step 4"):
         checkpoints.save(small_state(5), {})
+
+
+def test_save_that_fails_beside_a_lost_process_names_it(checkpoints, monkeypatch):
+    def fail(*args, **keywords):
+        raise jax.errors.JaxRuntimeError("INTERNAL: Barrier failed")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    monkeypatch.setattr(manager.processes, "is_single", lambda: False)
+    with pytest.raises(ProcessLostError, match="Barrier failed"):
+        checkpoints.save(small_state(5), {})
+    monkeypatch.undo()
 
 
 ON_A_SMALL_DISK = """

@@ -1,16 +1,12 @@
 """Processes of a run: real ones, with four fake devices each, killed and signalled for real."""
 
-import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
 import small_run
-from forked_starts import environment
+from run_processes import Processes
 from small_run import write_config
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
@@ -26,53 +22,6 @@ CHANGES = {
     "log__every": "1 steps",
     "guard__skip": "nothing",
 }
-
-
-class Processes:
-    """The processes of a start of a configuration file, with fake devices.
-
-    `slurm` sets the variables that srun sets, instead of options; `suffixes` sets the variable
-    SUFFIX of each process.
-    """
-
-    def __init__(self, file, flags=(), count=2, devices=4, slurm=False, suffixes=("", "")):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "anytime_jax.main", f"--config={file}", *flags]
-        self.logs = [file.parent / f"{port}.{i}.log" for i in range(count)]
-        self.processes = []
-        for i, log in enumerate(self.logs):
-            variables = environment(file.parent, devices) | {"SUFFIX": suffixes[i]}
-            options = [f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={i}"]
-            if slurm:
-                options = ["--cluster"]
-                variables |= {"SLURM_JOB_ID": str(port), "SLURM_STEP_NODELIST": "localhost"}
-                variables |= {"SLURM_NTASKS": str(count), "SLURM_STEP_NUM_NODES": "1"}
-                variables |= {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}
-            own = options if count > 1 else []
-            with log.open("w") as output:
-                streams = {"stdout": output, "stderr": subprocess.STDOUT}
-                self.processes.append(subprocess.Popen([*command, *own], env=variables, **streams))
-
-    def output(self, i):
-        """The output of a process, without messages of the collectives."""
-        lines = self.logs[i].read_text().splitlines()
-        return "\n".join(line for line in lines if "peer ranks" not in line)
-
-    def wait(self, seconds=240):
-        """Waits for the exit statuses."""
-        deadline = time.monotonic() + seconds
-        try:
-            return [x.wait(max(0.1, deadline - time.monotonic())) for x in self.processes]
-        finally:
-            for x in self.processes:
-                with contextlib.suppress(OSError):
-                    x.kill()
-
-    def succeed(self, seconds=240):
-        count = len(self.logs)
-        assert self.wait(seconds) == [0] * count, "".join(map(self.output, range(count)))
 
 
 def write(folder, dataset, **changes):
@@ -172,24 +121,6 @@ def test_signal_to_one_process_saves_once_on_all(name, index, dataset, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [0, 1])
-def test_killed_process_ends_the_others_and_resume_is_exact(index, single, dataset, tmp_path):
-    both = start_run(tmp_path, dataset, checkpoint__every="5 steps")
-    wait_for_checkpoint(both, tmp_path / "run", 15)
-    both.processes[index].kill()
-    start = time.monotonic()
-    statuses = both.wait(60)
-    assert time.monotonic() - start < 60
-    assert statuses[index] == -signal.SIGKILL
-    assert statuses[1 - index] != 0
-    # Either a collective fails first, or the runtime notices.
-    output = both.output(1 - index)
-    assert "another task died" in output or "if a process was lost" in output
-    start_run(tmp_path, dataset).succeed()
-    assert_same_losses(tmp_path / "run", single)
-
-
-@pytest.mark.slow
 def test_damage_read_by_one_process_is_skipped_by_both(dataset, tmp_path):
     """Each reads half of every array; what one cannot read is set aside for both."""
     split = {"mesh__data": 1, "mesh__fsdp": 8}
@@ -212,7 +143,7 @@ def test_error_on_one_process_ends_all(dataset, tmp_path):
     file = write(tmp_path, dataset)
     path, own = repr(str(dataset.path)), f"{str(dataset.path)!r} + os.environ['SUFFIX']"
     file.write_text("import os\n" + file.read_text().replace(path, own))
-    both = Processes(file, suffixes=("", "/not/here"))
+    both = Processes(file, variables=[{"SUFFIX": ""}, {"SUFFIX": "/not/here"}])
     assert both.wait(60) == [2, 2]
     assert "process 1 of 2 could not start" in both.output(0)
     assert "not/here" in both.output(1)

@@ -15,7 +15,8 @@ from training_runs import EVAL_NAMES, TRAIN_NAMES, bits, records, saved, start
 from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.distributed import processes
+from anytime_jax.errors import InputError, ProcessLostError, RunError
 from anytime_jax.json_files import json_digest
 from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import step as step_lib
@@ -156,6 +157,26 @@ def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(Writers, "write", fail)
     with pytest.raises(RunError, match=r"No space left on device.* none"):
         start(tmp_path, dataset, stop="2x")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_error_of_the_runtime_ends_run_in_one_line(is_lost, dataset, tmp_path, monkeypatch):
+    """In a run of several processes it tells of a lost one, for which commands have a status."""
+
+    def change(config, program):
+        def train_step(state, tokens, update_averages=True):
+            if int(state.step) == 5:
+                raise jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer")
+            return program.train_step(state, tokens, update_averages)
+
+        return train_step
+
+    change_updates(monkeypatch, change)
+    monkeypatch.setattr(processes, "is_sign_of_loss", lambda error: is_lost)
+    with pytest.raises(RunError, match="Connection closed by peer") as caught:
+        start(tmp_path, dataset, stop="2x")
+    assert isinstance(caught.value, ProcessLostError) == is_lost
+    assert_finite(tmp_path, 4)
 
 
 def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypatch):

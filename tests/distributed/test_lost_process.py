@@ -1,0 +1,199 @@
+"""Lost process: an abort is one line and a status; the other of two ends, and both start again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from fake_commands import LAUNCH
+from forked_starts import environment
+from paths import REPOSITORY
+from run_processes import Processes
+from small_run import write_config
+
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
+from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.distributed import lost_process, processes
+from anytime_jax.errors import ProcessLostError
+
+STEPS = 24
+CHANGES = {
+    "data__builtin_megabytes": 0.3,
+    "chinchilla_tokens": 10 * 8 * 16,
+    "model__length": 16,
+    "eval__tokens": 40 * 16,
+    "eval__every": "7 steps",
+    "checkpoint__every": "5 steps",
+    "log__every": "1 steps",
+    "stop": f"{STEPS} steps",
+}
+MAX_SECONDS = 60
+
+_UPDATE = "anytime_jax.training.loop_program:LoopProgram.update"
+_EVALUATION = "anytime_jax.training.loop_program:LoopProgram.evaluate"
+_SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
+# Moments, as `process_losses` reads them; the process that is lost, and how.
+LOSSES = {
+    "opening devices": ("jax:devices 0 before", 1, "SIGKILL"),
+    "preparing": ("anytime_jax.training.startup:open_dataset 0 during", 0, "SIGKILL"),
+    "locked": ("anytime_jax.training.preflight:check_shared 0 before", 1, "SIGSTOP"),
+    "compiling": (f"{_UPDATE} 0 during", 0, "SIGKILL"),
+    "before the first save": (f"{_UPDATE} 3 after", 1, "SIGKILL"),
+    "updating": (f"{_UPDATE} 13 during", 0, "SIGSTOP"),
+    "before a save": (f"{_SAVE} 2 before", 1, "SIGKILL"),
+    "while a save is written": (f"{_SAVE} 2 after", 0, "SIGKILL"),
+    "evaluating": (f"{_EVALUATION} 1 during", 1, "SIGSTOP"),
+    "ending": ("anytime_jax.training.trainer:train 0 after", 1, "SIGKILL"),
+}
+
+
+# Aborts in threads of C, as JAX's runtime does, while the interpreter is busy.
+ABORT = """
+import ctypes, sys, threading, time
+from anytime_jax.distributed import lost_process
+
+def make_message(cause):
+    time.sleep(float(sys.argv[2]))
+    return "the line"
+
+lost_process._MAX_SECONDS = 1
+lost_process.set_message(make_message)
+lost_process.handle_abort()
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
+while True:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "seconds", "status", "output"),
+    [
+        (1, 0, os.EX_TEMPFAIL, "error: the line\n"),
+        (5, 0.1, os.EX_TEMPFAIL, "error: the line\n"),
+        (1, 20, -signal.SIGALRM, ""),  # the storage of the checkpoints hangs
+    ],
+)
+def test_abort_is_one_line_and_a_status(threads, seconds, status, output):
+    command = [sys.executable, "-c", ABORT, str(threads), str(seconds)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (status, output)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_single", "expected"),
+    [
+        (jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer"), False, True),
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), False, True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False, False),
+        (jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer"), True, False),
+        (OSError("Connection reset by peer"), False, False),
+    ],
+)
+def test_errors_that_tell_of_a_lost_process(error, is_single, expected, monkeypatch):
+    monkeypatch.setattr(processes, "is_single", lambda: is_single)
+    assert processes.is_sign_of_loss(error) == expected
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "FAILED_PRECONDITION"])
+def test_loss_while_the_devices_open(status, monkeypatch):
+    def devices():
+        raise RuntimeError(f"Unable to initialize backend 'cpu': {status}: because")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **settings: None)
+    monkeypatch.setattr(lost_process, "handle_abort", lambda: None)
+    with pytest.raises(RuntimeError, match=status) as caught:
+        processes.initialize("host:1", 2, 0, False, lambda: "step 7")
+    assert isinstance(caught.value, ProcessLostError) == (status == "UNAVAILABLE")
+
+
+def write(folder):
+    """Writes the configuration of a run; a process with the variable LOSS is lost."""
+    folder.mkdir(exist_ok=True)
+    run, data = folder / "run", folder / "builtin-300"
+    file = write_config(folder / "run.py", run, data, **CHANGES)
+    text = file.read_text()
+    file.write_text(f"{text}\nimport process_losses\n\nprocess_losses.install()\n")
+    return file
+
+
+def result(run_dir):
+    """The losses of a run, and the checksums of its last state."""
+    rows = {row.step: row.values for row in read_records(run_dir)}
+    losses = {
+        (step, name): values[name] for step, values in rows.items() for name in values
+        if name.endswith("loss")
+    }  # fmt: skip
+    meta = checkpoint_reader.verify_checkpoint(run_dir / "checkpoints" / str(STEPS))
+    return losses, meta["checksums"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    Processes(write(folder), devices=1).succeed()
+    return result(folder / "run")
+
+
+def is_lost(process):
+    """Whether a process has ended or was stopped."""
+    if process.poll() is not None:
+        return True
+    with open(f"/proc/{process.pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", LOSSES)
+def test_lost_process_ends_the_other_and_the_run_resumes_exactly(moment, unbroken, tmp_path):
+    loss, index, how = LOSSES[moment]
+    variables = [{}, {}]
+    variables[index] = {"LOSS": f"{loss} {how}"}
+    file = write(tmp_path)
+    both = Processes(file, devices=1, variables=variables)
+    lost, survivor = both.processes[index], both.processes[1 - index]
+    deadline = time.monotonic() + 120
+    while not is_lost(lost):
+        assert time.monotonic() < deadline, both.output(0)
+        time.sleep(0.02)
+    began = time.monotonic()
+    status = survivor.wait(MAX_SECONDS)
+    seconds = time.monotonic() - began
+    lost.kill()
+    assert both.wait() == [status, -signal.SIGKILL][:: 1 if index else -1]
+    print(f"{moment}: process {index} lost by {how}, the other ended after {seconds:.0f} s")
+    assert status == os.EX_TEMPFAIL, both.output(1 - index)
+    line = both.output(1 - index).splitlines()[-1]
+    assert line.startswith("error: another process of this run was lost")
+    saved = checkpoint_listing.saved_steps(tmp_path / "run")
+    assert f"is {f'that of step {saved[-1]}' if saved else 'none'}." in line
+    Processes(file, devices=1).succeed()
+    assert result(tmp_path / "run") == unbroken
+
+
+@pytest.mark.slow
+def test_local_script_starts_a_lost_process_again(unbroken, tmp_path):
+    """One of two processes is killed before its sixth update, at the first start alone."""
+    file = write(tmp_path)
+    text = file.read_text().replace(
+        "process_losses.install()",
+        "import os, pathlib\n"
+        f"mark = pathlib.Path({str(tmp_path / 'lost')!r})\n"
+        "if '--process=1' in sys.argv and not mark.exists():\n"
+        "    mark.touch()\n"
+        f"    os.environ['LOSS'] = '{_UPDATE} 6 before SIGKILL'\n"
+        "process_losses.install()",
+    )
+    file.write_text(text)
+    command = ["bash", str(LAUNCH / "local.sh"), "2", "--", f"--config={file}"]
+    variables = environment(tmp_path) | {"PYTHON": sys.executable, "LOGS": str(tmp_path / "logs")}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("all 2 are started again") == 1
+    assert result(tmp_path / "run") == unbroken
