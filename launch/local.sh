@@ -10,12 +10,14 @@
 #
 # Ctrl-C or SIGTERM reaches every process once: the run saves, and the same command resumes it. A
 # second Ctrl-C kills. When one process fails, the others have GRACE seconds to end by themselves.
+# When one is lost (ended by a signal), all are started again, at most RESTARTS times.
 # Exit status: 0, or that of the first process that failed; 2 for bad input.
 #
 #   PYTHON   interpreter (default: python)
 #   DEVICES  fake CPU devices of each process, for trials (default: the devices of the machine)
 #   LOGS     directory of the logs (default: a new temporary one)
 #   GRACE    seconds (default: 60)
+#   RESTARTS number (default: 3)
 set -u
 
 fail() {
@@ -31,6 +33,8 @@ python=${PYTHON:-python}
 command -v "$python" >/dev/null || fail "PYTHON=$python is not a command: give an interpreter"
 grace=${GRACE:-60}
 [[ $grace =~ ^[0-9]+$ ]] || fail "GRACE=$grace: give a number of seconds"
+restarts=${RESTARTS:-3}
+[[ $restarts =~ ^[0-9]+$ ]] || fail "RESTARTS=$restarts: give a number"
 
 if [[ -n ${DEVICES:-} ]]; then
   [[ $DEVICES =~ ^[1-9][0-9]*$ ]] || fail "DEVICES=$DEVICES: give a number"
@@ -52,11 +56,6 @@ fi
   fail "${#gpus[@]} GPUs cannot be divided among $count processes: set CUDA_VISIBLE_DEVICES"
 share=$((${#gpus[@]} / count))
 
-port=$((20000 + RANDOM % 12000)) # below the ports of outgoing connections
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-  port=$((20000 + RANDOM % 12000))
-done
-
 logs=${LOGS:-}
 if ((count > 1)); then
   logs=${logs:-$(mktemp -d)}
@@ -64,13 +63,18 @@ if ((count > 1)); then
   echo "process 0 of $count prints here, the others to $logs" >&2
 fi
 
-pids=() statuses=() received=() forwarded='' deadline='' worst=0
+pids=() statuses=() received=() forwarded='' deadline='' worst=0 port=''
 
 # Signals are recorded here and forwarded below, once. Each process has a group of its own, so that a
 # Ctrl-C reaches it from here alone.
 trap 'received+=(INT)' INT
 trap 'received+=(TERM)' TERM HUP
-trap 'kill -KILL -- "${pids[@]/#/-}" 2>/dev/null; wait' EXIT
+trap 'kill_all' EXIT
+
+kill_all() {
+  kill -KILL -- "${pids[@]/#/-}" 2>/dev/null
+  wait
+}
 
 start() {
   if ((share && count > 1)); then
@@ -93,32 +97,62 @@ record() {
   deadline=${deadline:-$((SECONDS + grace))}
 }
 
-for ((i = 0; i < count; i++)); do
-  set -m
-  if ((i == 0)); then
-    start "$i" "$@" </dev/null &
-  else
-    start "$i" "$@" </dev/null >"$logs/process-$i.log" 2>&1 &
-  fi
-  pids+=($!)
-  set +m
-done
-
-while true; do
-  for i in "${!pids[@]}"; do
-    [[ -n ${statuses[i]:-} ]] || kill -0 "${pids[i]}" 2>/dev/null || record "$i"
+start_all() {
+  local i
+  port=$((20000 + RANDOM % 12000)) # below the ports of outgoing connections
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    port=$((20000 + RANDOM % 12000))
   done
-  ((${#statuses[@]} < count)) || break
-  if [[ -z $forwarded && ${#received[@]} -gt 0 ]]; then
-    forwarded=${received[0]}
-    kill "-$forwarded" "${pids[@]}" 2>/dev/null
-  elif [[ ${#received[@]} -gt 1 && ${received[-1]} == INT ]]; then
-    exit 130
-  fi
-  if [[ -n $deadline ]] && ((SECONDS >= deadline)); then
-    echo "killing the others, $grace s after the first failure" >&2
-    break
-  fi
-  sleep 0.2
+  pids=() statuses=() deadline='' worst=0
+  for ((i = 0; i < count; i++)); do
+    set -m
+    if ((i == 0)); then
+      start "$i" "$@" </dev/null &
+    else
+      start "$i" "$@" </dev/null >>"$logs/process-$i.log" 2>&1 &
+    fi
+    pids+=($!)
+    set +m
+  done
+}
+
+# Waits until all processes have ended; forwards signals to them.
+wait_for_all() {
+  local i
+  while true; do
+    for i in "${!pids[@]}"; do
+      [[ -n ${statuses[i]:-} ]] || kill -0 "${pids[i]}" 2>/dev/null || record "$i"
+    done
+    ((${#statuses[@]} < count)) || break
+    if [[ -z $forwarded && ${#received[@]} -gt 0 ]]; then
+      forwarded=${received[0]}
+      kill "-$forwarded" "${pids[@]}" 2>/dev/null
+    elif [[ ${#received[@]} -gt 1 && ${received[-1]} == INT ]]; then
+      exit 130
+    fi
+    if [[ -n $deadline ]] && ((SECONDS >= deadline)); then
+      echo "killing the others, $grace s after the first failure" >&2
+      break
+    fi
+    sleep 0.2
+  done
+}
+
+# Whether processes failed, each by a signal or because another one was lost (status 75).
+was_lost() {
+  local status
+  for status in "${statuses[@]}"; do
+    ((status == 0 || status == 75 || status > 128)) || return 1
+  done
+  ((worst))
+}
+
+for ((i = 1; i < count; i++)); do : >"$logs/process-$i.log"; done
+while true; do
+  start_all "$@"
+  wait_for_all
+  if [[ ${#received[@]} -gt 0 ]] || ! was_lost || ((restarts-- == 0)); then break; fi
+  kill_all
+  echo "a process was lost: all $count are started again" >&2
 done
 exit "$worst"

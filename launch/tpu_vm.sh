@@ -9,9 +9,11 @@
 #
 # `setup` copies the committed files and installs them with jax[tpu]. The arguments of `run` are
 # those of python -m anytime_jax.main; run_dir and data.path must be on storage that all hosts mount
-# at the same place. The run does not depend on this terminal or machine.
+# at the same place. The run does not depend on this terminal or machine. When a process is lost
+# (ended by a signal), all are started again; a host that rebooted needs `stop` and `run`.
 #
-#   PYTHON  interpreter of the hosts, 3.11 or newer, installed by setup if missing (python3.11)
+#   PYTHON    interpreter of the hosts, 3.11 or newer, installed by setup if missing (python3.11)
+#   RESTARTS  how often, at most (10)
 set -euo pipefail
 
 fail() {
@@ -49,8 +51,8 @@ run)
   # A session of its own outlives the connection; flock keeps a host to one run at a time.
   on all "cd anytime_jax || exit
     flock --nonblock run.lock true || { echo 'error: a run is in progress here' >&2; exit 2; }
-    setsid flock run.lock bash -c 'echo \$\$ >run.pid; exec \"\$@\"' run \\
-      .venv/bin/python -m anytime_jax.main --cluster$line >run.log 2>&1 </dev/null &"
+    RESTARTS=${RESTARTS:-10} setsid flock run.lock \\
+      bash launch/tpu_vm_host.sh$line >run.log 2>&1 </dev/null &"
   echo "started: launch/tpu_vm.sh log shows it, launch/tpu_vm.sh stop saves and ends it"
   ;;
 log)

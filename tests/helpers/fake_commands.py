@@ -29,6 +29,9 @@ trap 'echo interrupted >>"process-$index.txt"' INT
 touch "ready-$index"
 case "$HOW" in
   "fails $index") sleep 0.1; exit 3 ;;
+  "loses $index once") [[ -e lost ]] && exit 0; touch lost; kill %1; kill -KILL $$ ;;
+  "loses $index") kill %1; kill -KILL $$ ;;
+  "loses "*" once") [[ -e lost ]] && exit 0 ;;
   "all fail") sleep "0.$((5 * index + 1))"; exit $((9 - index)) ;;
   "ends "*) exit "${HOW#ends }" ;;
 esac
@@ -38,6 +41,7 @@ SRUN = """
 touch ready-0
 case "$HOW" in
   "ends "*) exit "${HOW#ends }" ;;
+  "loses "*) [[ -e lost ]] && exit 0; touch lost; exit "${HOW#loses }" ;;
 esac
 trap 'echo "killed the tasks" >>"$CALLS"; exit 137' TERM
 for _ in {1..200}; do

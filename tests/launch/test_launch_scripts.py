@@ -60,6 +60,7 @@ def test_fake_devices_leave_gpus_alone(start, tmp_path):
         (["2", "--"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "3 GPUs"),
         (["2", "--"], {"DEVICES": "many"}, "DEVICES=many"),
         (["2", "--"], {"GRACE": "-1"}, "GRACE=-1"),
+        (["2", "--"], {"RESTARTS": "ever"}, "RESTARTS=ever"),
         (["2", "--"], {"PYTHON": "no-such"}, "PYTHON=no-such"),
     ],
 )
@@ -103,6 +104,19 @@ def test_exit_status_is_that_of_the_first_failure(start):
     ]
 
 
+@pytest.mark.parametrize(
+    ("how", "status", "starts"),
+    [("loses 1", 137, 3), ("ends 75", 75, 3), ("loses 1 once", 0, 2), ("fails 1", 3, 1)],
+)
+def test_lost_process_starts_all_again(how, status, starts, start, tmp_path):
+    variables = {"HOW": how, "RESTARTS": "2", "GRACE": "0"}
+    ended, output = end(start("local.sh", "2", "--", **variables))
+    assert ended == status
+    assert output.count("all 2 are started again") == starts - 1
+    assert (tmp_path / "logs" / "process-1.log").read_text().count("prints") == starts
+    assert running_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("answer", [0, 5])
 def test_signal_reaches_each_process_once(answer, start, tmp_path):
     process = start("local.sh", "2", "--", ANSWER=str(answer))
@@ -144,6 +158,7 @@ for worker in "${workers[@]}"; do
     continue
   fi
   ln -sf "$WORKER_PYTHON" "host-$worker/anytime_jax/.venv/bin/python"
+  ln -sfn "$SCRIPTS" "host-$worker/anytime_jax/launch"
   (cd "host-$worker" && bash -c "${command#--command=}") || exit
 done
 """
@@ -154,7 +169,8 @@ done
 def tpu_vm(start, bin_path):
     """Runs tpu_vm.sh with two workers on this machine."""
     write_command(bin_path / "gcloud", GCLOUD)
-    place = {"NAME": "mine", "ZONE": "here-a", "WORKER_PYTHON": str(bin_path / "python")}
+    place = {"NAME": "mine", "ZONE": "here-a"}
+    place |= {"WORKER_PYTHON": str(bin_path / "python"), "SCRIPTS": str(LAUNCH)}
     return lambda *arguments, **variables: end(start("tpu_vm.sh", *arguments, **place, **variables))
 
 
@@ -180,6 +196,27 @@ def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
     assert tpu_vm("stop") == (0, "no run is in progress here\n" * 2)
     ssh = "gcloud compute tpus tpu-vm ssh mine --zone=here-a --worker=all "
     assert set(read_calls(tmp_path)) == {ssh}
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "starts"), [("ends 75", 75, 3), ("loses 0 once", 0, 2), ("ends 2", 2, 1)]
+)
+def test_host_of_a_slice_starts_a_lost_process_again(
+    how, status, starts, start, bin_path, tmp_path
+):
+    (tmp_path / ".venv").symlink_to(tmp_path)  # with the fake python in bin
+    host = start("tpu_vm_host.sh", "--config=c.py", HOW=how, RESTARTS="2", PAUSE="0")
+    ended, output = end(host)
+    assert (ended, output.count("process 0 prints")) == (status, starts)
+
+
+def test_host_of_a_slice_that_is_stopped_starts_nothing(start, bin_path, tmp_path):
+    (tmp_path / ".venv").symlink_to(tmp_path)
+    process = start("tpu_vm_host.sh", "--config=c.py", HOW="ends 75", PAUSE="60")
+    wait_for(tmp_path, "ready-0", "run.pid")
+    process.send_signal(signal.SIGTERM)
+    ended, output = end(process)
+    assert (ended, output.count("process 0 prints")) == (75, 1)
 
 
 # Makes a pip that records its arguments, and an archive of one file.
@@ -218,7 +255,7 @@ def test_slice_needs_name_and_action(start, tpu_vm):
 # A cluster of pods
 
 
-@pytest.mark.parametrize("status", [0, 1, 2])
+@pytest.mark.parametrize("status", [0, 1, 2, 75])
 def test_pod_has_the_exit_status_of_its_run(status, start, tmp_path):
     assert end(start("jobset_pod.sh", "--config=a b", HOW=f"ends {status}"))[0] == status
     line = (tmp_path / "process-0.txt").read_text()
@@ -239,12 +276,17 @@ def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
     assert (document["apiVersion"], document["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    assert document["spec"]["failurePolicy"]["maxRestarts"] > 0
+    policy = document["spec"]["failurePolicy"]
+    assert policy["maxRestarts"] > 0
+    reasons = {"onJobFailureReasons": ["PodFailurePolicy"]}
+    assert policy["rules"] == [{"action": "FailJobSet", **reasons}]
     (hosts,) = document["spec"]["replicatedJobs"]
     job = hosts["template"]["spec"]
     assert hosts["replicas"] == 1
     assert job["parallelism"] == job["completions"] > 1
     assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [1, 2])
     pod = job["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] >= 120
