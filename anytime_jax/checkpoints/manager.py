@@ -205,8 +205,6 @@ class CheckpointManager:
         try:
             yield
         except Exception as error:
-            if processes.is_sign_of_loss(error):
-                raise lost_process.make_error(error) from error
             reason = (
                 str(error)
                 if isinstance(error, RunError)
@@ -216,6 +214,8 @@ class CheckpointManager:
                 reason = _REMOVED
             elif any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
+            elif processes.is_sign_of_loss(error):
+                raise lost_process.make_error(error) from error
             last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
             raise RunError(
                 f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
