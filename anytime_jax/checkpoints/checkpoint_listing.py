@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from anytime_jax.storage.paths import absolute_path, is_remote, list_files
+from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, list_files
 
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
@@ -64,11 +64,11 @@ def saved_steps(run_dir: str | Path) -> list[int]:
 
 def describe_latest(run_dir: str | Path) -> str:
     """Returns a clause of a message that names the last checkpoint on disk."""
-    directory = Path(run_dir).absolute() / DIRECTORY
+    directory = absolute_path(run_dir) / DIRECTORY
     try:
         steps = saved_steps(run_dir)
-    except OSError as error:
-        return f"the checkpoints in {directory} cannot be listed ({error.strerror})"
+    except (OSError, *bucket_errors()) as error:
+        return f"the checkpoints in {directory} cannot be listed ({error})"
     last = f"that of step {steps[-1]:,}" if steps else "none"
     return f"the last good checkpoint in {directory} is {last}"
 
