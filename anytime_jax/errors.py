@@ -21,3 +21,7 @@ class ProcessLostError(RunError):
 
     The message names the last good checkpoint. The scripts of `launch/` start all processes again.
     """
+
+
+class BucketError(RunError):
+    """The end of a process because a bucket is out of reach: status 75 (`os.EX_TEMPFAIL`)."""

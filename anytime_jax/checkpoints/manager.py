@@ -37,7 +37,7 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import lost_process, processes
 from anytime_jax.distributed.sharding import is_in_host_memory
-from anytime_jax.errors import RunError
+from anytime_jax.errors import BucketError, RunError
 from anytime_jax.json_files import json_digest
 from anytime_jax.storage.paths import absolute_path, is_remote, remove_directory
 
@@ -216,10 +216,10 @@ class CheckpointManager:
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):
                 raise lost_process.make_error(error) from error
-            last = checkpoint_listing.saved_steps(self._run_dir)[-1:]
-            raise RunError(
-                f"a checkpoint could not be saved in {self._directory}: {reason}; the last good "
-                f"one is {f'that of step {last[0]:,}' if last else 'none'}"
+            is_ours = isinstance(error, RunError) or not is_remote(self._directory)
+            latest = checkpoint_listing.describe_latest(self._run_dir)
+            raise (RunError if is_ours else BucketError)(
+                f"a checkpoint could not be saved: {reason}; {latest}"
             ) from error
 
 

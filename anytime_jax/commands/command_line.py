@@ -16,12 +16,13 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax.commands import standard_streams
-from anytime_jax.errors import InputError, ProcessLostError, RunError
+from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 from anytime_jax.storage.paths import bucket_errors, storage_path
 
 EXIT_STATUS = (
     "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
-    "75 another process of the run was lost; 130 interrupted; 141 output closed early"
+    "75 another process of the run was lost, or a bucket is out of reach; 130 interrupted;\n"
+    "141 output closed early"
 )
 
 _MAX_MESSAGE = 580  # characters
@@ -115,8 +116,9 @@ def join_overrides(argv: Sequence[str]) -> list[str]:
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
     """Calls `work` and returns its exit status; an error is printed as one line.
 
-    The status is 2 for an InputError, 75 for a ProcessLostError, 130 for Ctrl-C, 141 if the reader
-    of the output has gone (as of `| head`; without a message), and 1 for any other error.
+    The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C, 141
+    if the reader of the output has gone (as of `| head`; without a message), and 1 for any other
+    error.
     """
     try:
         status = work()
@@ -135,7 +137,7 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         if not isinstance(error, (InputError, RunError, OSError, *bucket_errors())):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         standard_streams.print_error(f"error: {_one_line(text)}")
-        if isinstance(error, ProcessLostError):
+        if isinstance(error, (ProcessLostError, BucketError, *bucket_errors())):
             return os.EX_TEMPFAIL
         return 2 if isinstance(error, InputError) else 1
     finally:

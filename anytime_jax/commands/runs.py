@@ -71,7 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
-    runs = sorted(file.parent for file in folder.rglob(run_directory.RUN_FILE))
+    try:
+        runs = sorted((file.parent for file in folder.rglob(run_directory.RUN_FILE)), key=str)
+    except FileNotFoundError:  # of a bucket
+        runs = []
     if not runs:
         if folder == _RUNS and not folder.exists():
             raise InputError("there is no directory runs here: choose a run with --run=DIR")

@@ -32,7 +32,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import lost_process, processes
 from anytime_jax.distributed.device_specs import device_spec
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
 from anytime_jax.training import branching, preflight
@@ -322,6 +322,8 @@ class TrainingRun:
             failure = self.error(str(error)[:300], advice)
         elif isinstance(error, (OSError, *bucket_errors())):
             failure = self.error(str(error), "to mend that, then the same line again")
+            if is_remote(self._directory):
+                failure = BucketError(str(failure))
         if failure is not error:
             failure.__cause__ = error
         try:
