@@ -1,0 +1,137 @@
+"""Code blocks of the documentation: a test runs each, or a mark says what it needs."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import doc_blocks
+import pytest
+from forked_starts import environment
+from paths import REPOSITORY
+
+# What a test of the documentation does not have.
+NEEDS = {
+    *("C4", "GPUs", "a TPU slice", "Slurm", "Kubernetes", "hours", "a package index"),
+    *("the compiler of a TPU or GPU", "PyTorch", "a public model"),
+}
+# A line of an output does not begin like this.
+COMMAND = re.compile(
+    r"^(\$ |(\S*/)?python3?[\d.]* -|pip |make |git |pytest |anytime |sbatch |gcloud |kubectl "
+    r"|export |[A-Z_]+=\S+ |launch/)",
+    re.MULTILINE,
+)
+# Pages that train the quickstart from its beginning; the others find it trained to 4x.
+BEGINNINGS = {"README.md", "docs/index.md", "docs/tutorials/first_run.md"}
+# The configuration of the quickstart in the tests of pages: 20 updates to 1x.
+SHORTER = {
+    "20 * 81_920": "20 * 32 * 128",
+    '"160 steps"': '"8 steps"',
+    "builtin_megabytes = 70.0": "builtin_megabytes = 0.4",
+    "tokens = 32_768": "tokens = 2_048",
+}
+RUN = sorted(
+    {
+        block.page
+        for block in doc_blocks.BLOCKS
+        if block.language in ("bash", "python") and not block.mark
+    }
+)
+
+
+def block_id(block):
+    return str(block)
+
+
+@pytest.mark.parametrize("block", doc_blocks.BLOCKS, ids=block_id)
+def test_block_is_run_or_says_what_it_needs(block):
+    assert block.language in ("", "bash", "python", "mermaid"), "write commands as bash"
+    if not block.language:
+        assert not COMMAND.search(block.code), "these are commands: write bash after the ticks"
+        assert not block.mark, "an output has no mark"
+    if block.mark == "needs":
+        assert {*block.reason.split(", ")} <= NEEDS
+    if block.mark == "run by":
+        assert (REPOSITORY / block.reason).exists()
+
+
+@pytest.mark.parametrize("page", doc_blocks.PAGES, ids=doc_blocks.name_of)
+def test_every_mark_is_that_of_a_block(page):
+    marks = len(re.findall(r"<!-- *(?:needs|run by)\b", page.read_text("utf-8")))
+    assert marks == sum(bool(block.mark) for block in doc_blocks.read_blocks(page))
+
+
+def write_executable(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def make_checkout(folder: pathlib.Path) -> None:
+    """A copy of the repository with an environment, a smaller quickstart and some text.
+
+    The environment is that of the tests: `pip` and `python -m venv` do nothing in it.
+    """
+    for name in ("configs", "launch", "docs"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("figures"))
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, folder)
+    quickstart = folder / "configs" / "quickstart.py"
+    text = quickstart.read_text()
+    for long, short in SHORTER.items():
+        assert text.count(long) == 1, long
+        text = text.replace(long, short)
+    quickstart.write_text(text)
+    python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
+    for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
+        write_executable(folder / ".venv" / "bin" / name, program)
+    (folder / ".venv" / ".installed").touch()
+    write_text(folder / "my_text")
+
+
+def write_text(folder: pathlib.Path) -> None:
+    """Files of text: the language reference that comes with Python."""
+    from pydoc_data.topics import topics
+
+    folder.mkdir()
+    for i, text in enumerate(topics.values()):
+        (folder / f"{i}.txt").write_text(text, "utf-8")
+
+
+def run_program(arguments, folder, cache):
+    paths = {"PATH": f"{folder}/.venv/bin:{os.environ['PATH']}", "HOME": str(folder / "home")}
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment(cache) | paths, text=True, timeout=900,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def trained(cache, tmp_path_factory):
+    """A checkout in which the quickstart has been trained."""
+    folder = tmp_path_factory.mktemp("checkout") / "anytime_jax"
+    make_checkout(folder)
+    run_program(["make", "quickstart"], folder, cache)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=doc_blocks.name_of)
+def test_page_runs(page, trained, cache, tmp_path):
+    folder = tmp_path / "anytime_jax"
+    shutil.copytree(trained, folder, symlinks=True)
+    if doc_blocks.name_of(page) in BEGINNINGS:
+        shutil.rmtree(folder / "runs" / "quickstart")
+    if commands := doc_blocks.runnable(page, "bash"):
+        run_program(["bash", "-euxo", "pipefail", "-c", commands], folder, cache)
+    if program := doc_blocks.runnable(page, "python"):
+        run_program(["python", "-c", program], folder, cache)

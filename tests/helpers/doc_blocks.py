@@ -1,0 +1,62 @@
+"""Code blocks of the documentation.
+
+A comment on the line before a block says why no test of the pages runs it:
+
+    <!-- needs: C4, GPUs -->             hardware, data or hours that a test does not have
+    <!-- run by: tests/NAME.py -->       another test runs it
+"""
+
+import dataclasses
+import pathlib
+import re
+
+from paths import REPOSITORY
+
+PAGES = sorted(
+    [
+        *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")),
+        *(REPOSITORY / "docs").rglob("*.md"),
+        *(REPOSITORY / "tests").rglob("*.md"),
+    ]
+)
+MARK = r"<!-- (needs|run by): ([^>]+?) -->"
+_BLOCK = re.compile(rf"(?:^{MARK}\n)?^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced code block; one without a language is an output."""
+
+    page: pathlib.Path
+    line: int
+    language: str
+    code: str
+    mark: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def name_of(page: pathlib.Path) -> str:
+    """Returns the path of a page in the repository."""
+    return str(page.relative_to(REPOSITORY))
+
+
+def read_blocks(page: pathlib.Path) -> list[Block]:
+    """Returns the blocks of a page, in order."""
+    text = page.read_text("utf-8")
+    return [
+        Block(page, text[: found.start(3)].count("\n") + 1, found[4], found[5], *marks)
+        for found in _BLOCK.finditer(text)
+        for marks in [(found[1] or "", found[2] or "")]
+    ]
+
+
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
+
+
+def runnable(page: pathlib.Path, language: str) -> str:
+    """Returns the code that a test of the page runs, in one program."""
+    mine = (block for block in BLOCKS if block.page == page and block.language == language)
+    return "\n".join(block.code for block in mine if not block.mark)
