@@ -27,9 +27,10 @@ COMMAND = re.compile(
 BEGINNINGS = {"README.md", "docs/index.md", "docs/tutorials/first_run.md"}
 # The configuration of the quickstart in the tests of pages: 20 updates to 1x.
 SHORTER = {
-    "20 * 81_920": "20 * 32 * 128",
+    "config.batch_size = 32": "config.batch_size = 8",
+    "20 * 81_920": "20 * 8 * 128",
     '"160 steps"': '"8 steps"',
-    "builtin_megabytes = 70.0": "builtin_megabytes = 0.4",
+    "builtin_megabytes = 70.0": "builtin_megabytes = 1.5",
     "tokens = 32_768": "tokens = 2_048",
 }
 RUN = sorted(
