@@ -41,6 +41,7 @@ format: $(VENV)/.installed-dev  ## Format the sources
 	$(BIN)/ruff check --fix $(SOURCES)
 
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
+	$(BIN)/jupyter-nbconvert --log-level=WARN --to=markdown docs/tutorials/anytime_run.ipynb
 	$(BIN)/zensical build --clean --strict -f mkdocs.yml
 
 compilers: .venv-tpu/.installed .venv-cuda/.installed  ## The compilers for TPUs and GPUs (2.7 GB)

@@ -5,13 +5,13 @@ import re
 import shlex
 
 import pytest
+from doc_blocks import PAGES
 from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, config_file, dispatch
 from anytime_jax.config import python_files
 from configs import quickstart
 
-PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
 CONFIGS = sorted((REPOSITORY / "configs").rglob("*.py"))
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
 COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w+) *(.*)", re.MULTILINE)

@@ -12,13 +12,12 @@ import re
 
 from paths import REPOSITORY
 
-PAGES = sorted(
-    [
-        *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")),
-        *(REPOSITORY / "docs").rglob("*.md"),
-        *(REPOSITORY / "tests").rglob("*.md"),
-    ]
+_FILES = (
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(REPOSITORY / "docs").rglob("*.md"),
+    *(REPOSITORY / "tests").rglob("*.md"),
 )
+PAGES = sorted(page for page in _FILES if not page.with_suffix(".ipynb").exists())
 MARK = r"<!-- (needs|run by): ([^>]+?) -->"
 _BLOCK = re.compile(rf"(?:^{MARK}\n)?^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
