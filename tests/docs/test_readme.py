@@ -35,7 +35,7 @@ def test_update_page_symbols_exist():
 
 
 def test_readme_paths_exist():
-    paths = re.findall(r"(?:configs|anytime_jax|docs)/[\w/]+\.(?:py|md)", README)
+    paths = re.findall(r"(?<!/)(?:configs|anytime_jax|docs)/[\w/]+\.(?:py|md)", README)
     configs = [f"configs/{name}" for name in re.findall(r"`(\d+m_\w+\.py)`", README)]
     assert paths
     assert configs
