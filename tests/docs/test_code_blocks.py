@@ -110,7 +110,7 @@ def run_program(arguments, folder, cache):
         arguments, cwd=folder, env=environment(cache) | paths, text=True, timeout=900,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout[-3_000:]
     return done.stdout
 
 
