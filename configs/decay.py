@@ -15,7 +15,6 @@ Result: validation loss of `last` at the horizon, beside the averages of the tru
 """
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
@@ -23,6 +22,7 @@ from ml_collections import ConfigDict, FieldReference
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import storage_path
 
 _GAMMA = {"constant": 0.0, "inverse_sqrt": 0.5}  # as power laws
 
@@ -32,7 +32,7 @@ def get_config(run: str = "") -> ConfigDict:
     if not run:
         raise InputError("no run: give its directory, as --config=decay:runs/NAME")
     trunk, _, point = run.partition("@")
-    about = run_directory.read_run_file(Path(trunk), "give another run")
+    about = run_directory.read_run_file(storage_path(trunk), "give another run")
     if about is None:
         raise InputError(f"{trunk!r} is not a run directory (it has no run.json): give another")
     try:
@@ -52,7 +52,7 @@ def get_config(run: str = "") -> ConfigDict:
     config.branch.update(from_run=trunk, multiple=multiple, step=step, data="", change=())
     at = config.branch.get_ref("multiple").to_str() + "x" if multiple else f"{step}"
     config.run_dir = f"{trunk.rstrip('/')}_decay_" + at
-    if isinstance(about.get("data_path"), str) and not Path(config.data.path).exists():
+    if isinstance(about.get("data_path"), str) and not storage_path(config.data.path).exists():
         config.data.path = about["data_path"]
     gamma = schedule.get("gamma", _GAMMA.get(schedule["kind"]))
     law = {"kind": "power_decay", "gamma": gamma, "alpha": schedule.get("alpha", 1.0)}

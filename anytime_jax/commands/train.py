@@ -133,7 +133,8 @@ def _report(
     if evaluated:
         display.console.print(run_losses.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
-    if config.stop_rule.step is not None and outcome.step > config.stop_rule.step:
+    stop = config.stop_rule.after(outcome.step - 1, clock)
+    if stop is not None and outcome.step > stop:
         reason = f"past config.stop = {config.stop!r}, so there is nothing to do"
     display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorstore
 
-_ANSWER_SECONDS = 300  # TensorStore itself tries again where a server is busy
+_ANSWER_SECONDS = 900  # in which TensorStore tries again, as in a save
 
 
 class Version(NamedTuple):

@@ -20,13 +20,14 @@ from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError
+from anytime_jax.errors import BucketError, InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
+_CLOSED = ("400", "401", "403", "404")  # statuses of a bucket that is missing, or of others
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 
 
@@ -49,7 +50,8 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
 
 def check_paths(config: schema.Config) -> None:
     """Raises an InputError if the path of the run or the data is not usable as a directory."""
-    run_dir = str(absolute_path(config.run_dir))
+    with _naming("config.run_dir"):
+        run_dir = str(absolute_path(config.run_dir))
     if bad := next((x for x in _MISREAD if x in run_dir), None):
         raise InputError(
             f"config.run_dir = {format_value(config.run_dir)} has {bad!r} in its path {run_dir}, "
@@ -74,16 +76,21 @@ def check_paths(config: schema.Config) -> None:
 
 
 def _check_bucket(setting: str, path: Path) -> None:
-    """Raises an InputError if a bucket is missing or out of reach."""
+    """Raises an InputError if a bucket is missing or closed, a BucketError if it is out of reach."""
+    bucket = path.parents[-1] if path.parents else path
     try:
-        bucket = path.parents[-1] if path.parents else path
-        if not bucket.exists():
-            raise FileNotFoundError(f"there is no {bucket}")
+        problem = "" if bucket.exists() else f"there is no {bucket}"
     except (OSError, *bucket_errors()) as error:
+        problem = " ".join(str(error).split())[:200]
+        if str(getattr(error, "code", "")) not in _CLOSED:
+            raise BucketError(
+                f"{setting} = {str(path)!r} cannot be reached ({problem}): try again later"
+            ) from error
+    if problem:
         raise InputError(
-            f"{setting} = {str(path)!r} cannot be reached ({' '.join(str(error).split())[:200]}): "
-            "correct the name of the bucket, or log in (gcloud auth application-default login)"
-        ) from error
+            f"{setting} = {str(path)!r} cannot be read ({problem}): correct the name of the "
+            "bucket, or log in (gcloud auth application-default login)"
+        )
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:

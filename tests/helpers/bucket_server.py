@@ -101,6 +101,8 @@ class BucketServer:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 2**16  # one packet an answer: the second would wait for an acknowledgement
+    disable_nagle_algorithm = True
     owner: BucketServer
 
     def setup(self) -> None:

@@ -1,0 +1,126 @@
+"""A lease has one holder; another takes it when it is released or has expired."""
+
+import threading
+import time
+
+import pytest
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage import lease
+from anytime_jax.storage.paths import file_sizes
+
+
+def ignore(text):
+    del text
+
+
+def test_lease_that_is_renewed_is_not_taken(bucket):
+    with (
+        lease.hold(bucket / "lock", ignore) as held,
+        pytest.raises(InputError, match="in use by another process"),
+        lease.hold(bucket / "lock", ignore),
+    ):
+        pass
+    del held
+    assert not bucket.exists()
+
+
+def test_released_lease_is_free(bucket):
+    for _ in range(2):
+        with lease.hold(bucket / "lock", ignore):
+            assert lease.is_held(bucket / "lock")
+        assert not lease.is_held(bucket / "lock")
+
+
+def test_lease_of_a_killed_process_expires(bucket):
+    lines = []
+    (bucket / "lock").write_bytes(b"host 7 1234.5 some-uuid\n")
+    start = time.monotonic()
+    with lease.hold(bucket / "lock", lines.append):
+        assert time.monotonic() - start > lease.EXPIRY_SECONDS
+    assert len(lines) == 1
+    assert "host 7" in lines[0]
+
+
+def test_lock_file_of_a_copied_directory_is_no_lease(bucket):
+    (bucket / "lock").write_bytes(b"host 7 1234.5\n")
+    start = time.monotonic()
+    with lease.hold(bucket / "lock", ignore):
+        assert time.monotonic() - start < lease.EXPIRY_SECONDS
+
+
+def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
+    with lease.hold(bucket / "lock", ignore) as suspended:
+        suspended.confirm()
+        with lease.hold(bucket / "lock", ignore) as other:
+            with pytest.raises(RunError, match="another process has taken"):
+                suspended.confirm()
+            with pytest.raises(RunError, match="another process has taken"):
+                suspended.confirm()
+            other.confirm()
+            suspended.release()
+            assert lease.holder(bucket / "lock")  # the other's
+
+
+def test_removed_lease_is_a_removed_run(bucket):
+    with lease.hold(bucket / "lock", ignore) as held:
+        (bucket / "lock").unlink()
+        with pytest.raises(RunError, match="another process has taken"):
+            held.confirm()
+
+
+def test_silence_of_the_server_does_not_age_a_lease(bucket_server, bucket):
+    """The holder cannot renew it then either: its lease is good when the server answers again."""
+    with lease.hold(bucket / "lock", ignore):
+        errors = []
+
+        def take():
+            try:
+                with lease.hold(bucket / "lock", ignore):
+                    errors.append(None)
+            except InputError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        time.sleep(0.15)
+        bucket_server.be_silent(2.5)
+        thread.join(20)
+        assert isinstance(errors[0], InputError)
+
+
+def test_two_processes_that_start_at_once_are_one_too_many(bucket):
+    held, refused = [], []
+
+    def take():
+        try:
+            with lease.hold(bucket / "lock", ignore):
+                held.append(1)
+                time.sleep(1.5)
+        except InputError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(held), len(refused)) == (1, 3)
+
+
+def test_run_directory_in_a_bucket_has_one_owner(bucket):
+    identity = {"seed": 1}
+    run_directory.initialize(bucket, identity, {"name": "a"})
+    run_directory.initialize(bucket, identity, {"name": "b"})  # it belongs to the run
+    with pytest.raises(InputError, match="seed was 1, is 2"):
+        run_directory.initialize(bucket, {"seed": 2}, {"name": "a"})
+    with run_directory.lock(bucket) as confirm:
+        confirm()
+        assert run_directory.is_locked(bucket)
+        assert len(run_directory.lock_holder(bucket).split()) == 4
+        with pytest.raises(InputError, match="in use"), run_directory.lock(bucket):
+            pass
+    assert not run_directory.is_locked(bucket)
+    assert file_sizes(bucket).keys() == {"run.json"}

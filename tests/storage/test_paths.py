@@ -1,0 +1,77 @@
+"""Paths in buckets behave as `pathlib` does, and others are refused in a line."""
+
+import pickle
+
+import pytest
+
+from anytime_jax.atomic import atomic_write, make_writable_directory
+from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import (
+    absolute_path,
+    file_sizes,
+    is_address,
+    is_remote,
+    list_files,
+    read_range,
+    remove_directory,
+    storage_path,
+)
+
+
+@pytest.mark.parametrize("path", ["run", "/data/run", "~/run", "a:b", "C:run"])
+def test_local_path_is_a_pathlib_path(path):
+    assert not is_address(path)
+    assert not is_remote(storage_path(path))
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/run", "az://x/y", "http://host/run", "hdfs://a/b", "file:///tmp/x"]
+)
+def test_other_address_is_refused_with_a_remedy(address):
+    with pytest.raises(InputError, match="mount") as error:
+        storage_path(address)
+    assert address.partition("://")[0] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"]
+)
+def test_invalid_address_is_refused(address):
+    with pytest.raises(InputError, match="gs://BUCKET/PATH"):
+        storage_path(address)
+
+
+def test_address_that_pathlib_has_shortened_is_one():
+    assert str(storage_path("gs:/bucket/run/")) == "gs://bucket/run"
+
+
+def test_path_in_a_bucket_reads_and_writes(bucket):
+    file = bucket / "records" / "0000.jsonl"
+    assert not bucket.exists()
+    file.write_text("é\n", encoding="utf-8")
+    (bucket / "run.json").write_bytes(b"{}")
+    assert (bucket.is_dir(), file.is_file(), file.read_bytes()) == (True, True, b"\xc3\xa9\n")
+    assert [str(x) for x in list_files(bucket)] == [str(file), str(bucket / "run.json")]
+    assert file_sizes(bucket) == {"run.json": 2}
+    assert read_range(file, 1, 3) == b"\xa9\n"
+    assert pickle.loads(pickle.dumps(file)) == file
+    assert absolute_path(bucket) == bucket
+    remove_directory(bucket)
+    assert not bucket.exists()
+    remove_directory(bucket, missing_ok=True)
+
+
+def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):
+    def fail():
+        with atomic_write(bucket / "x.json") as part:
+            part.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert not bucket.exists()
+    with atomic_write(bucket / "x.json") as part:
+        part.write_text("whole")
+    assert file_sizes(bucket) == {"x.json": 5}
+    make_writable_directory(bucket, "--output")
+    assert file_sizes(bucket) == {"x.json": 5}

@@ -1,0 +1,250 @@
+"""A run in a bucket has the guarantees of one on a disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import bucket_copies
+import pytest
+from forked_starts import environment
+from small_run import write_config
+from training_runs import bits, records, start
+
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import list_files, remove_directory
+from anytime_jax.training import startup
+
+MARK = "commit_success.txt"
+
+
+def compare(run, whole, folder, steps=(18, 20)):
+    """Compares checkpoints and records of a run in a bucket with those of one on a disk."""
+    copy = bucket_copies.to_disk(run, folder / "compared")
+    for step in steps:
+        assert bits(copy, step) == bits(whole, step)
+    assert records(run) == records(whole)
+
+
+def test_run_moves_from_a_disk_to_a_bucket_and_back(dataset, whole, bucket, tmp_path):
+    disk, back = tmp_path / "disk", tmp_path / "back"
+    start(disk, dataset, stop="1x")
+    bucket_copies.to_bucket(disk, bucket)
+    outcome, output = start(bucket, dataset, stop="1.5x")
+    assert outcome.step == 15
+    assert str(bucket) in output
+    assert saved_steps(bucket) == [9, 10, 12, 15]  # milestones, and the latest two
+    bucket_copies.to_disk(bucket, back)
+    assert not (back / "lock").exists()
+    start(back, dataset, stop="2x")
+    assert bits(back, 20) == bits(whole, 20)
+    assert records(back) == records(whole)
+
+
+def test_incomplete_checkpoint_is_invisible_and_removed(dataset, whole, bucket, tmp_path):
+    start(bucket, dataset, stop="1.5x")
+    (bucket / "checkpoints" / "15" / MARK).unlink()
+    assert saved_steps(bucket)[-1] == 12
+    outcome, output = start(bucket, dataset, stop="2x")
+    assert outcome.step == 20
+    assert "removed 15: an interrupted save" in output
+    assert "from     12 steps" in output
+    compare(bucket, whole, tmp_path)
+
+
+def test_damaged_checkpoint_is_set_aside(dataset, bucket):
+    start(bucket, dataset, stop="1x")
+    largest = max(list_files(bucket / "checkpoints" / "10"), key=lambda x: x.stat().st_size)
+    largest.write_bytes(os.urandom(largest.stat().st_size))
+    with pytest.raises(RunError, match="--fall-back"):
+        start(bucket, dataset, stop="1.5x")
+    outcome, output = start(bucket, dataset, stop="1.5x", fall_back=True)
+    assert outcome.step == 15
+    assert "set aside as 10.damaged" in output
+    kinds = {x.path.name: x.kind for x in checkpoint_listing.list_entries(bucket)}
+    assert kinds["10.damaged"] == "set aside"
+    assert checkpoint_reader.is_intact(bucket / "checkpoints" / "15")
+
+
+def test_branch_reads_its_trunk_from_a_bucket(dataset, whole, bucket, tmp_path):
+    trunk = bucket_copies.to_bucket(whole, bucket)
+    schedule = {"schedule__kind": "constant", "branch__change": ("schedule.kind", "schedule.peak")}
+    outcome, _ = start(
+        tmp_path / "branch", dataset, stop="1.5x", branch__from_run=str(trunk),
+        branch__multiple=1.0, **schedule,
+    )  # fmt: skip
+    assert outcome.step == 15
+
+
+def test_missing_bucket_is_refused(dataset, bucket_server, small_config):
+    with pytest.raises(InputError, match=r"config\.run_dir.*no-such-bucket"):
+        startup.check_paths(small_config("gs://no-such-bucket/run"))
+    with pytest.raises(InputError, match=r"config\.run_dir.*mount"):
+        startup.check_paths(small_config("s3://bucket/run"))
+
+
+@pytest.fixture
+def small_config(dataset):
+    import small_run
+
+    return lambda run: small_run.config(run, dataset.path)
+
+
+# Real processes
+
+
+class Process:
+    """`python -m anytime_jax.main` of the small run in a bucket."""
+
+    def __init__(self, server, dataset, run, folder, stop="2x", arguments=()):
+        folder.mkdir(exist_ok=True)
+        config = write_config(folder / "config.py", str(run), str(dataset.path), stop=stop)
+        command = [sys.executable, "-m", "anytime_jax.main", f"--config={config}", *arguments]
+        self.log = folder / f"log-{time.monotonic_ns()}"
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, env=environment(folder) | server.environment, stdout=log, stderr=log
+            )
+
+    def kill(self, number=signal.SIGKILL):
+        self._process.send_signal(number)
+
+    def wait(self, seconds=300):
+        return self._process.wait(seconds)
+
+    @property
+    def output(self):
+        return self.log.read_text()
+
+
+def once(server, pattern, count, action):
+    """Calls `action` in a thread at the request number `count` that contains a pattern."""
+    left = [count]
+
+    def hook(request):
+        if all(word in request for word in pattern):
+            left[0] -= 1
+            if left[0] == 0:
+                threading.Thread(target=action).start()
+
+    server.hook = hook
+    return left
+
+
+def finish(server, dataset, run, folder):
+    """Starts the run until it has finished; returns the output of the last start."""
+    server.hook = lambda request: None
+    last = Process(server, dataset, run, folder)
+    assert last.wait() == 0, last.output
+    return last.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        (("POST", "run.json"), 1),
+        (("POST", "lock"), 1),
+        (("POST", "records"), 1),
+        (("checkpoints%2F4%2F",), 1),
+        (("checkpoints%2F4%2F",), 40),
+        (("checkpoints%2F8%2F",), 25),
+        (("checkpoints%2F9%2F", MARK), 1),
+        (("checkpoints%2F12%2F", MARK), 4),
+        (("DELETE", "checkpoints"), 2),
+        (("checkpoints%2F18%2F",), 60),
+        (("checkpoints%2F20%2F",), 5),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_killed_run_ends_as_an_unbroken_one(
+    bucket_server, dataset, whole, bucket, tmp_path, pattern, count
+):
+    killed = Process(bucket_server, dataset, bucket, tmp_path / "run")
+    left = once(bucket_server, pattern, count, killed.kill)
+    assert killed.wait() == -9, killed.output
+    assert left[0] <= 0
+    output = finish(bucket_server, dataset, bucket, tmp_path / "run")
+    assert "for the lease" in output or "run.json" in pattern
+    compare(bucket, whole, tmp_path)
+    for step in saved_steps(bucket):
+        checkpoint_reader.verify_checkpoint(checkpoint_listing.checkpoint_path(bucket, step))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["503", "429", "silent", "stopped"])
+def test_fault_in_the_middle_of_a_save_is_survived(
+    bucket_server, dataset, whole, bucket, tmp_path, fault
+):
+    def act():
+        if fault == "silent":
+            bucket_server.be_silent(60)
+        elif fault == "stopped":
+            bucket_server.stop()
+            time.sleep(10)
+            bucket_server.start()
+        else:
+            bucket_server.fail(20, int(fault))
+
+    left = once(bucket_server, ("checkpoints%2F8%2F", "POST"), 10, act)
+    run = Process(bucket_server, dataset, bucket, tmp_path / "run")
+    assert run.wait() == 0, run.output
+    assert left[0] <= 0
+    compare(bucket, whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_run_beside_a_stopped_server_is_killed_and_resumes(
+    bucket_server, dataset, whole, bucket, tmp_path
+):
+    once(bucket_server, ("checkpoints%2F8%2F", "POST"), 10, bucket_server.stop)
+    run = Process(bucket_server, dataset, bucket, tmp_path / "run")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):  # TensorStore goes on asking
+            run.wait(40)
+        run.kill()
+        run.wait()
+    finally:
+        bucket_server.start()
+    finish(bucket_server, dataset, bucket, tmp_path / "run")
+    compare(bucket, whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_suspended_run_whose_lease_was_taken_saves_nothing_more(
+    bucket_server, dataset, whole, bucket, tmp_path
+):
+    suspended = Process(bucket_server, dataset, bucket, tmp_path / "run")
+    once(bucket_server, ("checkpoints%2F8%2F", "POST"), 3, lambda: suspended.kill(signal.SIGSTOP))
+    other = Process(bucket_server, dataset, bucket, tmp_path / "other")
+    outputs = []
+    try:
+        outputs = [other.wait(), other.output]
+    finally:
+        suspended.kill(signal.SIGCONT)
+    assert outputs[0] == 0, outputs
+    assert suspended.wait() == 1, suspended.output
+    assert "another process has taken" in suspended.output
+    compare(bucket, whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_run_in_a_bucket(bucket_server, dataset, bucket, tmp_path):
+    address = "localhost:23457"
+    arguments = [f"--coordinator={address}", "--processes=2"]
+    both = [
+        Process(
+            bucket_server, dataset, bucket, tmp_path / f"run-{i}",
+            arguments=[*arguments, f"--process={i}"],
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    assert [x.wait() for x in both] == [0, 0], [x.output for x in both]
+    assert saved_steps(bucket)[-1] == 20
+    for step in saved_steps(bucket):
+        checkpoint_reader.verify_checkpoint(checkpoint_listing.checkpoint_path(bucket, step))
+    remove_directory(bucket)
