@@ -3,17 +3,21 @@
 #
 #   export NAME=my-slice ZONE=us-east5-a    # and the project of gcloud config
 #   launch/tpu_vm.sh setup                  # once, and again after a change of the sources
-#   launch/tpu_vm.sh run --config=configs/150m_inv_sqrt.py --config.run_dir=/storage/runs/a
+#   launch/tpu_vm.sh run --config=configs/150m_inv_sqrt.py \
+#       --config.run_dir=gs://BUCKET/runs/150m --config.data.path=gs://BUCKET/data/c4-t5-1024
 #   launch/tpu_vm.sh log                    # what host 0 prints; Ctrl-C ends the view, not the run
 #   launch/tpu_vm.sh stop                   # the run saves and ends; the same `run` resumes it
 #
-# `setup` copies the committed files and installs them with jax[tpu]. The arguments of `run` are
-# those of python -m anytime_jax.main; run_dir and data.path must be on storage that all hosts mount
-# at the same place. The run does not depend on this terminal or machine. When a process is lost
-# (ended by a signal), all are started again; a host that rebooted needs `stop` and `run`.
+# `setup` copies the committed files and installs them with jax[tpu] and gcsfs. The arguments of
+# `run` are those of python -m anytime_jax.main; the service account of the slice needs access to
+# the bucket (docs/clusters.md). The run does not depend on this terminal or machine. When a process
+# is lost (ended by a signal), or the bucket, all are started again; a host that rebooted needs
+# `stop` and `run`.
 #
-#   PYTHON    interpreter of the hosts, 3.11 or newer, installed by setup if missing (python3.11)
-#   RESTARTS  how often, at most (10)
+#   PYTHON                interpreter of the hosts, 3.11 or newer, installed by setup if missing
+#                         (python3.11)
+#   RESTARTS              how often, at most (10)
+#   ANYTIME_JAX_CACHE_GB  copies of data on each host, in GB (50, of a boot disk of 100)
 set -euo pipefail
 
 fail() {
@@ -43,15 +47,17 @@ setup)
     tar -xzf anytime_jax.tar.gz -C anytime_jax
     cd anytime_jax
     $python -m venv .venv
-    .venv/bin/pip install --quiet -e '.[tpu]'"
+    .venv/bin/pip install --quiet -e '.[tpu,gcs]'"
   ;;
 run)
-  (($#)) || fail "give the arguments of the run: --config=FILE, --config.run_dir=DIR and --config.data.path=DIR"
+  (($#)) || fail "give the arguments of the run: --config=FILE, --config.run_dir=gs://... and --config.data.path=gs://..."
   printf -v line ' %q' "$@"
+  printf -v variables '%s=%q ' RESTARTS "${RESTARTS:-10}" \
+    ANYTIME_JAX_CACHE_GB "${ANYTIME_JAX_CACHE_GB:-50}"
   # A session of its own outlives the connection; flock keeps a host to one run at a time.
   on all "cd anytime_jax || exit
     flock --nonblock run.lock true || { echo 'error: a run is in progress here' >&2; exit 2; }
-    RESTARTS=${RESTARTS:-10} setsid flock run.lock \\
+    ${variables}setsid flock run.lock \\
       bash launch/tpu_vm_host.sh$line >run.log 2>&1 </dev/null &"
   echo "started: launch/tpu_vm.sh log shows it, launch/tpu_vm.sh stop saves and ends it"
   ;;

@@ -2,8 +2,9 @@
 # Train on one host of launch/tpu_vm.sh; the arguments are those of python -m anytime_jax.main.
 #
 # When a process is lost (ended by a signal), those of the other hosts end within a minute with
-# status 75. Each host then starts its own again, at most RESTARTS times, PAUSE seconds later, when
-# all have ended. SIGTERM makes the run save and end.
+# status 75, as all do when a bucket is out of reach. Each host then starts its own again, at most
+# RESTARTS times, PAUSE seconds later, when all have ended and the lock of a run in a bucket has
+# expired. SIGTERM makes the run save and end.
 set -uo pipefail
 
 restarts=${RESTARTS:-10} stopped='' signalled='' status=0
@@ -26,7 +27,8 @@ while true; do
   if ((status != 75 && status <= 128)) || [[ -n $stopped ]] || ((restarts-- == 0)); then
     exit "$status"
   fi
-  echo "a process was lost (status $status): this host starts its own again in ${PAUSE:-60} s"
+  echo "a process or a bucket was lost (status $status): this host starts its own process again" \
+    "in ${PAUSE:-60} s"
   sleep "${PAUSE:-60}" &
   await
   [[ -z $stopped ]] || exit 75

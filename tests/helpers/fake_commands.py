@@ -21,6 +21,7 @@ for given; do
   if [[ $given == --process=* ]]; then index=${given#*=}; fi
 done
 echo "CUDA=${CUDA_VISIBLE_DEVICES-none} XLA=${XLA_FLAGS-} $*" >"process-$index.txt"
+printenv ANYTIME_JAX_CACHE_GB >"cache-$index.txt"
 echo "process $index prints"
 sleep 20 >/dev/null 2>&1 & # a worker, which must not be left behind
 trap "kill $!" EXIT
@@ -85,7 +86,8 @@ def start_fixture(bin_path, tmp_path):
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(script, *arguments, **variables):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "CUDA_"))}
+        others = ("SLURM_", "CUDA_", "ANYTIME_JAX_")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         changes = {
             "PATH": f"{bin_path}:{os.environ['PATH']}",
             "JAX_PLATFORMS": "",

@@ -24,6 +24,7 @@ from fake_commands import (
 from paths import REPOSITORY
 
 from anytime_jax.commands import config_file
+from anytime_jax.storage import paths, shard_cache
 
 # Several processes on one machine
 
@@ -176,17 +177,17 @@ def tpu_vm(start, bin_path):
 
 def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
     hosts = [tmp_path / f"host-{i}" / "anytime_jax" for i in range(2)]
-    for _ in range(2):
-        status, output = tpu_vm("run", "--config=c.py", "--config.name=a $b 'c'")
+    words = ["--config=c.py", "--config.run_dir=gs://mine/run", "--config.name=a $b 'c'"]
+    for variables, gigabytes in (({}, "50"), ({"ANYTIME_JAX_CACHE_GB": "2 5"}, "2 5")):
+        status, output = tpu_vm("run", *words, **variables)
         assert status == 0
         assert "started" in output
         for host in hosts:
             wait_for(host, "ready-0")
             (host / "ready-0").unlink()
             line = (host / "process-0.txt").read_text()
-            assert line.endswith(
-                "-m anytime_jax.main --cluster --config=c.py --config.name=a $b 'c'\n"
-            )
+            assert line.endswith(f"-m anytime_jax.main --cluster {' '.join(words)}\n")
+            assert (host / "cache-0.txt").read_text() == f"{gigabytes}\n"
         status, output = tpu_vm("run", "--config=c.py")
         assert (status, "a run is in progress here" in output) == (2, True)
         assert tpu_vm("stop")[0] == 0
@@ -243,7 +244,7 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
         host = tmp_path / f"host-{i}" / "anytime_jax"
         assert (host / "pyproject.toml").exists()
         assert (host / "venv.txt").read_text() == "-m venv .venv\n"
-        assert (host / "pip.txt").read_text() == "install --quiet -e .[tpu]\n"
+        assert (host / "pip.txt").read_text() == "install --quiet -e .[tpu,gcs]\n"
 
 
 def test_slice_needs_name_and_action(start, tpu_vm):
@@ -291,15 +292,16 @@ def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] >= 120
     (container,) = pod["containers"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    assert pod["serviceAccountName"]  # whose access to the bucket the pods have
     assert (REPOSITORY / container["command"][-1]).exists()
     line = container["args"]
     files = [word.removeprefix("--config=") for word in line if word.startswith("--config=")]
     config_file.read(files[0], [word for word in line if word.startswith("--config.")])
     settings = dict(x.removeprefix("--").split("=", 1) for x in line if "=" in x)
     for name in ("config.run_dir", "config.data.path"):
-        assert settings[name].startswith(f"{mounts['storage']}/")
+        address = settings[name].replace("BUCKET", "bucket")
+        assert paths.is_address(address)
+        assert str(paths.storage_path(address)) == address
     chips = next(iter(container["resources"]["limits"].values()))
     if "--cluster" in line:
         shape = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
@@ -312,6 +314,24 @@ def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
         assert settings["process"] == "$(JOB_COMPLETION_INDEX)"
 
 
+@pytest.mark.parametrize("index", [0, 1], ids=["tpu", "gpu"])
+def test_pod_has_a_disk_for_the_cache(index):
+    document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
+    (hosts,) = document["spec"]["replicatedJobs"]
+    pod = hosts["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {x["name"]: x["value"] for x in container["env"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}
+    assert {*mounts.values()} == volumes.keys()
+    size = volumes[mounts[variables["XDG_CACHE_HOME"]]]["sizeLimit"]
+    assert container["resources"]["requests"]["ephemeral-storage"] == size
+    number, unit = size[:-2], size[-2:]
+    assert unit == "Gi"
+    # Compiled programs are there too; a pod whose volume is too large is evicted.
+    assert float(variables[shard_cache.LIMIT]) * 1e9 < 0.8 * int(number) * 2**30
+
+
 def test_image_has_the_files_of_a_run():
     text = (LAUNCH / "Dockerfile").read_text()
     copied = " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split()
@@ -319,5 +339,7 @@ def test_image_has_the_files_of_a_run():
     assert {f"!{name}" for name in copied} == {line for line in sent if line.startswith("!")}
     assert {"anytime_jax", "configs", "launch"} <= set(copied)
     assert all((REPOSITORY / name).exists() for name in copied)
+    (install,) = re.findall(r'^RUN pip install --no-cache-dir "(.*)"$', text, re.MULTILINE)
+    assert install == ".[gcs${EXTRAS:+,$EXTRAS}]"
     assert text.rindex("\nUSER ") < text.index("\nENTRYPOINT ")
     assert 'ENTRYPOINT ["python", "-m", "anytime_jax.main"]' in text
