@@ -39,7 +39,12 @@ from anytime_jax.distributed import lost_process, processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import BucketError, RunError
 from anytime_jax.json_files import json_digest
-from anytime_jax.storage.paths import absolute_path, is_remote, remove_directory
+from anytime_jax.storage.paths import (
+    absolute_path,
+    is_remote,
+    remove_directory,
+    rename_directory,
+)
 
 _REMOVED = "the directory was removed while the run trained"
 # Orbax's limit of a save, by the system's clock, which may be set forward while a save is written.
@@ -194,7 +199,7 @@ class CheckpointManager:
         names = (damaged + (f".{n}" if n else "") for n in itertools.count())
         target = next(x for name in names if not (x := path.with_name(name)).exists())
         if processes.is_primary():
-            path.rename(target)
+            rename_directory(path, target)
         processes.barrier()
         self._manager.reload()
         self._report(f"set aside as {target.name}: {error}")

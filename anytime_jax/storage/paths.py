@@ -70,6 +70,18 @@ def remove_directory(path: Path, missing_ok: bool = False) -> None:
         files.rm(key, recursive=True)
 
 
+def rename_directory(path: Path, target: Path) -> None:
+    """Renames a directory; in a bucket, copies its files there and removes it."""
+    if not is_remote(path):
+        path.rename(target)
+        return
+    files, key = _file_system(path)
+    for file in list_files(path):
+        copy = target / str(file).removeprefix(f"{path}/")
+        files.cp_file(_file_system(file)[1], _file_system(copy)[1])
+    files.rm(key, recursive=True)
+
+
 def list_files(path: Path) -> list[Path]:
     """Returns the files below a directory, which another process may be deleting, in order."""
     if is_remote(path):

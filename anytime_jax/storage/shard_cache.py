@@ -28,6 +28,8 @@ _DOWNLOADS = 2  # at a time, beside the reads of windows
 _CHUNK_BYTES = 8_000_000
 _ABANDONED_SECONDS = 3600.0  # after which a download that was killed is removed
 _PART = ".part"
+_requested: set[Path] = set()  # copies that this process has asked for
+_guard = threading.Lock()
 
 
 class CachedFile:
@@ -40,9 +42,11 @@ class CachedFile:
         self._copy = cache_directory() / "shards" / folder / f"{path.name}-{checksum:08x}"
         if self._copy.exists():
             self._copy.touch()  # used last
-        else:
-            limit = _limit_bytes()
-            if size <= limit:
+            return
+        limit = _limit_bytes()
+        with _guard:
+            if size <= limit and self._copy not in _requested:
+                _requested.add(self._copy)
                 _downloads().put((path, size, self._copy, limit))
 
     def read(self, start: int, stop: int) -> bytes:
@@ -52,9 +56,7 @@ class CachedFile:
         return read_range(self._path, start, stop)
 
     def discard_copy(self) -> bool:
-        """Removes the local copy, if there is one, since it is damaged; returns whether it was."""
-        if not self._copy.exists():
-            return False
+        """Removes the local copy, if there is one: what was read may be damaged there alone."""
         self._copy.unlink(missing_ok=True)
         return True
 

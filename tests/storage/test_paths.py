@@ -14,6 +14,7 @@ from anytime_jax.storage.paths import (
     list_files,
     read_range,
     remove_directory,
+    rename_directory,
     storage_path,
 )
 
@@ -33,9 +34,7 @@ def test_other_address_is_refused_with_a_remedy(address):
     assert address.partition("://")[0] in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "address", ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"]
-)
+@pytest.mark.parametrize("address", ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"])
 def test_invalid_address_is_refused(address):
     with pytest.raises(InputError, match="gs://BUCKET/PATH"):
         storage_path(address)
@@ -56,6 +55,11 @@ def test_path_in_a_bucket_reads_and_writes(bucket):
     assert read_range(file, 1, 3) == b"\xa9\n"
     assert pickle.loads(pickle.dumps(file)) == file
     assert absolute_path(bucket) == bucket
+    rename_directory(bucket / "records", bucket / "old")
+    assert [str(x) for x in list_files(bucket)] == [
+        str(bucket / "old" / "0000.jsonl"),
+        str(bucket / "run.json"),
+    ]
     remove_directory(bucket)
     assert not bucket.exists()
     remove_directory(bucket, missing_ok=True)

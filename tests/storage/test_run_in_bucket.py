@@ -1,5 +1,6 @@
 """A run in a bucket has the guarantees of one on a disk."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,15 +10,20 @@ import time
 
 import bucket_copies
 import pytest
+import small_run
 from forked_starts import environment
+from rich.console import Console
 from small_run import write_config
 from training_runs import bits, records, start
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.config.schema import build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import list_files, remove_directory
-from anytime_jax.training import startup
+from anytime_jax.training import startup, trainer
+from anytime_jax.training.progress import Display
+from configs import decay
 
 MARK = "commit_success.txt"
 
@@ -34,10 +40,10 @@ def test_run_moves_from_a_disk_to_a_bucket_and_back(dataset, whole, bucket, tmp_
     disk, back = tmp_path / "disk", tmp_path / "back"
     start(disk, dataset, stop="1x")
     bucket_copies.to_bucket(disk, bucket)
-    outcome, output = start(bucket, dataset, stop="1.5x")
+    outcome, output = start(bucket, dataset, stop="1.5x", checkpoint__every="13 steps")
     assert outcome.step == 15
     assert str(bucket) in output
-    assert saved_steps(bucket) == [9, 10, 12, 15]  # milestones, and the latest two
+    assert saved_steps(bucket) == [9, 10, 13, 15]  # milestones, and the latest two
     bucket_copies.to_disk(bucket, back)
     assert not (back / "lock").exists()
     start(back, dataset, stop="2x")
@@ -45,6 +51,7 @@ def test_run_moves_from_a_disk_to_a_bucket_and_back(dataset, whole, bucket, tmp_
     assert records(back) == records(whole)
 
 
+@pytest.mark.slow
 def test_incomplete_checkpoint_is_invisible_and_removed(dataset, whole, bucket, tmp_path):
     start(bucket, dataset, stop="1.5x")
     (bucket / "checkpoints" / "15" / MARK).unlink()
@@ -56,6 +63,7 @@ def test_incomplete_checkpoint_is_invisible_and_removed(dataset, whole, bucket, 
     compare(bucket, whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_set_aside(dataset, bucket):
     start(bucket, dataset, stop="1x")
     largest = max(list_files(bucket / "checkpoints" / "10"), key=lambda x: x.stat().st_size)
@@ -70,14 +78,15 @@ def test_damaged_checkpoint_is_set_aside(dataset, bucket):
     assert checkpoint_reader.is_intact(bucket / "checkpoints" / "15")
 
 
-def test_branch_reads_its_trunk_from_a_bucket(dataset, whole, bucket, tmp_path):
+@pytest.mark.slow
+def test_decay_of_a_run_in_a_bucket(dataset, whole, bucket, tmp_path):
     trunk = bucket_copies.to_bucket(whole, bucket)
-    schedule = {"schedule__kind": "constant", "branch__change": ("schedule.kind", "schedule.peak")}
-    outcome, _ = start(
-        tmp_path / "branch", dataset, stop="1.5x", branch__from_run=str(trunk),
-        branch__multiple=1.0, **schedule,
-    )  # fmt: skip
-    assert outcome.step == 15
+    config = decay.get_config(f"{trunk}@2x")
+    assert config.run_dir == f"{trunk}_decay_2.0x"
+    config.run_dir = str(tmp_path / "branch")
+    config.data.path = str(dataset.path)
+    outcome = train(build(config.to_dict()), dataset)
+    assert outcome.step == 20
 
 
 def test_missing_bucket_is_refused(dataset, bucket_server, small_config):
@@ -87,10 +96,13 @@ def test_missing_bucket_is_refused(dataset, bucket_server, small_config):
         startup.check_paths(small_config("s3://bucket/run"))
 
 
+def train(config, dataset):
+    console = Console(file=io.StringIO(), width=200)
+    return trainer.train(config, small_run.mesh(), dataset, Display(config.clock, console))
+
+
 @pytest.fixture
 def small_config(dataset):
-    import small_run
-
     return lambda run: small_run.config(run, dataset.path)
 
 
