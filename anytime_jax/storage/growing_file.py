@@ -56,6 +56,7 @@ class _LocalFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        self.sync()
         self._file.close()
 
 

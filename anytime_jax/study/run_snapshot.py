@@ -71,7 +71,7 @@ class Snapshot:
             return f"training; last record {age} ago" if age else "training"
         if self.rows and self.horizon is not None and self.rows[-1].step >= self.horizon:
             return f"finished at its horizon {age} ago"
-        return f"no process trains it since {age}" if age else "no process trains it"
+        return f"no process has trained it for {age}" if age else "no process trains it"
 
     def describe_training(self) -> str | None:
         """Describes loss, rate, speed and the time to the next doubling, if recorded."""

@@ -22,7 +22,7 @@ def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     assert training.describe_process() == "training; last record 12m 00s ago"
     assert "1x in" in training.describe_training()
     ended = run_snapshot.take(tmp_path, training)
-    assert ended.describe_process() == "no process trains it since 12m 00s"
+    assert ended.describe_process() == "no process has trained it for 12m 00s"
     assert " in " not in ended.describe_training()
 
 
