@@ -13,7 +13,7 @@ from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.commands import command_line, dispatch
-from anytime_jax.errors import InputError, ProcessLostError, RunError
+from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def test_exit_status_is_what_the_command_returns(run):
     [
         (InputError("--a=1: give\n 2"), 2, "error: --a=1: give 2\n"),
         (ProcessLostError("another"), 75, "error: another\n"),
+        (BucketError("gone"), 75, "error: gone\n"),
         (RunError("broken \x1b[2J"), 1, "error: broken \\x1b[2J\n"),
         (FileNotFoundError(2, "not there", "x"), 1, "error: [Errno 2] not there: 'x'\n"),
         (KeyboardInterrupt(), 130, "\ninterrupted\n"),
