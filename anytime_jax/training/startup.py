@@ -76,7 +76,7 @@ def check_paths(config: schema.Config) -> None:
 
 
 def _check_bucket(setting: str, path: Path) -> None:
-    """Raises an InputError if a bucket is missing or closed, a BucketError if it is out of reach."""
+    """Raises an InputError if a bucket is missing or closed, or a BucketError if out of reach."""
     bucket = path.parents[-1] if path.parents else path
     try:
         problem = "" if bucket.exists() else f"there is no {bucket}"
