@@ -40,13 +40,18 @@ def replace(path: Path, content: bytes | None, generation: bytes) -> bytes | Non
     return now.generation if now.content == content else None
 
 
-def create(path: Path, content: bytes) -> None:
-    """Creates a file in a bucket; raises a FileExistsError if there is one with other content."""
-    missing = read_version(path)
-    if missing.content is None and replace(path, content, missing.generation):
-        return
-    if read_version(path).content != content:
+def create(path: Path, content: bytes) -> bytes:
+    """Creates a file in a bucket and returns its generation.
+
+    Raises a FileExistsError if there is one with other content.
+    """
+    version = read_version(path)
+    if version.content is None and (generation := replace(path, content, version.generation)):
+        return generation
+    version = read_version(path)
+    if version.content != content:
         raise FileExistsError(f"{path} exists")
+    return version.generation
 
 
 def _call(path: Path, call: Callable[[Any], Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from anytime_jax.storage import conditional_writes
-from anytime_jax.storage.paths import bucket_errors, is_remote
+from anytime_jax.storage.paths import is_remote
 
 UPLOAD_SECONDS = 10.0  # a bucket takes one write of a file in a second
 
@@ -63,7 +63,7 @@ class _LocalFile:
 class _BucketFile:
     def __init__(self, path: Path, text: str):
         self._path, self._text, self._uploaded = path, text, len(text)
-        conditional_writes.create(path, text.encode("utf-8"))
+        self._generation = conditional_writes.create(path, text.encode("utf-8"))
         self._uploading = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._upload_at_interval, daemon=True).start()
@@ -79,11 +79,11 @@ class _BucketFile:
         with self._uploading:
             if len(text := self._text) == self._uploaded:
                 return
-            try:
-                self._path.write_bytes(text.encode("utf-8"))
-            except bucket_errors() as error:
-                raise OSError(f"{self._path} cannot be written: {error}") from error
-            self._uploaded = len(text)
+            content = text.encode("utf-8")
+            generation = conditional_writes.replace(self._path, content, self._generation)
+            if generation is None:
+                raise FileExistsError(f"{self._path} was written by another process")
+            self._generation, self._uploaded = generation, len(text)
 
     def close(self) -> None:
         self._closed.set()

@@ -44,8 +44,12 @@ def test_upload_that_fails_is_an_os_error(bucket_server, bucket):
     bucket_server.fail(1, 403)
     with pytest.raises(OSError, match=r"a\.jsonl"):
         file.sync()
-    file.close()
+    file.sync()
     assert (bucket / "a.jsonl").read_bytes() == b"a\nb\n"
+    (bucket / "a.jsonl").write_bytes(b"of another")
+    file.write("c\n")
+    with pytest.raises(FileExistsError):
+        file.close()
 
 
 def test_long_segment_is_continued_in_the_next(folder, monkeypatch):

@@ -230,8 +230,15 @@ def test_run_beside_a_stopped_server_is_killed_and_resumes(
 def test_suspended_run_whose_lease_was_taken_saves_nothing_more(
     bucket_server, dataset, whole, bucket, tmp_path
 ):
+    stopped = threading.Event()
+
+    def suspend():
+        suspended.kill(signal.SIGSTOP)
+        stopped.set()
+
+    once(bucket_server, ("checkpoints%2F8%2F", "POST"), 3, suspend)
     suspended = Process(bucket_server, dataset, bucket, tmp_path / "run")
-    once(bucket_server, ("checkpoints%2F8%2F", "POST"), 3, lambda: suspended.kill(signal.SIGSTOP))
+    assert stopped.wait(120)
     other = Process(bucket_server, dataset, bucket, tmp_path / "other")
     outputs = []
     try:
