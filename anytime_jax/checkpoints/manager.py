@@ -35,7 +35,7 @@ from anytime_jax.checkpoints.retention import (
 )
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
-from anytime_jax.distributed import lost_process, processes
+from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import BucketError, RunError
 from anytime_jax.json_files import json_digest
@@ -220,7 +220,7 @@ class CheckpointManager:
             elif any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):
-                raise lost_process.make_error(error) from error
+                raise lost_process_exit.make_error(error) from error
             is_ours = isinstance(error, RunError) or not is_remote(self._directory)
             latest = checkpoint_listing.describe_latest(self._run_dir)
             raise (RunError if is_ours else BucketError)(

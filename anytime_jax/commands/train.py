@@ -30,7 +30,7 @@ from anytime_jax.commands import command_line, config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import jax_settings, lost_process, processes
+from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
@@ -118,7 +118,7 @@ def _train(arguments: argparse.Namespace) -> int:
     except Exception as error:
         if not processes.is_sign_of_loss(error):
             raise
-        raise lost_process.make_error(error) from error
+        raise lost_process_exit.make_error(error) from error
     return 0
 
 

@@ -1,8 +1,8 @@
 """Processes of a multi-host run: rendezvous, barriers, shared failure and preemption.
 
 JAX's distributed runtime watches every process. When one is lost, it ends the others within a
-minute, as `lost_process` describes, instead of letting them wait forever. It forwards a SIGTERM
-from one process to all, so that all save after the same update.
+minute, as `lost_process_exit` describes, instead of letting them wait forever. It forwards a
+SIGTERM from one process to all, so that all save after the same update.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from anytime_jax.distributed import lost_process
+from anytime_jax.distributed import lost_process_exit
 from anytime_jax.errors import InputError
 
 _HEARTBEAT_SECONDS = 30  # a process silent for so long counts as lost
@@ -63,10 +63,10 @@ def initialize(
         _check(str(coordinator), int(processes or 0), int(process or 0))
     option = "--cluster" if cluster else f"--coordinator={coordinator}"
     advice = "start all of them within five minutes, with the same address and number of processes"
-    lost_process.set_message(
+    lost_process_exit.set_message(
         lambda cause: f"{option}: the processes did not connect ({cause}): {advice}"
     )
-    lost_process.handle_abort()
+    lost_process_exit.handle_abort()
     try:
         jax.distributed.initialize(
             coordinator,
@@ -79,14 +79,14 @@ def initialize(
     except (ValueError, RuntimeError, KeyError) as error:
         cause = " ".join(str(error).split())[:200]
         raise InputError(f"{option}: the processes did not connect ({cause}): {advice}") from error
-    lost_process.set_message(
+    lost_process_exit.set_message(
         lambda cause: (
             f"another process of this run was lost or failed ({cause}); {describe_checkpoint()}. "
             "Start all processes again with the same command, which resumes the run"
         )
     )
     _open_devices()
-    lost_process.handle_abort()  # again: a runtime may set a handler of its own, as that of TPUs
+    lost_process_exit.handle_abort()  # again: the runtime of TPUs may set a handler of its own
 
 
 def _open_devices() -> None:
@@ -95,7 +95,7 @@ def _open_devices() -> None:
     except RuntimeError as error:
         if not any(status in str(error) for status in ("UNAVAILABLE", "DEADLINE_EXCEEDED")):
             raise
-        raise lost_process.make_error(error) from error
+        raise lost_process_exit.make_error(error) from error
 
 
 def _check(coordinator: str, processes: int, process: int) -> None:

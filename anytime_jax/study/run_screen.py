@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.study.line_chart import Line, LineChart
 from anytime_jax.study.run_losses import (
     gain_limits,
     gains,
@@ -18,6 +17,7 @@ from anytime_jax.study.run_losses import (
     weight_labels,
 )
 from anytime_jax.study.run_snapshot import Snapshot
+from anytime_jax.study.terminal_chart import Line, LineChart
 
 # The best average, the second, ...: distinct by their marker too.
 _AVERAGES = (("*", "green"), ("+", "magenta"), ("x", "cyan"), ("#", "yellow"))

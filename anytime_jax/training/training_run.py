@@ -30,7 +30,7 @@ from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.distributed import lost_process, processes
+from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.models.flops import flops_per_token
@@ -316,7 +316,7 @@ class TrainingRun:
         """Ends this start of the run with an error."""
         failure = error
         if processes.is_sign_of_loss(error):
-            failure = lost_process.make_error(error)
+            failure = lost_process_exit.make_error(error)
         elif isinstance(error, jax.errors.JaxRuntimeError):
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
             failure = self.error(str(error)[:300], advice)

@@ -12,8 +12,8 @@ import urllib.request
 
 import pytest
 import synthetic_study
-from recorded_run import RecordedRun
 from run_command import run_command
+from synthetic_run import RecordedRun
 from synthetic_study import expected_loss
 
 from anytime_jax.commands import page_server, report

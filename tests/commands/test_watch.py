@@ -7,7 +7,7 @@ import signal
 import types
 
 import pytest
-from recorded_run import RecordedRun
+from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.commands import console, watch

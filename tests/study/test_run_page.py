@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from recorded_run import RecordedRun
+from synthetic_run import RecordedRun
 
 from anytime_jax.errors import InputError
 from anytime_jax.study import run_figure, run_page

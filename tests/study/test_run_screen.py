@@ -4,8 +4,8 @@ import io
 import re
 
 import pytest
-from recorded_run import LABELS, RecordedRun
 from rich.console import Console
+from synthetic_run import LABELS, RecordedRun
 
 from anytime_jax.study import run_snapshot
 from anytime_jax.study.run_screen import Screen

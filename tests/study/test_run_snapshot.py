@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from recorded_run import RecordedRun
+from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.errors import InputError

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from anytime_jax.study.line_chart import Line, LineChart
+from anytime_jax.study.terminal_chart import Line, LineChart
 
 
 def draw(lines, limits=(0.0, 1.0), width=30, height=9, encoding="ascii", **options):

@@ -1,6 +1,6 @@
-"""Loss of a process at a chosen moment of its run: it kills or stops itself there.
+"""Kill of a process at a chosen moment of its run: it kills or stops itself there.
 
-A configuration file calls `install`. The variable LOSS of a process is empty, or has four words:
+A configuration file calls `install`. The variable KILL_AT of a process is empty, or has four words:
 MODULE:FUNCTION, the number of calls to skip, "before", "during" or "after" the call, and a signal.
 """
 
@@ -13,10 +13,10 @@ import threading
 
 
 def install() -> None:
-    """Wraps the function that LOSS names."""
-    if not os.environ.get("LOSS"):
+    """Wraps the function that KILL_AT names."""
+    if not os.environ.get("KILL_AT"):
         return
-    name, skip, when, number = os.environ["LOSS"].split()
+    name, skip, when, number = os.environ["KILL_AT"].split()
     module, _, path = name.partition(":")
     *owners, attribute = path.split(".")
     owner = functools.reduce(getattr, owners, importlib.import_module(module))

@@ -16,7 +16,7 @@ from small_run import write_config
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.distributed import lost_process, processes
+from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import ProcessLostError
 
 STEPS = 24
@@ -35,7 +35,7 @@ MAX_SECONDS = 60
 _UPDATE = "anytime_jax.training.loop_program:LoopProgram.update"
 _EVALUATION = "anytime_jax.training.loop_program:LoopProgram.evaluate"
 _SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
-# Moments, as `process_losses` reads them; the process that is lost, and how.
+# Moments, as `process_kills` reads them; the process that is lost, and how.
 LOSSES = {
     "opening devices": ("jax:devices 0 before", 1, "SIGKILL"),
     "preparing": ("anytime_jax.training.startup:open_dataset 0 during", 0, "SIGKILL"),
@@ -53,15 +53,15 @@ LOSSES = {
 # Aborts in threads of C, as JAX's runtime does, while the interpreter is busy.
 ABORT = """
 import ctypes, sys, threading, time
-from anytime_jax.distributed import lost_process
+from anytime_jax.distributed import lost_process_exit
 
 def make_message(cause):
     time.sleep(float(sys.argv[2]))
     return "the line"
 
-lost_process._MAX_SECONDS = 1
-lost_process.set_message(make_message)
-lost_process.handle_abort()
+lost_process_exit._MAX_SECONDS = 1
+lost_process_exit.set_message(make_message)
+lost_process_exit.handle_abort()
 for _ in range(int(sys.argv[1])):
     threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
 while True:
@@ -105,7 +105,7 @@ def test_loss_while_the_devices_open(status, monkeypatch):
 
     monkeypatch.setattr(jax, "devices", devices)
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **settings: None)
-    monkeypatch.setattr(lost_process, "handle_abort", lambda: None)
+    monkeypatch.setattr(lost_process_exit, "handle_abort", lambda: None)
     with pytest.raises(RuntimeError, match=status) as caught:
         processes.initialize("host:1", 2, 0, False, lambda: "step 7")
     assert isinstance(caught.value, ProcessLostError) == (status == "UNAVAILABLE")
@@ -117,7 +117,7 @@ def write(folder):
     run, data = folder / "run", folder / "builtin-300"
     file = write_config(folder / "run.py", run, data, **CHANGES)
     text = file.read_text()
-    file.write_text(f"{text}\nimport process_losses\n\nprocess_losses.install()\n")
+    file.write_text(f"{text}\nimport process_kills\n\nprocess_kills.install()\n")
     return file
 
 
@@ -152,7 +152,7 @@ def is_lost(process):
 def test_lost_process_ends_the_other_and_the_run_resumes_exactly(moment, unbroken, tmp_path):
     loss, index, how = LOSSES[moment]
     variables = [{}, {}]
-    variables[index] = {"LOSS": f"{loss} {how}"}
+    variables[index] = {"KILL_AT": f"{loss} {how}"}
     file = write(tmp_path)
     both = Processes(file, devices=1, variables=variables)
     lost, survivor = both.processes[index], both.processes[1 - index]
@@ -180,13 +180,13 @@ def test_local_script_starts_a_lost_process_again(unbroken, tmp_path):
     """One of two processes is killed before its sixth update, at the first start alone."""
     file = write(tmp_path)
     text = file.read_text().replace(
-        "process_losses.install()",
+        "process_kills.install()",
         "import os, pathlib\n"
         f"mark = pathlib.Path({str(tmp_path / 'lost')!r})\n"
         "if '--process=1' in sys.argv and not mark.exists():\n"
         "    mark.touch()\n"
         f"    os.environ['LOSS'] = '{_UPDATE} 6 before SIGKILL'\n"
-        "process_losses.install()",
+        "process_kills.install()",
     )
     file.write_text(text)
     command = ["bash", str(LAUNCH / "local.sh"), "2", "--", f"--config={file}"]
