@@ -22,6 +22,8 @@ from anytime_jax.errors import InputError
 # gs://bucket, also with the one slash that pathlib leaves.
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BUCKET = re.compile("gs://[a-z0-9][a-z0-9._-]+(/|$)")
+# gcsfs takes these for patterns, even where it deletes, or for a version of a file.
+_MISREAD = re.compile(r"[*?\[\]#]|/\.{1,2}(/|$)")
 _MOUNT = "mount the bucket (s3:// with mountpoint-s3, others with rclone), give the path there"
 # Its search for hierarchical buckets asks another service before every request.
 _GCSFS_SETTING = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
@@ -53,6 +55,11 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
         raise InputError(f"{address} is an address of another kind than gs://BUCKET/PATH; {_MOUNT}")
     if not _BUCKET.match(address) or not address.isprintable() or "//" in rest:
         raise InputError(f"{address} is not an address: give gs://BUCKET/PATH")
+    if misread := _MISREAD.search(address):
+        raise InputError(
+            f"{address} has {misread[0]!r}, which the libraries of buckets misread: give "
+            "gs://BUCKET/PATH without any of * ? [ ] # and parts . or .."
+        )
     return _bucket_path(address.rstrip("/"))
 
 

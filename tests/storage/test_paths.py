@@ -6,6 +6,7 @@ import pytest
 
 from anytime_jax.atomic import atomic_write, make_writable_directory
 from anytime_jax.errors import InputError
+from anytime_jax.storage import conditional_writes
 from anytime_jax.storage.paths import (
     absolute_path,
     file_sizes,
@@ -38,6 +39,22 @@ def test_other_address_is_refused_with_a_remedy(address):
 def test_invalid_address_is_refused(address):
     with pytest.raises(InputError, match="gs://BUCKET/PATH"):
         storage_path(address)
+
+
+@pytest.mark.parametrize("name", ["a*", "a?", "a[1]", "a]", "a#12", "./a", "a/../b", ".."])
+def test_address_that_would_be_a_pattern_is_refused(name):
+    with pytest.raises(InputError, match="misread"):
+        storage_path(f"gs://bucket/{name}")
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a+b", "ü", "~a", "a&b=c", "a'b", ".a", "a..b"])
+def test_other_characters_are_kept(bucket, name):
+    directory = storage_path(f"{bucket}/{name}/")
+    conditional_writes.create(directory / "f", b"x")
+    assert list_files(directory) == list(directory.glob("[f]")) == [directory / "f"]
+    assert (directory / "f").read_bytes() == b"x"
+    remove_directory(directory)
+    assert not bucket.exists()
 
 
 def test_address_that_pathlib_has_shortened_is_one():
