@@ -45,7 +45,13 @@ from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocab
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest, read_json, write_json
-from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, remove_directory
+from anytime_jax.storage.paths import (
+    absolute_path,
+    bucket_errors,
+    check_bucket,
+    is_remote,
+    remove_directory,
+)
 
 # A vocabulary is trained on the beginnings of so many parts, so many characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
@@ -113,6 +119,8 @@ def prepare_share(
             f"output {str(output)!r} has characters that cannot be printed, which training "
             "refuses; give another"
         )
+    if is_remote(output):
+        check_bucket(f"output {output}", output)
     if isinstance(vocabulary, int):
         vocabulary_or_size, description = vocabulary, f"trained, {vocabulary} pieces"
     else:

@@ -133,6 +133,8 @@ def _make_work_directory(output: Path) -> Path:
     work = output / WORK_NAME
     if output.is_dir() and any(output.iterdir()) and not work.is_dir():
         raise InputError(f"{output} holds other files; give a new or empty directory as output")
+    if is_remote(work):  # where a directory exists while it has files
+        return work
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file is in the way, or a directory is read-only

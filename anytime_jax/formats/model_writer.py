@@ -36,7 +36,7 @@ from anytime_jax.formats.model_reader import (
 )
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
-from anytime_jax.storage.paths import bucket_errors, file_sizes, is_remote, upload
+from anytime_jax.storage.paths import bucket_errors, check_bucket, file_sizes, is_remote, upload
 
 _PROMPT_TOKENS = 32
 _STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
@@ -138,6 +138,8 @@ def _locked(directory: Path) -> Iterator[bool]:
 
 def check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
+    if is_remote(directory):
+        check_bucket(f"--output={directory}", directory)
     try:
         directory.resolve()
         if not directory.exists() and not directory.is_symlink():

@@ -17,13 +17,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.errors import InputError
+from anytime_jax.errors import BucketError, InputError
 
 # gs://bucket, also with the one slash that pathlib leaves.
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BUCKET = re.compile("gs://[a-z0-9][a-z0-9._-]+(/|$)")
 # gcsfs takes these for patterns, even where it deletes, or for a version of a file.
 _MISREAD = re.compile(r"[*?\[\]#]|/\.{1,2}(/|$)")
+_CLOSED = ("400", "401", "403", "404")  # statuses of a bucket that is missing, or of others
+_REFUSED = ("Forbidden:", "Bad Request:")  # how errors of gcsfs without a status begin
 _MOUNT = "mount the bucket (s3:// with mountpoint-s3, others with rclone), give the path there"
 # Its search for hierarchical buckets asks another service before every request.
 _GCSFS_SETTING = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
@@ -66,6 +68,27 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
     """Returns `storage_path` in full."""
     return storage_path(path).absolute()
+
+
+def check_bucket(setting: str, path: Path) -> None:
+    """Raises an InputError if a bucket is missing or closed, a BucketError if it is out of reach.
+
+    `setting`, as written, is in the message.
+    """
+    bucket = path.parents[-1] if path.parents else path
+    try:
+        problem = "" if bucket.exists() else f"there is no {bucket}"
+    except (OSError, ValueError, *bucket_errors()) as error:
+        problem = " ".join(str(error).split())[:200]
+        # gcsfs raises errors of these two types for the statuses 403 and 400.
+        is_closed = type(error) in (OSError, ValueError) and problem.startswith(_REFUSED)
+        if not is_closed and str(getattr(error, "code", "")) not in _CLOSED:
+            raise BucketError(f"{setting} cannot be reached ({problem}): try again later") from error
+    if problem:
+        raise InputError(
+            f"{setting} cannot be read ({problem}): correct the name of the bucket, or log in "
+            "(gcloud auth application-default login)"
+        )
 
 
 def remove_directory(path: Path, missing_ok: bool = False) -> None:

@@ -20,14 +20,13 @@ from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.preparation import prepare
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import BucketError, InputError
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
-from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
+from anytime_jax.storage.paths import absolute_path, check_bucket, is_remote, storage_path
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
-_CLOSED = ("400", "401", "403", "404")  # statuses of a bucket that is missing, or of others
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 
 
@@ -61,7 +60,7 @@ def check_paths(config: schema.Config) -> None:
         with _naming(f"config.{name}"):
             stored = storage_path(path)
         if is_remote(stored):
-            _check_bucket(f"config.{name}", stored)
+            check_bucket(f"config.{name} = {str(stored)!r}", stored)
             continue
         try:
             if not stat.S_ISDIR(os.stat(path).st_mode):
@@ -73,24 +72,6 @@ def check_paths(config: schema.Config) -> None:
                 f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
                 "choose another"
             ) from error
-
-
-def _check_bucket(setting: str, path: Path) -> None:
-    """Raises an InputError if a bucket is missing or closed, or a BucketError if out of reach."""
-    bucket = path.parents[-1] if path.parents else path
-    try:
-        problem = "" if bucket.exists() else f"there is no {bucket}"
-    except (OSError, *bucket_errors()) as error:
-        problem = " ".join(str(error).split())[:200]
-        if str(getattr(error, "code", "")) not in _CLOSED:
-            raise BucketError(
-                f"{setting} = {str(path)!r} cannot be reached ({problem}): try again later"
-            ) from error
-    if problem:
-        raise InputError(
-            f"{setting} = {str(path)!r} cannot be read ({problem}): correct the name of the "
-            "bucket, or log in (gcloud auth application-default login)"
-        )
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:

@@ -5,10 +5,11 @@ import pickle
 import pytest
 
 from anytime_jax.atomic import atomic_write, make_writable_directory
-from anytime_jax.errors import InputError
+from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage import conditional_writes
 from anytime_jax.storage.paths import (
     absolute_path,
+    check_bucket,
     file_sizes,
     is_address,
     is_remote,
@@ -80,6 +81,25 @@ def test_path_in_a_bucket_reads_and_writes(bucket):
     remove_directory(bucket)
     assert not bucket.exists()
     remove_directory(bucket, missing_ok=True)
+
+
+def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatch):
+    check_bucket("--output", bucket)
+    check_bucket("--output", storage_path("gs://bucket"))
+    with pytest.raises(InputError, match="--output.*there is no gs://missing"):
+        check_bucket("--output", storage_path("gs://missing/x"))
+    for status in (400, 403):
+        bucket_server.failures[:] = [status] * 4
+        with pytest.raises(InputError, match="log in"):
+            check_bucket("--output", bucket)
+    bucket_server.failures.clear()
+
+    def refuse(*arguments, **options):
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(type(bucket), "exists", refuse)
+    with pytest.raises(BucketError, match="try again"):
+        check_bucket("--output", bucket)
 
 
 def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):

@@ -123,3 +123,14 @@ def test_prepared_dataset_is_that_of_a_disk(dataset, bucket, monkeypatch):
     assert prepare(source, bucket / "data", **arguments).fingerprint == dataset.fingerprint
     with pytest.raises(InputError, match="length"):
         prepare(source, bucket / "data", **{**arguments, "length": 4})
+
+
+def test_preparation_creates_no_bucket(dataset, bucket):
+    from anytime_jax.data.preparation import prepare
+    from anytime_jax.data.sources import FileSource
+    from anytime_jax.storage.paths import storage_path
+
+    source = FileSource("folder", str(dataset.path.parent / "text"), validation_fraction=0.15)
+    with pytest.raises(InputError, match="gs://not-there"):
+        prepare(source, "gs://not-there/data", length=8, vocabulary=300, workers=1)
+    assert not storage_path("gs://not-there").exists()
