@@ -56,8 +56,10 @@ class _LocalFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self.sync()
-        self._file.close()
+        try:
+            self.sync()
+        finally:
+            self._file.close()
 
 
 class _BucketFile:

@@ -1,5 +1,6 @@
 """Files that grow hold what was written once `sync` returns, on a disk and in a bucket."""
 
+import os
 import time
 
 import pytest
@@ -26,6 +27,16 @@ def test_file_holds_what_was_written(folder):
     file.write("d\n")
     file.close()
     assert (folder / "a.jsonl").read_text(encoding="utf-8") == "é\nb\nd\n"
+
+
+def test_closed_file_is_on_disk(tmp_path, monkeypatch):
+    """A segment of records that is closed as it is full is of steps that are saved later."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    file = create_growing_file(tmp_path / "a.jsonl", "a\n")
+    file.write("b\n")
+    file.close()
+    assert synced == [4]
 
 
 def test_file_in_a_bucket_is_uploaded_at_an_interval(bucket, monkeypatch):
