@@ -16,6 +16,7 @@ import os
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def _downloads() -> queue.SimpleQueue[tuple[Path, int, Path, int]]:
 
 def _download(path: Path, size: int, copy: Path, limit: int) -> None:
     """Copies a file, if the limit allows; the reads of windows report what fails here."""
-    part = copy.with_name(f"{copy.name}.{os.getpid()}{_PART}")
+    # Processes in containers have the same id, also as one that was killed.
+    part = copy.with_name(f"{copy.name}.{uuid.uuid4()}{_PART}")
     try:
         if not _reserve(part, size, limit):
             return
@@ -112,7 +114,10 @@ def _reserve(part: Path, size: int, limit: int) -> bool:
     root = part.parent.parent
     part.parent.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):
-        files = {file: file.stat() for file in root.glob("*/*")}
+        files = {}
+        for file in root.glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):  # a part that has become a copy
+                files[file] = file.stat()
         for file, status in list(files.items()):
             if file.suffix == _PART and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 file.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pathlib
 import time
 
 import bucket_copies
@@ -93,6 +94,30 @@ def test_files_of_other_datasets_are_evicted_first(bucket, tmp_path, monkeypatch
     assert len(after) == 1
     assert after[0].endswith("d-00000007")
     assert len(read("two", "e", 4000)) == 1
+
+
+def test_part_of_a_killed_process_with_the_same_id_is_no_obstacle(bucket, tmp_path):
+    (bucket / "a").write_bytes(b"abc")
+    path = shard_cache.CachedFile(bucket / "b", 10**15, 1)._copy.with_name("a-00000001")
+    path.parent.mkdir(parents=True)
+    path.with_name(f"{path.name}.{os.getpid()}.part").write_bytes(b"a")
+    shard_cache.CachedFile(bucket / "a", 3, 1)
+    deadline = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert path.read_bytes() == b"abc"
+
+
+def test_part_that_becomes_a_copy_meanwhile_is_no_obstacle(bucket, tmp_path, monkeypatch):
+    gone = tmp_path / "cache" / "anytime_jax" / "shards" / "0" / "gone.part"
+    found = pathlib.Path.glob
+    monkeypatch.setattr(
+        pathlib.Path, "glob", lambda path, pattern: [gone, *found(path, pattern)]
+    )
+    part = gone.with_name("new.part")
+    assert shard_cache._reserve(part, 3, 1000)
+    assert part.stat().st_size == 3
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "nan"])
