@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.atomic import atomic_write
+from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_remote
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -29,10 +30,17 @@ def load_json(path: Path) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Reads a JSON object; None if the file is missing or damaged."""
+    """Reads a JSON object; None if the file is missing or damaged.
+
+    Raises the errors of `bucket_failure` if it is in a bucket that cannot be read.
+    """
     try:
         content = load_json(path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
+        return None
+    except (OSError, *bucket_errors()) as error:
+        if is_remote(path):
+            raise bucket_failure(str(path), error) from error
         return None
     return content if isinstance(content, dict) else None
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
 from anytime_jax.storage import conditional_writes, lease
-from anytime_jax.storage.paths import is_remote
+from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_remote
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -32,7 +32,8 @@ def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
     """Returns the content of `run.json`, or None if the run has not started.
 
-    Raises an InputError that ends with `advice` if the file is damaged.
+    Raises an InputError that ends with `advice` if the file is damaged, and the errors of
+    `bucket_failure`.
     """
     file = run_dir / RUN_FILE
     try:
@@ -40,7 +41,9 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
         return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, *bucket_errors()) as error:
+        if is_remote(file) and isinstance(error, (OSError, *bucket_errors())):
+            raise bucket_failure(str(file), error) from error
         raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
 
 
@@ -85,7 +88,9 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     partial = run_dir / _PARTIAL_FILE
     try:
         if is_remote(run_dir):
-            conditional_writes.create(run_dir / RUN_FILE, content.encode())
+            with contextlib.suppress(FileExistsError):  # another process began the run just now
+                conditional_writes.create(run_dir / RUN_FILE, content.encode())
+            check_identity(run_dir, identity)
             return
         run_dir.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)

@@ -77,18 +77,28 @@ def check_bucket(setting: str, path: Path) -> None:
     """
     bucket = path.parents[-1] if path.parents else path
     try:
-        problem = "" if bucket.exists() else f"there is no {bucket}"
+        is_there = bucket.exists()
     except (OSError, ValueError, *bucket_errors()) as error:
-        problem = " ".join(str(error).split())[:200]
-        # gcsfs raises errors of these two types for the statuses 403 and 400.
-        is_closed = type(error) in (OSError, ValueError) and problem.startswith(_REFUSED)
-        if not is_closed and str(getattr(error, "code", "")) not in _CLOSED:
-            raise BucketError(f"{setting} cannot be reached ({problem}): try again later") from error
-    if problem:
-        raise InputError(
-            f"{setting} cannot be read ({problem}): correct the name of the bucket, or log in "
-            "(gcloud auth application-default login)"
+        raise bucket_failure(setting, error) from error
+    if not is_there:
+        raise bucket_failure(setting, FileNotFoundError(f"there is no {bucket}"))
+
+
+def bucket_failure(name: str, error: Exception) -> InputError | BucketError:
+    """Returns the error of a command that could not read what is named, because of another error.
+
+    That is an InputError if the bucket is missing or closed, a BucketError if it is out of reach.
+    """
+    problem = " ".join(str(error).split())[:200]
+    # gcsfs raises errors of these types, without a status, for 403 and 400.
+    is_closed = type(error) in (OSError, ValueError) and problem.startswith(_REFUSED)
+    is_closed |= isinstance(error, FileNotFoundError)
+    if is_closed or str(getattr(error, "code", "")) in _CLOSED:
+        return InputError(
+            f"{name} cannot be read ({problem}): correct the name of the bucket, or log in (gcloud "
+            "auth application-default login)"
         )
+    return BucketError(f"{name} cannot be reached ({problem}): try again later")
 
 
 def remove_directory(path: Path, missing_ok: bool = False) -> None:

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from unittest import mock
 
 import pytest
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage import lease
+from anytime_jax.errors import BucketError, InputError, RunError
+from anytime_jax.json_files import read_json
+from anytime_jax.storage import conditional_writes, lease
 from anytime_jax.storage.paths import file_sizes
 
 
@@ -124,3 +126,29 @@ def test_run_directory_in_a_bucket_has_one_owner(bucket):
             pass
     assert not run_directory.is_locked(bucket)
     assert file_sizes(bucket).keys() == {"run.json"}
+
+
+def test_processes_that_begin_the_same_run_at_once_agree(bucket, monkeypatch):
+    create = conditional_writes.create
+
+    def create_after_another(path, content):
+        create(path, b'{"identity": {"seed": 1}, "name": "other"}')
+        create(path, content)
+
+    monkeypatch.setattr(conditional_writes, "create", create_after_another)
+    run_directory.initialize(bucket, {"seed": 1}, {"name": "a"})
+    (bucket / "run.json").unlink()
+    with pytest.raises(InputError, match="seed was 1, is 2"):
+        run_directory.initialize(bucket, {"seed": 2}, {"name": "a"})
+
+
+def test_run_file_out_of_reach_is_not_damaged(bucket, monkeypatch):
+    run_directory.initialize(bucket, {"seed": 1}, {})
+    for error, kind in (
+        (ConnectionResetError(104, "reset"), BucketError),
+        (OSError("Forbidden: b/bucket"), InputError),
+    ):
+        monkeypatch.setattr(type(bucket), "read_bytes", mock.Mock(side_effect=error))
+        for read in (run_directory.read_run_file, lambda path: read_json(path / "run.json")):
+            with pytest.raises(kind, match=r"run\.json cannot be"):
+                read(bucket)
