@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.atomic import atomic_write
-from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_remote
+from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_regular_file, is_remote
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -24,7 +24,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def load_json(path: Path) -> Any:
     """Parses a JSON file; raises a ValueError as `parse_json`, or an OSError."""
-    if path.exists() and not path.is_file():
+    if path.exists() and not is_regular_file(path):
         raise ValueError("it is not a regular file")  # to read a pipe would wait for ever
     return parse_json(path.read_bytes())
 

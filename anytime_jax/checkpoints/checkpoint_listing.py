@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, list_files
+from anytime_jax.storage.paths import (
+    absolute_path,
+    bucket_errors,
+    is_directory,
+    is_remote,
+    list_files,
+)
 
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
@@ -37,7 +43,7 @@ class Entry:
 def list_entries(run_dir: str | Path) -> list[Entry]:
     """Returns the entries of a run's checkpoint directory in order of step, foreign files last."""
     directory = absolute_path(run_dir) / DIRECTORY
-    entries = [classify(path) for path in directory.iterdir()] if directory.is_dir() else []
+    entries = [classify(path) for path in directory.iterdir()] if is_directory(directory) else []
     return sorted(entries, key=lambda x: (x.step is None, x.step or 0, x.path.name))
 
 
@@ -45,7 +51,7 @@ def classify(path: Path) -> Entry:
     """Returns the entry at a path, classified by its name and content."""
     step, _, suffix = path.name.partition(".")
     kind: EntryKind = "foreign"
-    if _STEP.fullmatch(step) and path.is_dir():
+    if _STEP.fullmatch(step) and is_directory(path):
         if not suffix and is_remote(path):
             kind = "complete" if (path / _REMOTE_MARK).exists() else "half-written"
         elif not suffix:

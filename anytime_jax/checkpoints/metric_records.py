@@ -19,7 +19,7 @@ from typing import Any
 from anytime_jax import __version__
 from anytime_jax.json_files import parse_json
 from anytime_jax.storage.growing_file import GrowingFile, create_growing_file
-from anytime_jax.storage.paths import storage_path
+from anytime_jax.storage.paths import is_regular_file, storage_path
 
 DIRECTORY = "records"
 FORMAT_VERSION = 1
@@ -157,7 +157,7 @@ def last_change(run_dir: str | Path) -> tuple[float, int]:
 
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
     """Yields the step from which a segment starts, then its rows, as far as they are valid."""
-    if not segment.is_file():  # to read a pipe would wait for ever
+    if not is_regular_file(segment):  # to read a pipe would wait for ever
         warn(f"{segment}: it is not a regular file")
         return
     complete, _, torn = segment.read_bytes().rpartition(b"\n")

@@ -15,7 +15,7 @@ from typing import IO, Any
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
 from anytime_jax.storage import conditional_writes, lease
-from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_remote
+from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_directory, is_remote
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -60,7 +60,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
                 f"({differences}): set them back, or choose another run_dir"
             )
-    elif run_dir.is_dir() and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
+    elif is_directory(run_dir) and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"

@@ -14,7 +14,14 @@ import numpy as np
 
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import json_digest, load_json, write_json
-from anytime_jax.storage.paths import bucket_errors, bucket_failure, file_sizes, is_remote, storage_path
+from anytime_jax.storage.paths import (
+    bucket_errors,
+    bucket_failure,
+    file_sizes,
+    is_regular_file,
+    is_remote,
+    storage_path,
+)
 
 FORMAT_VERSION = 4
 # Written last: a directory that has it is complete.
@@ -90,7 +97,7 @@ def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") ->
     path = storage_path(path)
     metadata_path = path / METADATA_NAME
     try:
-        is_prepared = metadata_path.is_file()
+        is_prepared = is_regular_file(metadata_path)
     except (OSError, *bucket_errors()) as error:  # a closed directory, a name that is too long
         if is_remote(path):
             raise bucket_failure(str(path), error) from error

@@ -48,7 +48,9 @@ from anytime_jax.json_files import json_digest, read_json, write_json
 from anytime_jax.storage.paths import (
     absolute_path,
     bucket_errors,
+    bucket_failure,
     check_bucket,
+    is_regular_file,
     is_remote,
     remove_directory,
 )
@@ -161,9 +163,11 @@ def prepare_share(
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:
     try:
-        if not (output / METADATA_NAME).is_file():
+        if not is_regular_file(output / METADATA_NAME):
             return None
     except (OSError, *bucket_errors()) as error:  # a name too long, a closed directory
+        if is_remote(output):
+            raise bucket_failure(str(output), error) from error
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{output} cannot be read ({reason}); give another") from error
     info = load_dataset(output)

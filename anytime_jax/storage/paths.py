@@ -122,10 +122,31 @@ def rename_directory(path: Path, target: Path) -> None:
     files.rm(key, recursive=True)
 
 
+def is_directory(path: Path) -> bool:
+    """Whether there is a directory; raises an error if that cannot be known.
+
+    In a bucket, the method `is_dir` takes every error for a no.
+    """
+    return _type(path) == "directory" if is_remote(path) else path.is_dir()
+
+
+def is_regular_file(path: Path) -> bool:
+    """Whether there is a file; raises an error if that cannot be known, unlike `is_file`."""
+    return _type(path) == "file" if is_remote(path) else path.is_file()
+
+
+def _type(path: Path) -> str | None:
+    files, key = _file_system(path)
+    try:
+        return files.info(key)["type"]
+    except FileNotFoundError:
+        return None
+
+
 def list_files(path: Path) -> list[Path]:
     """Returns the files below a directory, which another process may be deleting, in order."""
     if is_remote(path):
-        return sorted((file for file in path.rglob("*") if file.is_file()), key=str)
+        return sorted((file for file in path.rglob("*") if is_regular_file(file)), key=str)
     walk = os.walk(path)  # leaves out directories that disappear; `Path.rglob` raises an error
     return sorted(Path(folder, name) for folder, _, names in walk for name in names)
 

@@ -7,7 +7,6 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax

@@ -1,10 +1,13 @@
 """Paths in buckets behave as `pathlib` does, and others are refused in a line."""
 
+import contextlib
+import itertools
 import pickle
 
 import pytest
 
 from anytime_jax.atomic import atomic_write, make_writable_directory
+from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage import conditional_writes
 from anytime_jax.storage.paths import (
@@ -86,7 +89,7 @@ def test_path_in_a_bucket_reads_and_writes(bucket):
 def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatch):
     check_bucket("--output", bucket)
     check_bucket("--output", storage_path("gs://bucket"))
-    with pytest.raises(InputError, match="--output.*there is no gs://missing"):
+    with pytest.raises(InputError, match=r"there is no gs://missing"):
         check_bucket("--output", storage_path("gs://missing/x"))
     for status in (400, 403):
         bucket_server.failures[:] = [status] * 4
@@ -116,3 +119,15 @@ def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):
     assert file_sizes(bucket) == {"x.json": 5}
     make_writable_directory(bucket, "--output")
     assert file_sizes(bucket) == {"x.json": 5}
+
+
+@pytest.mark.parametrize("failing", range(1, 16))
+def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
+    for step in (4, 8):
+        (bucket / "checkpoints" / str(step) / "commit_success.txt").write_bytes(b"x")
+    count = itertools.count(1)
+    bucket_server.hook = lambda request: (
+        bucket_server.failures.append(403) if next(count) == failing else None
+    )
+    with contextlib.suppress(OSError):
+        assert checkpoint_listing.saved_steps(bucket) == [4, 8]

@@ -112,9 +112,7 @@ def test_part_of_a_killed_process_with_the_same_id_is_no_obstacle(bucket, tmp_pa
 def test_part_that_becomes_a_copy_meanwhile_is_no_obstacle(bucket, tmp_path, monkeypatch):
     gone = tmp_path / "cache" / "anytime_jax" / "shards" / "0" / "gone.part"
     found = pathlib.Path.glob
-    monkeypatch.setattr(
-        pathlib.Path, "glob", lambda path, pattern: [gone, *found(path, pattern)]
-    )
+    monkeypatch.setattr(pathlib.Path, "glob", lambda path, pattern: [gone, *found(path, pattern)])
     part = gone.with_name("new.part")
     assert shard_cache._reserve(part, 3, 1000)
     assert part.stat().st_size == 3
