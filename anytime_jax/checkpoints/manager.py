@@ -41,6 +41,7 @@ from anytime_jax.errors import BucketError, RunError
 from anytime_jax.json_files import json_digest
 from anytime_jax.storage.paths import (
     absolute_path,
+    is_refusal,
     is_remote,
     remove_directory,
     rename_directory,
@@ -221,7 +222,8 @@ class CheckpointManager:
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):
                 raise lost_process_exit.make_error(error) from error
-            is_ours = isinstance(error, RunError) or not is_remote(self._directory)
+            is_ours = isinstance(error, RunError) or is_refusal(error)
+            is_ours |= not is_remote(self._directory)
             latest = checkpoint_listing.describe_latest(self._run_dir)
             raise (RunError if is_ours else BucketError)(
                 f"a checkpoint could not be saved: {reason}; {latest}"

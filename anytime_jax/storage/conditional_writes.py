@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorstore
 
-_ANSWER_SECONDS = 900  # in which TensorStore tries again, as in a save
+_ANSWER_SECONDS = 900.0  # in which TensorStore tries again, as in a save
 
 
 class Version(NamedTuple):
@@ -27,13 +27,16 @@ def read_version(path: Path) -> Version:
     return Version(result.value if result.state == "value" else None, result.stamp.generation)
 
 
-def replace(path: Path, content: bytes | None, generation: bytes) -> bytes | None:
+def replace(
+    path: Path, content: bytes | None, generation: bytes, seconds: float | None = None
+) -> bytes | None:
     """Writes a file in a bucket, or deletes it, if it still has a generation.
 
     Returns the new generation, or None if the file has changed. A write whose answer was lost is
-    repeated by TensorStore: it has not failed if the file has its content.
+    repeated by TensorStore: it has not failed if the file has its content. Raises an OSError if
+    there is no answer within some seconds.
     """
-    stamp = _call(path, lambda store: store.write("", content, if_equal=generation))
+    stamp = _call(path, lambda store: store.write("", content, if_equal=generation), seconds)
     if stamp.generation:
         return stamp.generation
     now = read_version(path)
@@ -54,13 +57,14 @@ def create(path: Path, content: bytes) -> bytes:
     return version.generation
 
 
-def _call(path: Path, call: Callable[[Any], Any]) -> Any:
+def _call(path: Path, call: Callable[[Any], Any], seconds: float | None = None) -> Any:
     bucket, _, key = str(path).removeprefix("gs://").partition("/")
+    seconds = _ANSWER_SECONDS if seconds is None else seconds
     spec = {"driver": "gcs", "bucket": bucket, "path": key}
     try:
-        store = tensorstore.KvStore.open(spec).result(timeout=_ANSWER_SECONDS)
-        return call(store).result(timeout=_ANSWER_SECONDS)
+        store = tensorstore.KvStore.open(spec).result(timeout=seconds)
+        return call(store).result(timeout=seconds)
     except TimeoutError as error:
-        raise OSError(f"{path}: no answer for {_ANSWER_SECONDS} s") from error
+        raise OSError(f"{path}: no answer for {seconds:g} s") from error
     except ValueError as error:  # TensorStore's error of any server
         raise OSError(f"{path}: {' '.join(str(error).split())[:200]}") from error

@@ -22,6 +22,7 @@ from anytime_jax.storage.conditional_writes import Version, read_version, replac
 RENEWAL_SECONDS = 10.0
 EXPIRY_SECONDS = 45.0
 _POLL_SECONDS = 2.0
+_RELEASE_SECONDS = 10.0
 _WORDS = 4  # of the content: host, process, time and a name of its own
 
 
@@ -49,11 +50,14 @@ class Lease:
             self._generation = generation
 
     def release(self) -> None:
-        """Ends the lease, so that another process need not wait."""
+        """Ends the lease, so that others need not wait; gives up beside a silent server."""
         self._released.set()
-        with self._guard, contextlib.suppress(OSError):
+        if not self._guard.acquire(timeout=_RELEASE_SECONDS):
+            return
+        with contextlib.suppress(OSError):
             if self._is_ours:
-                replace(self._path, None, self._generation)
+                replace(self._path, None, self._generation, _RELEASE_SECONDS)
+        self._guard.release()
 
     def _renew(self) -> None:
         while not self._released.wait(RENEWAL_SECONDS):

@@ -90,10 +90,7 @@ def bucket_failure(name: str, error: Exception) -> InputError | BucketError:
     That is an InputError if the bucket is missing or closed, a BucketError if it is out of reach.
     """
     problem = " ".join(str(error).split())[:200]
-    # gcsfs raises errors of these types, without a status, for 403 and 400.
-    is_closed = type(error) in (OSError, ValueError) and problem.startswith(_REFUSED)
-    is_closed |= isinstance(error, FileNotFoundError)
-    if is_closed or str(getattr(error, "code", "")) in _CLOSED:
+    if is_refusal(error) or isinstance(error, FileNotFoundError):
         return InputError(
             f"{name} cannot be read ({problem}): correct the name of the bucket, or log in (gcloud "
             "auth application-default login)"
@@ -120,6 +117,14 @@ def rename_directory(path: Path, target: Path) -> None:
         copy = target / str(file).removeprefix(f"{path}/")
         files.cp_file(_file_system(file)[1], _file_system(copy)[1])
     files.rm(key, recursive=True)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an error says that a bucket is closed to this account, or has no such request."""
+    # gcsfs raises errors of these types, without a status, for 403 and 400.
+    if type(error) in (OSError, ValueError):
+        return str(error).startswith(_REFUSED)
+    return str(getattr(error, "code", "")) in _CLOSED
 
 
 def is_directory(path: Path) -> bool:
@@ -185,12 +190,13 @@ def bucket_errors() -> tuple[type[Exception], ...]:
     Missing files and closed connections raise an OSError.
     """
     modules = {
-        "gcsfs.retry": ("HttpError", "ChecksumError"),
+        "gcsfs.retry": ("HttpError", "ChecksumError", "NonRetryableError"),
         "google.auth.exceptions": ("GoogleAuthError",),
         "aiohttp": ("ClientError",),
     }
     loaded = ((sys.modules[name], names) for name, names in modules.items() if name in sys.modules)
-    return tuple(getattr(module, name) for module, names in loaded for name in names)
+    found = (getattr(module, name, None) for module, names in loaded for name in names)
+    return tuple(error for error in found if error is not None)
 
 
 def _file_system(path: Any) -> tuple[Any, str]:

@@ -34,7 +34,13 @@ from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.models.flops import flops_per_token
-from anytime_jax.storage.paths import absolute_path, bucket_errors, is_remote, storage_path
+from anytime_jax.storage.paths import (
+    absolute_path,
+    bucket_errors,
+    is_refusal,
+    is_remote,
+    storage_path,
+)
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
@@ -322,7 +328,7 @@ class TrainingRun:
             failure = self.error(str(error)[:300], advice)
         elif isinstance(error, (OSError, *bucket_errors())):
             failure = self.error(str(error), "to mend that, then the same line again")
-            if is_remote(self._directory):
+            if is_remote(self._directory) and not is_refusal(error):
                 failure = BucketError(str(failure))
         if failure is not error:
             failure.__cause__ = error

@@ -93,6 +93,15 @@ def test_silence_of_the_server_does_not_age_a_lease(bucket_server, bucket):
         assert isinstance(errors[0], InputError)
 
 
+def test_release_gives_up_beside_a_silent_server(bucket_server, bucket, monkeypatch):
+    monkeypatch.setattr(lease, "_RELEASE_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
+    with lease.hold(bucket / "lock", ignore):
+        bucket_server.be_silent(2.0)
+        start = time.monotonic()
+    assert time.monotonic() - start < 1.5
+
+
 def test_two_processes_that_start_at_once_are_one_too_many(bucket):
     held, refused = [], []
 
