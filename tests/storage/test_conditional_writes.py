@@ -35,6 +35,7 @@ def test_write_whose_answer_was_lost_has_not_failed(bucket):
     assert replace(file, b"two", before.generation) == read_version(file).generation
 
 
+@pytest.mark.slow
 def test_busy_server_is_asked_again(bucket_server, bucket):
     bucket_server.fail(1, 503)
     bucket_server.fail(1, 429)
