@@ -36,6 +36,16 @@ def compare(run, whole, folder, steps=(18, 20)):
     assert records(run) == records(whole)
 
 
+def test_run_in_a_bucket_has_the_records_of_one_on_a_disk(dataset, whole, bucket):
+    outcome, output = start(bucket, dataset, stop="0.5x", checkpoint__every="9 steps")
+    assert outcome.step == 5
+    assert str(bucket) in output
+    assert saved_steps(bucket) == [5]
+    assert checkpoint_reader.is_intact(bucket / "checkpoints" / "5")
+    assert records(bucket) == [row for row in records(whole) if row[0] <= 5]
+
+
+@pytest.mark.slow
 def test_run_moves_from_a_disk_to_a_bucket_and_back(dataset, whole, bucket, tmp_path):
     disk, back = tmp_path / "disk", tmp_path / "back"
     start(disk, dataset, stop="1x")
