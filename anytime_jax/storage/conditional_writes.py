@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tensorstore
-
 _ANSWER_SECONDS = 900.0  # in which TensorStore tries again, as in a save
 
 
@@ -59,6 +57,8 @@ def create(path: Path, content: bytes) -> bytes:
 
 def _call(path: Path, call: Callable[[Any], Any], seconds: float | None = None) -> Any:
     bucket, _, key = str(path).removeprefix("gs://").partition("/")
+    import tensorstore  # a quarter of a second, which commands on a local disk need not wait
+
     seconds = _ANSWER_SECONDS if seconds is None else seconds
     spec = {"driver": "gcs", "bucket": bucket, "path": key}
     try:
