@@ -151,7 +151,9 @@ def _type(path: Path) -> str | None:
 def list_files(path: Path) -> list[Path]:
     """Returns the files below a directory, which another process may be deleting, in order."""
     if is_remote(path):
-        return sorted((file for file in path.rglob("*") if is_regular_file(file)), key=str)
+        files, key = _file_system(path)  # one request for a thousand files
+        names = (str(name) for name in files.find(key))
+        return sorted((path / name.removeprefix(f"{key}/") for name in names), key=str)
     walk = os.walk(path)  # leaves out directories that disappear; `Path.rglob` raises an error
     return sorted(Path(folder, name) for folder, _, names in walk for name in names)
 
