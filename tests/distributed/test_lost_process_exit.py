@@ -8,6 +8,7 @@ import time
 
 import jax
 import pytest
+import small_run
 from fake_commands import LAUNCH
 from forked_starts import environment
 from paths import REPOSITORY
@@ -20,11 +21,7 @@ from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import ProcessLostError
 
 STEPS = 24
-CHANGES = {
-    "data__builtin_megabytes": 0.3,
-    "chinchilla_tokens": 10 * 8 * 16,
-    "model__length": 16,
-    "eval__tokens": 40 * 16,
+CHANGES = small_run.CHANGES | {
     "eval__every": "7 steps",
     "checkpoint__every": "5 steps",
     "log__every": "1 steps",
