@@ -1,0 +1,141 @@
+"""Laws of the loss: the loss of a run as a function of its learning rates.
+
+A law is a frozen dataclass of its parameters. It predicts the loss at any step of a run with any
+schedule of `schedules`:
+
+    >>> law = PowerLaw(floor=2.0, scale=3.0, exponent=0.5)
+    >>> law.losses(schedules.constant(1.0), [1, 9])
+    array([5., 3.])
+
+Losses are in nats per token, steps count updates done, rates are those of the schedule.
+"""
+
+import abc
+import dataclasses
+
+import numpy as np
+
+from anytime_jax.averaging import Rule
+from anytime_jax.forecast import modes
+from anytime_jax.forecast.update_blocks import group
+from anytime_jax.schedules import Schedule
+
+
+class Law(abc.ABC):
+    """The loss of the live weights of a run, as a function of its schedule."""
+
+    @abc.abstractmethod
+    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns float64 losses after `steps` updates, positive integers of any order: [n]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerLaw(Law):
+    """Power law of the number of updates, whatever their rates: the baseline.
+
+    L(t) = floor + scale * t^-exponent
+    """
+
+    floor: float
+    scale: float
+    exponent: float
+
+    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns the losses; the schedule makes no difference."""
+        del schedule
+        return self.floor + self.scale * np.asarray(steps, float) ** -self.exponent
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiPowerLaw(Law):
+    """Multi-power law: a power of the sum of rates, minus what each reduction of the rate gains.
+
+        L(t) = floor + scale * S(t)^-exponent
+               - drop * sum_{k <= t} (eta_{k-1} - eta_k) * G(eta_k^-rate_exponent * S_k(t))
+        G(x) = 1 - (1 + drop_scale * x)^-drop_exponent
+
+    S(t) is the sum of the rates up to t, S_k(t) that from k on. The sum has the warmup in it,
+    whose terms are negative: `floor` is the loss at a rate of zero.
+
+    Source: arXiv 2503.12811, equation 1.
+    """
+
+    floor: float
+    scale: float
+    exponent: float
+    drop: float
+    drop_scale: float
+    drop_exponent: float
+    rate_exponent: float
+
+    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns the losses; the reductions within a block of updates count as one."""
+        steps = np.asarray(steps)
+        blocks = group(schedule, steps.ravel())
+        ends = np.cumsum(blocks.lengths * blocks.rates)
+        rates = np.concatenate([[0.0], blocks.rates])
+        drops = rates[:-1] - rates[1:]
+        (changes,) = np.nonzero(drops)
+        begins = ends - blocks.lengths * blocks.rates
+        since = np.maximum(ends[blocks.index(steps), None] - begins[changes], 0.0)
+        scale = self.drop_scale * np.maximum(blocks.rates[changes], 1e-300) ** -self.rate_exponent
+        gains = -np.expm1(-self.drop_exponent * np.log1p(scale * since))
+        loss = self.floor + self.scale * ends[blocks.index(steps)] ** -self.exponent
+        return loss - self.drop * (gains @ drops[changes])
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionalLaw(Law):
+    """Functional scaling law, of the live weights and of any average of them.
+
+    Near a minimum, SGD on a quadratic loss is a sum over directions. In a direction of curvature
+    lambda the distance to the minimum decays as exp(-lambda T), T the sum of the rates; every
+    update adds noise in proportion to its squared rate, which decays likewise. Over directions
+    with a power-law density these become power laws:
+
+        L(t) = floor + signal * (T(t) + signal_time)^-signal_exponent
+               + noise * sum_{k <= t} eta_k^2 * (1 + noise_rate * (T(t) - T(k)))^-noise_exponent
+
+    with the noise of an update spread evenly over it. An average with the averaging kernel w has
+    in each direction the average over w of the distance to the minimum, and of the noise, most of
+    which cancels. It lags behind where the minimum itself moves, which costs
+
+        drift * Var_w(log T)
+
+    Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: where an optimizer
+    normalises its updates, weights grow as a random walk and move ever less for their size.
+
+    Source: arXiv 2509.19189 for the live weights; `anytime_jax.theory` has the exact linear model.
+    """
+
+    floor: float
+    signal: float
+    signal_exponent: float
+    signal_time: float
+    noise: float
+    noise_rate: float
+    noise_exponent: float
+    weight_growth: float = 0.0
+    drift: float = 0.0
+
+    def losses(
+        self, schedule: Schedule, steps: np.typing.ArrayLike, average: Rule | None = None
+    ) -> np.ndarray:
+        """Returns the losses of the live weights, or of an average."""
+        steps = np.asarray(steps)
+        blocks = group(schedule, steps.ravel())
+        rules = () if average is None else (average,)
+        response = modes.respond(blocks, steps.ravel(), rules, self.weight_growth)
+        return self.response_losses(response)[:, -1].reshape(steps.shape)
+
+    def response_losses(self, response: modes.Responses) -> np.ndarray:
+        """Returns the losses at each step of the live weights and the averages, like `signal`."""
+        signal, noise = self.parts(response)
+        return self.floor + signal + noise + self.drift * response.drift
+
+    def parts(self, response: modes.Responses) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the terms of signal and noise."""
+        rates = response.decay_rates
+        signal = modes.power_weights(rates, self.signal_exponent, self.signal_time)
+        noise = modes.kernel_weights(rates, self.noise_exponent, self.noise_rate)
+        return self.signal * (response.signal @ signal), self.noise * (response.noise @ noise)

@@ -1,0 +1,110 @@
+"""Losses of a run so far, with the learning rates of its updates."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE, Rule
+from anytime_jax.errors import InputError
+from anytime_jax.schedules import Schedule
+
+MIN_LOSSES = 8  # after the warmup
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRates(Schedule):
+    """Learning rates as a log has them: linear between its steps, constant before and after.
+
+    Attributes:
+      steps: updates done when each rate was recorded, increasing.
+      rates: the rate at each of them.
+    """
+
+    steps: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def peak(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The largest recorded rate."""
+        return max(self.rates)
+
+    def _rate(self, t: Any, xp: Any) -> Any:
+        return xp.interp(t, xp.asarray(self.steps), xp.asarray(self.rates))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossHistory:
+    """Losses of one run, live and of its averages, in nats per token.
+
+    Attributes:
+      schedule: its learning rates, defined at least to the last loss.
+      warmup_steps: updates of its warmup; losses before its end are left out.
+      first: int64[n]; a loss is the mean over the iterates after updates `first` to `last`.
+      last: int64[n]; equal to `first` for the loss after one update.
+      losses: float64[n].
+      labels: n weight labels, `last` for the live weights.
+      training: bool[n], whether a loss is of training batches rather than of held-out text.
+      rules: the averaging rule of each label but `last`.
+    """
+
+    schedule: Schedule
+    warmup_steps: int
+    first: np.ndarray
+    last: np.ndarray
+    losses: np.ndarray
+    labels: tuple[str, ...]
+    training: np.ndarray
+    rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for step, loss in zip(self.last, self.losses, strict=True):
+            if not math.isfinite(loss):
+                raise InputError(f"the loss at step {step:,} is {loss}: leave such rows out")
+
+    @property
+    def step(self) -> int:
+        """The step of the latest loss."""
+        return int(self.last.max())
+
+    def select(self, kept: np.ndarray) -> "LossHistory":
+        """Returns the losses where `kept`, bool[n], is true."""
+        labels = tuple(label for label, keep in zip(self.labels, kept, strict=True) if keep)
+        arrays = {x: getattr(self, x)[kept] for x in ("first", "last", "losses", "training")}
+        return dataclasses.replace(self, labels=labels, **arrays)
+
+    def until(self, step: int) -> "LossHistory":
+        """Returns the losses up to a step."""
+        return self.select(self.last <= step)
+
+    @property
+    def live(self) -> np.ndarray:
+        """Whether each loss is of the live weights: bool[n]."""
+        return np.array([label == LIVE for label in self.labels], bool)
+
+    def check(self) -> "LossHistory":
+        """Returns the losses after the warmup.
+
+        Raises an InputError if they are too few for a forecast, or rise.
+        """
+        history = self.select(self.first >= self.warmup_steps)
+        live = history.select(history.live)
+        steps = len(np.unique(live.last))
+        if steps < MIN_LOSSES:
+            raise InputError(
+                f"{steps} losses after the warmup of {self.warmup_steps:,} updates are too few "
+                f"for a forecast, which takes {MIN_LOSSES}: train on, or record more often"
+            )
+        held_out = np.bincount(live.training, minlength=2).argmax() == 0
+        order = np.argsort(live.last[live.training != held_out], kind="stable")
+        curve = live.losses[live.training != held_out][order]
+        third = max(len(curve) // 3, 1)
+        early, late = float(np.median(curve[:third])), float(np.median(curve[-third:]))
+        if late >= early:
+            raise InputError(
+                f"the loss rises, from {early:.4f} in the first third to {late:.4f} in the last: "
+                "a forecast is of a loss that falls"
+            )
+        return history
