@@ -84,18 +84,22 @@ class LossHistory:
         """Whether each loss is of the live weights: bool[n]."""
         return np.array([label == LIVE for label in self.labels], bool)
 
-    def check(self) -> "LossHistory":
+    def after_warmup(self) -> "LossHistory":
+        """Returns the losses after the warmup, which laws leave out."""
+        return self.select(self.first >= self.warmup_steps)
+
+    def check(self, least: int = MIN_LOSSES) -> "LossHistory":
         """Returns the losses after the warmup.
 
-        Raises an InputError if they are too few for a forecast, or rise.
+        Raises an InputError if they are of fewer than `least` steps, or rise.
         """
-        history = self.select(self.first >= self.warmup_steps)
+        history = self.after_warmup()
         live = history.select(history.live)
         steps = len(np.unique(live.last))
-        if steps < MIN_LOSSES:
+        if steps < least:
             raise InputError(
                 f"{steps} losses after the warmup of {self.warmup_steps:,} updates are too few "
-                f"for a forecast, which takes {MIN_LOSSES}: train on, or record more often"
+                f"for a forecast, which takes {least}: train on, or record more often"
             )
         held_out = np.bincount(live.training, minlength=2).argmax() == 0
         order = np.argsort(live.last[live.training != held_out], kind="stable")

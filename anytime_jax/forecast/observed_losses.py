@@ -1,0 +1,149 @@
+"""Observed losses in bins, and the terms of a functional law at them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE, Rule
+from anytime_jax.forecast import modes
+from anytime_jax.forecast.loss_history import LossHistory
+from anytime_jax.forecast.update_blocks import group
+from anytime_jax.schedules import Schedule
+
+_MISFIT = 0.004  # nats by which a law misses the latest losses of a curve that it fits well
+_EARLY = 4.0  # how much further it may miss the first
+_BIN = 1.01  # ratio of the last to the first step of losses that are fitted as their mean
+_MARKS = 4  # steps at which the loss of an interval is computed
+_FEW = 8  # losses too few to estimate their noise from
+
+# Places of the parameters in the vector of a fit: all but the floor and the offset by logarithm.
+FLOOR, SIGNAL, SIGNAL_EXPONENT, SIGNAL_TIME, NOISE = 0, 1, 2, 3, 4
+NOISE_RATE, NOISE_EXPONENT, WEIGHT_GROWTH, DRIFT, TRAINING_OFFSET = 5, 6, 7, 8, 9
+
+
+class Terms:
+    """The terms of the law at steps of a schedule, as functions of its parameters.
+
+    What the updates do to each mode depends on the parameters by `weight_growth` alone. It is
+    computed once for a grid of that, and interpolated.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        steps: Sequence[int] | np.ndarray,
+        rules: Mapping[str, Rule],
+        log_growths: np.ndarray,
+    ):
+        """Prepares the terms of the live weights, then the averages, after `steps` updates.
+
+        `log_growths` are evenly spaced logarithms of `weight_growth`, four or more.
+        """
+        steps = np.asarray(steps)
+        blocks = group(schedule, steps.ravel())
+        responses = [
+            modes.respond(blocks, steps, tuple(rules.values()), weight_growth)
+            for weight_growth in np.exp(log_growths)
+        ]
+        self._log_growths, self._rates = log_growths, responses[0].decay_rates
+        self._signal = np.stack([x.signal for x in responses])
+        self._noise = np.stack([x.noise for x in responses])
+        self._drift = np.stack([x.drift for x in responses])
+
+    def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns signal, noise and drift in nats for parameters float64[10]: [s, 1 + a] each."""
+        grid = self._log_growths
+        place = (x[WEIGHT_GROWTH] - grid[0]) / (grid[1] - grid[0])
+        low = int(np.clip(place, 1, len(grid) - 3))
+        weights = _cubic_weights(float(np.clip(place - low, 0.0, 1.0)))
+
+        def between(values: np.ndarray) -> np.ndarray:
+            return np.tensordot(weights, values[low - 1 : low + 3], 1)
+
+        p = np.exp(x)
+        signal = modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
+        noise = modes.kernel_weights(self._rates, p[NOISE_EXPONENT], p[NOISE_RATE])
+        return (
+            p[SIGNAL] * (between(self._signal) @ signal),
+            p[NOISE] * (between(self._noise) @ noise),
+            p[DRIFT] * between(self._drift),
+        )
+
+    def losses(self, x: np.ndarray) -> np.ndarray:
+        """Returns held-out losses: float64[s, 1 + a]."""
+        return x[FLOOR] + sum(self.evaluate(x))
+
+
+class ObservedLosses(Terms):
+    """The losses of a run as a fit compares them to a law, each a row.
+
+    Losses of neighbouring steps are one row with their mean. A row's standard deviation is that of
+    the noise, estimated from the scatter, and of the law, which is held to the latest losses.
+
+    Attributes:
+      losses_seen: float64[n].
+    """
+
+    def __init__(self, history: LossHistory, log_growths: np.ndarray):
+        rows = [row for kind in _kinds(history) for row in _bin(history, kind)]
+        marks = [np.unique(np.linspace(a, b, _MARKS + 1).astype(int)[1:]) for a, b, *_ in rows]
+        steps = np.unique(np.concatenate(marks))
+        used = {label: rule for label, rule in history.rules.items() if label in history.labels}
+        super().__init__(history.schedule, steps, used, log_growths)
+        index = {LIVE: 0} | {label: i for i, label in enumerate(used, start=1)}
+        places = [
+            (np.searchsorted(steps, at), index[label])
+            for at, (_, _, label, *_) in zip(marks, rows, strict=True)
+        ]
+        self._signal, self._noise, self._drift = (
+            np.stack([values[:, at, label].mean(1) for at, label in places], axis=1)
+            for values in (self._signal, self._noise, self._drift)
+        )
+        self.losses_seen = np.array([row[3] for row in rows])
+        self._sds = np.array([row[4] for row in rows])
+        self._training = np.array([row[5] for row in rows], float)
+
+    def residuals(self, x: np.ndarray) -> np.ndarray:
+        """Returns the law minus the observed losses, in standard deviations: float64[n]."""
+        losses = self.losses(x) + x[TRAINING_OFFSET] * self._training
+        return (losses - self.losses_seen) / self._sds
+
+
+def _kinds(history: LossHistory) -> list[np.ndarray]:
+    """The places of the losses of one label and source, in the order of their steps."""
+    kinds = list(zip(history.labels, history.training.tolist(), strict=True))
+    order = np.argsort(history.last, kind="stable")
+    return [np.array([i for i in order if kinds[i] == kind]) for kind in dict.fromkeys(kinds)]
+
+
+def _bin(
+    history: LossHistory, members: np.ndarray
+) -> list[tuple[int, int, str, float, float, bool]]:
+    """Rows of one kind: first and last step, label, mean loss, its sd, whether of training."""
+    steps, losses = history.last[members], history.losses[members]
+    noise = 0.0
+    if len(losses) >= _FEW:  # the median of the second differences, as outliers do not move it
+        noise = float(1.4826 * np.median(np.abs(np.diff(losses, 2))) / 6**0.5)
+    rows, start = [], 0
+    while start < len(members):
+        stop = max(int(np.searchsorted(steps, _BIN * steps[start], "right")), start + 1)
+        part = members[start:stop]
+        misfit = _MISFIT * min((history.step / steps[stop - 1]) ** 0.5, _EARLY)
+        sd = float(np.hypot(misfit, noise / len(part) ** 0.5))
+        label, training = history.labels[part[0]], bool(history.training[part[0]])
+        mean = float(losses[start:stop].mean())
+        rows.append((int(history.first[part[0]]), int(steps[stop - 1]), label, mean, sd, training))
+        start = stop
+    return rows
+
+
+def _cubic_weights(u: float) -> np.ndarray:
+    """Weights of values at -1, 0, 1 and 2 in their cubic interpolation at u, from 0 to 1."""
+    return np.array(
+        [
+            u * (2 * u - u**2 - 1) / 2,
+            (3 * u**3 - 5 * u**2 + 2) / 2,
+            u * (4 * u + 1 - 3 * u**2) / 2,
+            u**2 * (u - 1) / 2,
+        ]
+    )
