@@ -14,7 +14,8 @@ _MISFIT = 0.004  # nats by which a law misses the latest losses of a curve that 
 _EARLY = 4.0  # how much further it may miss the first
 _BIN = 1.01  # ratio of the last to the first step of losses that are fitted as their mean
 _MARKS = 4  # steps at which the loss of an interval is computed
-_FEW = 8  # losses too few to estimate their noise from
+_FEW = 8  # losses, fewer than which do not tell their noise
+_TYPICAL_NOISE = 0.01  # nats, of recorded training losses
 
 # Places of the parameters in the vector of a fit: all but the floor and the offset by logarithm.
 FLOOR, SIGNAL, SIGNAL_EXPONENT, SIGNAL_TIME, NOISE = 0, 1, 2, 3, 4
@@ -121,7 +122,7 @@ def _bin(
 ) -> list[tuple[int, int, str, float, float, bool]]:
     """Rows of one kind: first and last step, label, mean loss, its sd, whether of training."""
     steps, losses = history.last[members], history.losses[members]
-    noise = 0.0
+    noise = _TYPICAL_NOISE if history.training[members[0]] else 0.0
     if len(losses) >= _FEW:  # the median of the second differences, as outliers do not move it
         noise = float(1.4826 * np.median(np.abs(np.diff(losses, 2))) / 6**0.5)
     rows, start = [], 0

@@ -1,5 +1,6 @@
 """Loss history of a run, from its records and settings, to forecast it."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,20 +14,27 @@ from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.forecast.loss_history import LossHistory
+from anytime_jax.study import study_files
+from anytime_jax.study.plan import StudyRun
 from anytime_jax.study.run_losses import evaluations
+
+
+class NoLossError(InputError):
+    """A run without a recorded loss."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A run with its settings and its losses so far; those of a branch begin with its trunk's."""
+    """A run with its settings, the fingerprint of its data, and its losses so far."""
 
     name: str
     config: Config
+    data: str
     history: LossHistory
 
 
 def read(run_dir: Path, warn: Callable[[str], None] = lambda text: None) -> RecordedRun:
-    """Reads a run, and the trunk of a branch as far as it is there.
+    """Reads a run; a branch with the losses of its trunk, as far as they are there.
 
     Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
     """
@@ -34,23 +42,42 @@ def read(run_dir: Path, warn: Callable[[str], None] = lambda text: None) -> Reco
     if about is None:
         raise InputError(f"--run={run_dir} is not a run directory: give one that was trained")
     try:
-        config = schema.build(about["config"])
-        name = str(about["name"])
-        branch = about.get("branch")
+        name, config, branch = (
+            str(about["name"]),
+            schema.build(about["config"]),
+            about.get("branch"),
+        )
         rows = read_records(run_dir, warn)
         if branch is not None:
-            trunk = read_records(branch["from_run"], warn)
-            rows = [row for row in trunk if row.step <= branch["step"]] + rows
-    except (ValueError, KeyError, TypeError) as error:
+            before = read_records(branch["from_run"], warn)
+            rows = [row for row in before if row.step <= branch["step"]] + rows
+        data = about["identity"].get("data.fingerprint", "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         file = run_dir / run_directory.RUN_FILE
         raise InputError(f"{file} is damaged ({error!r}): give another run") from error
-    return RecordedRun(name, config, from_rows(config, rows))
+    return RecordedRun(name, config, data, from_rows(config, rows))
+
+
+def read_study(
+    path: str, warn: Callable[[str], None] = lambda text: None
+) -> list[tuple[RecordedRun, StudyRun]]:
+    """Reads the runs of a study that have recorded a loss; a branch has its own losses alone."""
+    runs = []
+    with study_files.open_study(path) as study:
+        for run in study.runs:
+            identity = run_directory.read_identity(run.run_dir, "take it out of the study") or {}
+            config = schema.build(run.settings)
+            with contextlib.suppress(NoLossError):
+                history = from_rows(config, read_records(run.run_dir, warn))
+                data = identity.get("data.fingerprint", "")
+                runs.append((RecordedRun(run.name, config, data, history), run))
+    return runs
 
 
 def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
     """Returns the training losses, means since the row before, and the held-out losses.
 
-    Raises an InputError if there are none.
+    Raises a NoLossError if there are none.
     """
     found: list[tuple[int, int, float, str, bool]] = []
     before = 0
@@ -65,7 +92,7 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
         ]
     found = [x for x in found if x[1] > 0]
     if not found:
-        raise InputError(f"{config.name} has recorded no loss yet: train on")
+        raise NoLossError(f"{config.name} has recorded no loss yet: train on")
     first, last, losses, labels, training = zip(*found, strict=True)
     return LossHistory(
         config.learning_rate,
