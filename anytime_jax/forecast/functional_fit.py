@@ -16,7 +16,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.forecast import observed_losses as places
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.observed_losses import ObservedLosses, Terms
+from anytime_jax.forecast.observed_losses import LossTerms, ObservedLosses, Terms
 from anytime_jax.forecast.prior import Belief, Prior
 from anytime_jax.schedules import Schedule
 
@@ -24,9 +24,9 @@ _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
 _SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
 _SAMPLES = 24
 _NORMAL_QUANTILE = 1.2816  # of an 80% interval
-_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
-_LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
-_HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
+_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.5, 0.02])  # of the steps of a fit
+_LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -40, -3])
+_HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 40, 3])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,8 +99,7 @@ class FunctionalFit:
     ) -> Prediction:
         """Predicts held-out losses after `steps` updates of a schedule, live and of averages."""
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
-        _, now, _ = self._now.evaluate(self._best)
-        _, noise, _ = terms.evaluate(self._best)
+        now, noise = (_noise(x.evaluate(self._best)) for x in (self._now, terms))
         error = self._prior.law_error
         return Prediction(
             terms.losses(self._best),
@@ -124,8 +123,8 @@ class FunctionalFit:
             start[places.WEIGHT_GROWTH] += growth
             # The amplitudes that give the terms that are believed.
             believed = _believed(start, self._now)
-            for name, place in (("signal", places.SIGNAL), ("noise", places.NOISE)):
-                start[place] += getattr(self._prior, name).mean - believed[name]
+            for name in ("signal", "noise", "fast_noise"):
+                start[_NAMES.index(name)] += getattr(self._prior, name).mean - believed[name]
             result = self._solve(start)
             if np.isfinite(result.x).all() and result.success:
                 results.append(result)
@@ -160,9 +159,14 @@ class FunctionalFit:
 
 def _believed(x: np.ndarray, now: Terms) -> dict[str, float]:
     """What a prior has beliefs about, by name: the amplitudes as terms of the latest live loss."""
-    signal, noise, _ = now.evaluate(x)
+    terms = now.evaluate(x)
     named = dict(zip((*_NAMES, "training_offset"), x.tolist(), strict=True))
-    return named | {"signal": float(np.log(signal[0, 0])), "noise": float(np.log(noise[0, 0]))}
+    amplitudes = {name: getattr(terms, name) for name in ("signal", "noise", "fast_noise")}
+    return named | {name: float(np.log(term[0, 0])) for name, term in amplitudes.items()}
+
+
+def _noise(terms: LossTerms) -> np.ndarray:
+    return terms.noise + terms.fast_noise
 
 
 def _robust(z: np.ndarray) -> np.ndarray:

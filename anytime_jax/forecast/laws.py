@@ -103,7 +103,12 @@ class FunctionalLaw(Law):
         drift * Var_w(log T)
 
     Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: where an optimizer
-    normalises its updates, weights grow as a random walk and move ever less for their size.
+    normalises its updates, weights grow as a random walk and move ever less for their size. The
+    sharpest directions forget within ten updates, at the rates as they are; their noise adds
+
+        fast_noise * eta_t
+
+    to the loss of the live weights, and next to nothing to that of an average.
 
     Source: arXiv 2509.19189 for the live weights; `anytime_jax.theory` has the exact linear model.
     """
@@ -117,6 +122,7 @@ class FunctionalLaw(Law):
     noise_exponent: float
     weight_growth: float = 0.0
     drift: float = 0.0
+    fast_noise: float = 0.0
 
     def losses(
         self, schedule: Schedule, steps: np.typing.ArrayLike, average: Rule | None = None
@@ -138,4 +144,7 @@ class FunctionalLaw(Law):
         rates = response.decay_rates
         signal = modes.power_weights(rates, self.signal_exponent, self.signal_time)
         noise = modes.kernel_weights(rates, self.noise_exponent, self.noise_rate)
-        return self.signal * (response.signal @ signal), self.noise * (response.noise @ noise)
+        slow = self.noise * (response.noise @ noise)
+        return self.signal * (
+            response.signal @ signal
+        ), slow + self.fast_noise * response.fast_noise

@@ -15,6 +15,7 @@ from anytime_jax.forecast.update_blocks import UpdateBlocks
 
 _SPACING = 0.75 * np.log(2)  # of the logarithms of the decay rates
 _FASTEST = 32.0  # e-folds in an update of the peak rate
+_FAST = 0.1  # e-folds in an update of the peak rate, of the sharp direction
 _SLOWEST = 1e-3  # e-folds in the whole run
 
 
@@ -27,12 +28,15 @@ class Responses(NamedTuple):
       decay_rates: float64[m], the rate at which a distance fades, in intrinsic time.
       signal: float64[s, 1 + a, m], square of what is left of the initial distance.
       noise: float64[s, 1 + a, m], variance of the accumulated noise.
+      fast_noise: float64[s, 1 + a], the same of a sharp direction at the rates as they are; the
+        last rate itself for the live weights, unless it has just changed.
       drift: float64[s, 1 + a], variance of the log of the intrinsic time over the average.
     """
 
     decay_rates: np.ndarray
     signal: np.ndarray
     noise: np.ndarray
+    fast_noise: np.ndarray
     drift: np.ndarray
 
 
@@ -44,16 +48,20 @@ def respond(
     ends = np.cumsum(times)
     logs = np.log(np.maximum(ends - times / 2, 1e-300))
     rates = _decay_rates(blocks)
-    x = rates * times[:, None] / 2
-    half = np.exp(-x)  # [n, m], over half a block
+    fast_rate = _FAST / blocks.rates.max()
+    raw_times, raw_squares = blocks.intrinsic_times()
+    x = np.column_stack([times[:, None] * rates, raw_times * fast_rate]) / 2
+    half = np.exp(-x)  # [n, m + 1], over half a block; the last is the sharp direction
     with np.errstate(invalid="ignore"):
         share = np.where(x > 0, -np.expm1(-2 * x) / (2 * x), 1.0)
-    injected = share * squares[:, None] / 2
+    injected = share / 2
+    injected[:, :-1] *= squares[:, None]
+    injected[:, -1] *= 2 * fast_rate * raw_squares
     middle = np.exp(-rates * (ends - times / 2)[:, None])
     keep = _kept(blocks, rules)  # [n, a]
-    live = np.zeros(len(rates))
+    live = np.zeros(len(rates) + 1)
     distance = np.ones((len(rules), len(rates)))
-    covariance, variance = np.zeros_like(distance), np.zeros_like(distance)
+    covariance, variance = np.zeros((2, len(rules), len(live)))
     mean, square = np.full(len(rules), logs[0]), np.full(len(rules), logs[0] ** 2)
     wanted = blocks.index(steps)
     saved: dict[int, tuple[np.ndarray, ...]] = dict.fromkeys(wanted.tolist(), ())
@@ -79,7 +87,7 @@ def respond(
     signal, noise, drift = (
         np.stack([saved[i][part] for i in wanted.tolist()]) for part in range(3)
     )
-    return Responses(rates, signal, noise, drift)
+    return Responses(rates, signal, noise[..., :-1], noise[..., -1], drift)
 
 
 def power_weights(decay_rates: np.ndarray, exponent: float, time: float) -> np.ndarray:

@@ -50,6 +50,7 @@ class Prior:
     noise_exponent: Belief
     weight_growth: Belief
     drift: Belief
+    fast_noise: Belief
     training_offset: Belief = Belief(0.0, 0.05)
     floor: Belief = Belief(0.0, 1e6)
     law_error: LawError = LawError()
@@ -75,4 +76,5 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
         noise_exponent=Belief(math.log(1.1), 0.2),
         weight_growth=Belief(math.log(0.3 / initial_variance), 1.0),
         drift=Belief(math.log(0.4), 0.7),
+        fast_noise=Belief(math.log(0.03), 0.7),
     )
