@@ -16,7 +16,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.forecast import observed_losses as places
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.observed_losses import LossTerms, ObservedLosses, Terms
+from anytime_jax.forecast.observed_losses import ObservedLosses, Terms
 from anytime_jax.forecast.prior import Belief, Prior
 from anytime_jax.schedules import Schedule
 
@@ -99,12 +99,15 @@ class FunctionalFit:
     ) -> Prediction:
         """Predicts held-out losses after `steps` updates of a schedule, live and of averages."""
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
-        now, noise = (_noise(x.evaluate(self._best)) for x in (self._now, terms))
-        error = self._prior.law_error
+        now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
+        shares = self._prior.law_error
+        error = np.hypot(
+            shares.noise_change * (now.noise[0, 0] - later.noise), shares.noise * later.noise
+        )
         return Prediction(
             terms.losses(self._best),
             np.stack([terms.losses(x) for x in self._samples]),
-            np.hypot(error.noise_change * (now[0, 0] - noise), error.noise * noise),
+            np.hypot(error, shares.fast_noise * later.fast_noise),
         )
 
     def beliefs(self, history: LossHistory) -> dict[str, float]:
@@ -163,10 +166,6 @@ def _believed(x: np.ndarray, now: Terms) -> dict[str, float]:
     named = dict(zip((*_NAMES, "training_offset"), x.tolist(), strict=True))
     amplitudes = {name: getattr(terms, name) for name in ("signal", "noise", "fast_noise")}
     return named | {name: float(np.log(term[0, 0])) for name, term in amplitudes.items()}
-
-
-def _noise(terms: LossTerms) -> np.ndarray:
-    return terms.noise + terms.fast_noise
 
 
 def _robust(z: np.ndarray) -> np.ndarray:

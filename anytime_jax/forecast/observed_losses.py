@@ -17,6 +17,8 @@ _BIN = 1.01  # ratio of the last to the first step of losses that are fitted as 
 _MARKS = 4  # steps at which the loss of an interval is computed
 _FEW = 8  # losses, fewer than which do not tell their noise
 _TYPICAL_NOISE = 0.01  # nats, of recorded training losses
+# The loss after one update moves with its last batches, by this share of what averages gain.
+_FLUCTUATION = 0.1
 
 # Places of the parameters in the vector of a fit: all but the floor and the offset by logarithm.
 FLOOR, SIGNAL, SIGNAL_EXPONENT, SIGNAL_TIME, NOISE = 0, 1, 2, 3, 4
@@ -113,7 +115,7 @@ class ObservedLosses(Terms):
             for values in (self._signal, self._noise, self._fast_noise, self._drift)
         )
         self.losses_seen = np.array([row[3] for row in rows])
-        self._sds = np.array([row[4] for row in rows])
+        self._sds = np.array([np.hypot(row[4], _fluctuation(row, rows)) for row in rows])
         self._training = np.array([row[5] for row in rows], float)
 
     def residuals(self, x: np.ndarray) -> np.ndarray:
@@ -148,6 +150,14 @@ def _bin(
         rows.append((int(history.first[part[0]]), int(steps[stop - 1]), label, mean, sd, training))
         start = stop
     return rows
+
+
+def _fluctuation(row: tuple, rows: Sequence[tuple]) -> float:
+    """Standard deviation of the loss after a single update, as far as averages tell it."""
+    if row[0] < row[1]:
+        return 0.0
+    same = [x[3] for x in rows if x[:2] == row[:2] and x[5] == row[5]]
+    return _FLUCTUATION * (row[3] - min(same))
 
 
 def _cubic_weights(u: float) -> np.ndarray:

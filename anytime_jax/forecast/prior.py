@@ -22,13 +22,14 @@ class Belief:
 class LawError:
     """Standard deviation of what laws of this form miss, whatever their parameters.
 
-    A share of how far the noise term is from that of the latest live loss, and a share of the noise
-    term itself; the root of the sum of their squares. From the errors of forecasts of the laptop
-    study (docs/forecast.md).
+    The root of the sum of the squares of three shares: of how far the noise term is from that of
+    the latest live loss, of the noise term, and of the term of fast noise. From the errors of
+    forecasts of the laptop study (docs/forecast.md).
     """
 
     noise_change: float = 0.15
-    noise: float = 0.25
+    noise: float = 0.15
+    fast_noise: float = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,5 +77,5 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
         noise_exponent=Belief(math.log(1.1), 0.2),
         weight_growth=Belief(math.log(0.3 / initial_variance), 1.0),
         drift=Belief(math.log(0.4), 0.7),
-        fast_noise=Belief(math.log(0.03), 0.7),
+        fast_noise=Belief(math.log(0.06), 0.4),
     )

@@ -24,10 +24,10 @@ _SPREADS = {
     "noise_exponent": 0.03,
     "weight_growth": 0.2,
     "drift": 0.15,
-    "fast_noise": 0.08,
+    "fast_noise": 0.3,
     "training_offset": 0.01,
 }
-_LAW_ERROR = LawError(noise_change=0.06, noise=0.08)
+_LAW_ERROR = LawError(noise_change=0.04, noise=0.04, fast_noise=0.4)
 
 
 def general(run: RecordedRun) -> Prior:
