@@ -24,9 +24,9 @@ _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
 _SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
 _SAMPLES = 24
 _NORMAL_QUANTILE = 1.2816  # of an 80% interval
-_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.5, 0.02])  # of the steps of a fit
-_LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -40, -3])
-_HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 40, 3])
+_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
+_LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
+_HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,13 +101,11 @@ class FunctionalFit:
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
         shares = self._prior.law_error
-        error = np.hypot(
-            shares.noise_change * (now.noise[0, 0] - later.noise), shares.noise * later.noise
-        )
+        change = now.noise[0, 0] - later.noise
         return Prediction(
             terms.losses(self._best),
             np.stack([terms.losses(x) for x in self._samples]),
-            np.hypot(error, shares.fast_noise * later.fast_noise),
+            np.hypot(shares.noise_change * change, shares.noise * later.noise),
         )
 
     def beliefs(self, history: LossHistory) -> dict[str, float]:
@@ -126,7 +124,7 @@ class FunctionalFit:
             start[places.WEIGHT_GROWTH] += growth
             # The amplitudes that give the terms that are believed.
             believed = _believed(start, self._now)
-            for name in ("signal", "noise", "fast_noise"):
+            for name in ("signal", "noise"):
                 start[_NAMES.index(name)] += getattr(self._prior, name).mean - believed[name]
             result = self._solve(start)
             if np.isfinite(result.x).all() and result.success:
@@ -164,7 +162,7 @@ def _believed(x: np.ndarray, now: Terms) -> dict[str, float]:
     """What a prior has beliefs about, by name: the amplitudes as terms of the latest live loss."""
     terms = now.evaluate(x)
     named = dict(zip((*_NAMES, "training_offset"), x.tolist(), strict=True))
-    amplitudes = {name: getattr(terms, name) for name in ("signal", "noise", "fast_noise")}
+    amplitudes = {name: getattr(terms, name) for name in ("signal", "noise")}
     return named | {name: float(np.log(term[0, 0])) for name, term in amplitudes.items()}
 
 

@@ -103,12 +103,9 @@ class FunctionalLaw(Law):
         drift * Var_w(log T)
 
     Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: where an optimizer
-    normalises its updates, weights grow as a random walk and move ever less for their size. The
-    sharpest directions forget within ten updates, at the rates as they are; their noise adds
-
-        fast_noise * eta_t
-
-    to the loss of the live weights, and next to nothing to that of an average.
+    normalises its updates, weights grow as a random walk and move ever less for their size. In
+    sharp directions, which forget within ten updates, noise enters and decays at the rates
+    as they are, as the curvature grows with the weights.
 
     Source: arXiv 2509.19189 for the live weights; `anytime_jax.theory` has the exact linear model.
     """
@@ -122,7 +119,6 @@ class FunctionalLaw(Law):
     noise_exponent: float
     weight_growth: float = 0.0
     drift: float = 0.0
-    fast_noise: float = 0.0
 
     def losses(
         self, schedule: Schedule, steps: np.typing.ArrayLike, average: Rule | None = None

@@ -15,7 +15,7 @@ from anytime_jax.forecast.update_blocks import UpdateBlocks
 
 _SPACING = 0.75 * np.log(2)  # of the logarithms of the decay rates
 _FASTEST = 32.0  # e-folds in an update of the peak rate
-_FAST = 0.1  # e-folds in an update of the peak rate, of the sharp direction
+_SHARP = 10.0  # updates of the peak rate in which sharp directions forget
 _SLOWEST = 1e-3  # e-folds in the whole run
 
 
@@ -28,15 +28,12 @@ class Responses(NamedTuple):
       decay_rates: float64[m], the rate at which a distance fades, in intrinsic time.
       signal: float64[s, 1 + a, m], square of what is left of the initial distance.
       noise: float64[s, 1 + a, m], variance of the accumulated noise.
-      fast_noise: float64[s, 1 + a], the same of a sharp direction at the rates as they are; the
-        last rate itself for the live weights, unless it has just changed.
       drift: float64[s, 1 + a], variance of the log of the intrinsic time over the average.
     """
 
     decay_rates: np.ndarray
     signal: np.ndarray
     noise: np.ndarray
-    fast_noise: np.ndarray
     drift: np.ndarray
 
 
@@ -44,24 +41,24 @@ def respond(
     blocks: UpdateBlocks, steps: np.ndarray, rules: Sequence[Rule], weight_growth: float
 ) -> Responses:
     """Returns the responses at `steps`, int[s], which must be among the marks of the blocks."""
-    times, squares = blocks.intrinsic_times(weight_growth)
-    ends = np.cumsum(times)
+    shrink = blocks.shrinkage(weight_growth)
+    raw = blocks.lengths * blocks.rates
+    times, ends = raw * shrink, np.cumsum(raw * shrink)
     logs = np.log(np.maximum(ends - times / 2, 1e-300))
     rates = _decay_rates(blocks)
-    fast_rate = _FAST / blocks.rates.max()
-    raw_times, raw_squares = blocks.intrinsic_times()
-    x = np.column_stack([times[:, None] * rates, raw_times * fast_rate]) / 2
-    half = np.exp(-x)  # [n, m + 1], over half a block; the last is the sharp direction
+    # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
+    flat = 1 / (1 + _SHARP * rates * blocks.rates.max())
+    shrinks = shrink[:, None] ** flat  # [n, m]
+    x = rates * raw[:, None] * shrinks / 2
+    half = np.exp(-x)  # over half a block
     with np.errstate(invalid="ignore"):
         share = np.where(x > 0, -np.expm1(-2 * x) / (2 * x), 1.0)
-    injected = share / 2
-    injected[:, :-1] *= squares[:, None]
-    injected[:, -1] *= 2 * fast_rate * raw_squares
+    injected = share * (blocks.lengths * blocks.square_rates)[:, None] * shrinks**2 / 2
     middle = np.exp(-rates * (ends - times / 2)[:, None])
     keep = _kept(blocks, rules)  # [n, a]
-    live = np.zeros(len(rates) + 1)
+    live = np.zeros(len(rates))
     distance = np.ones((len(rules), len(rates)))
-    covariance, variance = np.zeros((2, len(rules), len(live)))
+    covariance, variance = np.zeros((2, len(rules), len(rates)))
     mean, square = np.full(len(rules), logs[0]), np.full(len(rules), logs[0] ** 2)
     wanted = blocks.index(steps)
     saved: dict[int, tuple[np.ndarray, ...]] = dict.fromkeys(wanted.tolist(), ())
@@ -87,7 +84,7 @@ def respond(
     signal, noise, drift = (
         np.stack([saved[i][part] for i in wanted.tolist()]) for part in range(3)
     )
-    return Responses(rates, signal, noise[..., :-1], noise[..., -1], drift)
+    return Responses(rates, signal, noise, drift)
 
 
 def power_weights(decay_rates: np.ndarray, exponent: float, time: float) -> np.ndarray:

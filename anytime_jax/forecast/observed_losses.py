@@ -22,7 +22,7 @@ _FLUCTUATION = 0.1
 
 # Places of the parameters in the vector of a fit: all but the floor and the offset by logarithm.
 FLOOR, SIGNAL, SIGNAL_EXPONENT, SIGNAL_TIME, NOISE = 0, 1, 2, 3, 4
-NOISE_RATE, NOISE_EXPONENT, WEIGHT_GROWTH, DRIFT, FAST_NOISE, TRAINING_OFFSET = 5, 6, 7, 8, 9, 10
+NOISE_RATE, NOISE_EXPONENT, WEIGHT_GROWTH, DRIFT, TRAINING_OFFSET = 5, 6, 7, 8, 9
 
 
 class LossTerms(NamedTuple):
@@ -30,7 +30,6 @@ class LossTerms(NamedTuple):
 
     signal: np.ndarray
     noise: np.ndarray
-    fast_noise: np.ndarray
     drift: np.ndarray
 
 
@@ -61,11 +60,10 @@ class Terms:
         self._log_growths, self._rates = log_growths, responses[0].decay_rates
         self._signal = np.stack([x.signal for x in responses])
         self._noise = np.stack([x.noise for x in responses])
-        self._fast_noise = np.stack([x.fast_noise for x in responses])
         self._drift = np.stack([x.drift for x in responses])
 
     def evaluate(self, x: np.ndarray) -> LossTerms:
-        """Returns the terms for parameters float64[11]."""
+        """Returns the terms for parameters float64[10]."""
         grid = self._log_growths
         place = (x[WEIGHT_GROWTH] - grid[0]) / (grid[1] - grid[0])
         low = int(np.clip(place, 1, len(grid) - 3))
@@ -80,7 +78,6 @@ class Terms:
         return LossTerms(
             p[SIGNAL] * (between(self._signal) @ signal),
             p[NOISE] * (between(self._noise) @ noise),
-            p[FAST_NOISE] * between(self._fast_noise),
             p[DRIFT] * between(self._drift),
         )
 
@@ -110,9 +107,9 @@ class ObservedLosses(Terms):
             (np.searchsorted(steps, at), index[label])
             for at, (_, _, label, *_) in zip(marks, rows, strict=True)
         ]
-        self._signal, self._noise, self._fast_noise, self._drift = (
+        self._signal, self._noise, self._drift = (
             np.stack([values[:, at, label].mean(1) for at, label in places], axis=1)
-            for values in (self._signal, self._noise, self._fast_noise, self._drift)
+            for values in (self._signal, self._noise, self._drift)
         )
         self.losses_seen = np.array([row[3] for row in rows])
         self._sds = np.array([np.hypot(row[4], _fluctuation(row, rows)) for row in rows])

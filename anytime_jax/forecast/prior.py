@@ -22,14 +22,13 @@ class Belief:
 class LawError:
     """Standard deviation of what laws of this form miss, whatever their parameters.
 
-    The root of the sum of the squares of three shares: of how far the noise term is from that of
-    the latest live loss, of the noise term, and of the term of fast noise. From the errors of
-    forecasts of the laptop study (docs/forecast.md).
+    The root of the sum of the squares of two shares: of how far the noise term is from that of the
+    latest live loss, and of the noise term itself. From the errors of forecasts of the laptop study
+    (docs/forecast.md).
     """
 
     noise_change: float = 0.15
-    noise: float = 0.15
-    fast_noise: float = 0.6
+    noise: float = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Prior:
     noise_exponent: Belief
     weight_growth: Belief
     drift: Belief
-    fast_noise: Belief
     training_offset: Belief = Belief(0.0, 0.05)
     floor: Belief = Belief(0.0, 1e6)
     law_error: LawError = LawError()
@@ -77,5 +75,4 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
         noise_exponent=Belief(math.log(1.1), 0.2),
         weight_growth=Belief(math.log(0.3 / initial_variance), 1.0),
         drift=Belief(math.log(0.4), 0.7),
-        fast_noise=Belief(math.log(0.06), 0.4),
     )

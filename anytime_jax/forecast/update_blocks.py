@@ -31,16 +31,13 @@ class UpdateBlocks:
     rates: np.ndarray
     square_rates: np.ndarray
 
-    def intrinsic_times(self, weight_growth: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each block's sum of relative rates, and of their squares: float64[n] each.
+    def shrinkage(self, weight_growth: float) -> np.ndarray:
+        """Returns `1 / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)` of each block: float64[n].
 
-        The relative rate is `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: an update of a
-        normalised optimizer changes weights the less the larger they have grown.
+        An update of a normalised optimizer changes weights the less the larger they have grown.
         """
         squares = self.lengths * self.square_rates
-        before = np.cumsum(squares) - squares / 2
-        shrink = 1 / (1 + weight_growth * before)
-        return self.lengths * self.rates * np.sqrt(shrink), squares * shrink
+        return 1 / np.sqrt(1 + weight_growth * (np.cumsum(squares) - squares / 2))
 
     def index(self, steps: np.ndarray) -> np.ndarray:
         """Returns the blocks that end at `steps`, which must be among the marks."""

@@ -15,19 +15,18 @@ _SHORTEST = 0.1  # of the longest run: shorter ones say little of later losses
 # Standard deviations of the law of one run around that of others of the same model, data and peak:
 # of logarithms but for the floor and the offset, in nats. Rounded from the laptop study.
 _SPREADS = {
-    "floor": 0.01,
-    "signal": 0.04,
-    "signal_exponent": 0.08,
-    "signal_time": 0.25,
-    "noise": 0.08,
-    "noise_rate": 0.2,
-    "noise_exponent": 0.03,
-    "weight_growth": 0.2,
-    "drift": 0.15,
-    "fast_noise": 0.3,
-    "training_offset": 0.01,
+    "floor": 0.007,
+    "signal": 0.03,
+    "signal_exponent": 0.06,
+    "signal_time": 0.2,
+    "noise": 0.06,
+    "noise_rate": 0.15,
+    "noise_exponent": 0.02,
+    "weight_growth": 0.15,
+    "drift": 0.1,
+    "training_offset": 0.007,
 }
-_LAW_ERROR = LawError(noise_change=0.04, noise=0.04, fast_noise=0.4)
+_LAW_ERROR = LawError(noise_change=0.04, noise=0.08)
 
 
 def general(run: RecordedRun) -> Prior:
