@@ -17,8 +17,11 @@ import numpy as np
 
 from anytime_jax.averaging import Rule
 from anytime_jax.forecast import modes
+from anytime_jax.forecast.rate_sums import RateSums, sum_rates
 from anytime_jax.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
+
+_LEAST_RATE = 1e-100  # of a reduction; a rate of 0 has a power of infinity
 
 
 class Law(abc.ABC):
@@ -29,8 +32,27 @@ class Law(abc.ABC):
         """Returns float64 losses after `steps` updates, positive integers of any order: [n]."""
 
 
+class RateSumLaw(Law):
+    """A law that is a closed formula of sums of rates, with its derivatives."""
+
+    @abc.abstractmethod
+    def evaluate(self, sums: RateSums) -> tuple[np.ndarray, np.ndarray]:
+        """Returns losses and their derivatives by each parameter: float64 [n], [n, parameters]."""
+
+    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns the losses; the changes of the rate within a block of updates count as one."""
+        steps = np.asarray(steps)
+        return self.evaluate(sum_rates(schedule, steps.ravel()))[0].reshape(steps.shape)
+
+    def gradients(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns the derivatives of the losses by each parameter, in the order of the fields."""
+        steps = np.asarray(steps)
+        _, gradients = self.evaluate(sum_rates(schedule, steps.ravel()))
+        return gradients.reshape(*steps.shape, -1)
+
+
 @dataclasses.dataclass(frozen=True)
-class PowerLaw(Law):
+class PowerLaw(RateSumLaw):
     """Power law of the number of updates, whatever their rates: the baseline.
 
     L(t) = floor + scale * t^-exponent
@@ -45,9 +67,13 @@ class PowerLaw(Law):
         del schedule
         return self.floor + self.scale * np.asarray(steps, float) ** -self.exponent
 
+    def evaluate(self, sums: RateSums) -> tuple[np.ndarray, np.ndarray]:
+        """Returns losses and derivatives."""
+        return _power(sums.steps, self.floor, self.scale, self.exponent)
+
 
 @dataclasses.dataclass(frozen=True)
-class MultiPowerLaw(Law):
+class MultiPowerLaw(RateSumLaw):
     """Multi-power law: a power of the sum of rates, minus what each reduction of the rate gains.
 
         L(t) = floor + scale * S(t)^-exponent
@@ -68,20 +94,37 @@ class MultiPowerLaw(Law):
     drop_exponent: float
     rate_exponent: float
 
-    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
-        """Returns the losses; the reductions within a block of updates count as one."""
-        steps = np.asarray(steps)
-        blocks = group(schedule, steps.ravel())
-        ends = np.cumsum(blocks.lengths * blocks.rates)
-        rates = np.concatenate([[0.0], blocks.rates])
-        drops = rates[:-1] - rates[1:]
-        (changes,) = np.nonzero(drops)
-        begins = ends - blocks.lengths * blocks.rates
-        since = np.maximum(ends[blocks.index(steps), None] - begins[changes], 0.0)
-        scale = self.drop_scale * np.maximum(blocks.rates[changes], 1e-300) ** -self.rate_exponent
-        gains = -np.expm1(-self.drop_exponent * np.log1p(scale * since))
-        loss = self.floor + self.scale * ends[blocks.index(steps)] ** -self.exponent
-        return loss - self.drop * (gains @ drops[changes])
+    def evaluate(self, sums: RateSums) -> tuple[np.ndarray, np.ndarray]:
+        """Returns losses and derivatives; the loss is infinite before the first rate above 0."""
+        power, power_gradients = _power(sums.totals, self.floor, self.scale, self.exponent)
+        logs = np.log(np.maximum(sums.rates, _LEAST_RATE))
+        x = self.drop_scale * np.exp(-self.rate_exponent * logs) * sums.since
+        grown = np.log1p(x)
+        left = np.exp(-self.drop_exponent * grown)
+        share = x / (1 + x) * left  # the derivative of G by log(x), over drop_exponent
+        gain = -np.expm1(-self.drop_exponent * grown) @ sums.reductions
+        by_log_x = self.drop * self.drop_exponent * share * sums.reductions
+        gradients = np.column_stack(
+            [
+                power_gradients,
+                -gain,
+                -by_log_x.sum(1) / self.drop_scale,
+                -self.drop * ((grown * left) @ sums.reductions),
+                by_log_x @ logs,
+            ]
+        )
+        return power - self.drop * gain, gradients
+
+
+def _power(
+    x: np.ndarray, floor: float, scale: float, exponent: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """`floor + scale * x^-exponent`, and its derivatives: [n], [n, 3]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(x)
+        power = np.exp(-exponent * logs)
+        gradients = np.column_stack([np.ones_like(x), power, -scale * logs * power])
+        return floor + scale * power, gradients
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from anytime_jax.schedules import Schedule
 
-_RATIO = 0.005
+RATIO = 0.005  # length of a block, relative to the run so far
 _SAMPLES = 8  # of the learning rate in a block
 
 
@@ -44,12 +44,12 @@ class UpdateBlocks:
         return np.searchsorted(self.ends, steps)
 
 
-def group(schedule: Schedule, marks: Iterable[int]) -> UpdateBlocks:
+def group(schedule: Schedule, marks: Iterable[int], ratio: float = RATIO) -> UpdateBlocks:
     """Returns the updates up to the last mark in blocks; each mark, 1 or more, ends a block."""
     required = sorted({int(mark) for mark in marks})
     grid, edge = [], 0
     while edge < required[-1]:
-        edge += max(1, int(edge * _RATIO))
+        edge += max(1, int(edge * ratio))
         grid.append(edge)
     ends = np.union1d(np.array([x for x in grid if x < required[-1]], int), required)
     starts = np.concatenate([[0], ends[:-1]])
