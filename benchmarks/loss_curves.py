@@ -38,7 +38,10 @@ def load(size: str, names: Sequence[str] = (*FITTED, *PREDICTED)) -> dict[str, L
     return {
         # The file's steps count from 0: at step 0 one update is done.
         name: loss_csv.from_columns(
-            curve[0] + 1, curve[1] * 1e-4, schedule=schedule(name), warmup_steps=WARMUP_STEPS
+            (curve[0] + 1).tolist(),
+            (curve[1] * 1e-4).tolist(),
+            schedule=schedule(name),
+            warmup_steps=WARMUP_STEPS,
         )
         for name, curve in curves.items()
     }

@@ -36,11 +36,13 @@ def sum_rates(schedule: Schedule, steps: Iterable[int], ratio: float = RATIO) ->
     marks = np.fromiter(steps, np.int64)
     blocks = group(schedule, marks, ratio)
     ends = np.cumsum(blocks.lengths * blocks.rates)
-    reductions = -np.diff(blocks.rates, prepend=0.0)
+    reductions = -np.diff(blocks.last_rates, prepend=0.0)
     (changes,) = np.nonzero(reductions)
-    # A block that starts where another ends must do so exactly: after a rate of 0, which the law
-    # divides by, a sum of rates is 0 and not a rounding error.
-    begins = np.concatenate([[0.0], ends[:-1]])[changes]
     totals = ends[blocks.index(marks)]
-    since = np.maximum(totals[:, None] - begins, 0.0)
+    # The updates of a block change the rate one after another: on average, in its middle. A block
+    # starts exactly where another ends: after a rate of 0, which the law divides by, a sum of
+    # rates is 0 and not a rounding error.
+    begins = np.concatenate([[0.0], ends[:-1]])
+    places = (begins + (blocks.lengths - 1) / 2 * blocks.rates)[changes]
+    since = np.maximum(totals[:, None] - places, 0.0)
     return RateSums(marks.astype(float), totals, reductions[changes], blocks.rates[changes], since)

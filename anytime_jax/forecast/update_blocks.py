@@ -1,7 +1,8 @@
 """Blocks of updates, over each of which the learning rate hardly changes.
 
 A law of losses sums over all updates of a run. Blocks of half a percent of the run so far, about
-140 in each doubling, keep such a sum as short for a million updates as for a thousand.
+140 in each doubling, keep such a sum as short for a million updates as for a thousand. They are
+shorter where the rate turns quickly, down to one update at a jump.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import numpy as np
 from anytime_jax.schedules import Schedule
 
 RATIO = 0.005  # length of a block, relative to the run so far
+_CHANGE = 0.02  # of the learning rate in a block, relative to the largest, at that ratio
 _SAMPLES = 8  # of the learning rate in a block
 
 
@@ -24,12 +26,14 @@ class UpdateBlocks:
       lengths: float64[n], updates in each block.
       rates: float64[n], the mean learning rate of each block.
       square_rates: float64[n], the mean of its square.
+      last_rates: float64[n], the learning rate of the last update of each block.
     """
 
     ends: np.ndarray
     lengths: np.ndarray
     rates: np.ndarray
     square_rates: np.ndarray
+    last_rates: np.ndarray
 
     def shrinkage(self, weight_growth: float) -> np.ndarray:
         """Returns `1 / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)` of each block: float64[n].
@@ -52,10 +56,23 @@ def group(schedule: Schedule, marks: Iterable[int], ratio: float = RATIO) -> Upd
         edge += max(1, int(edge * ratio))
         grid.append(edge)
     ends = np.union1d(np.array([x for x in grid if x < required[-1]], int), required)
+    rates = _sample(schedule, ends)
+    largest = _CHANGE * ratio / RATIO * rates.max()
+    while True:
+        starts = np.concatenate([[0], ends[:-1]])
+        split = (np.ptp(rates, axis=1) > largest) & (ends - starts > 1)
+        if not split.any():
+            break
+        ends = np.union1d(ends, (starts + ends)[split] // 2)
+        rates = _sample(schedule, ends)
+    inner = rates[:, 1:-1]
+    lengths = (ends - starts).astype(float)
+    return UpdateBlocks(ends, lengths, inner.mean(1), (inner**2).mean(1), rates[:, -1])
+
+
+def _sample(schedule: Schedule, ends: np.ndarray) -> np.ndarray:
+    """Rates of the first update of each block, of evenly spaced ones, and of the last one."""
     starts = np.concatenate([[0], ends[:-1]])
-    lengths = ends - starts
-    # Evenly spaced counts of each block, none twice where it is short.
     fractions = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
-    counts = starts[:, None] + (lengths[:, None] * fractions).astype(int)
-    rates = schedule.evaluate(counts)
-    return UpdateBlocks(ends, lengths.astype(float), rates.mean(1), (rates**2).mean(1))
+    inner = starts[:, None] + ((ends - starts)[:, None] * fractions).astype(int)
+    return schedule.evaluate(np.column_stack([starts, inner, ends - 1]))
