@@ -50,9 +50,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
                 errors = {name: _errors(law, curves[name]) for name in loss_curves.PREDICTED}
                 head = {"size": size, "fitted to": ", ".join(names), "law": law_name}
                 means = np.mean(list(errors.values()), axis=0).tolist()
-                times = {"fit_seconds": seconds, "million_seconds": long}
-                if law_name == "published":
-                    times["fit_seconds"] = None
+                fitted = law_name != "published"
+                times = {"fit_seconds": seconds if fitted else None, "million_seconds": long}
                 rows.append({**head, **dict(zip(_ERRORS, means, strict=True)), **times})
                 details += [
                     {**head, "curve": name, **dict(zip(_ERRORS, values, strict=True))}

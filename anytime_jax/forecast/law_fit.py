@@ -170,7 +170,7 @@ def _minimise(
         np.clip(start, *coordinates.bounds),
         jac=lambda x: np.vstack([_jacobian(coordinates, curves, x), np.diag(prior)]),  # pyright: ignore[reportArgumentType]
         bounds=coordinates.bounds,
-        loss=rho,
+        loss=rho,  # pyright: ignore[reportArgumentType]
         f_scale=_HUBER,
         x_scale="jac",
         max_nfev=_EVALUATIONS,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.averaging import LIVE
+from anytime_jax.checks import LARGEST_COUNT
 from anytime_jax.errors import InputError
 from anytime_jax.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
@@ -36,7 +37,9 @@ def read_csv(
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as CSV ({error}): give another file") from error
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
@@ -47,15 +50,15 @@ def read_csv(
         missing = "step" if index["step"] is None else "loss"
         raise InputError(f"{path} has no column of the {missing} among {header}: give one by name")
     values: dict[int, tuple[float, float]] = {}
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         cells = {x: row[i].strip() for x, i in index.items() if i is not None and i < len(row)}
         if "" in cells.values() or len(cells) < sum(i is not None for i in index.values()):
             continue
         try:
             step = float(cells["step"])
+            if not (step.is_integer() and 0 <= step < LARGEST_COUNT):
+                raise ValueError(f"{step:g} is not a number of updates below 2^31")
             values[int(step)] = float(cells["loss"]), float(cells.get("lr", "nan"))
-            if step != int(step) or step < 0:
-                raise ValueError(f"{step} is not a number of updates")
         except ValueError as error:
             raise InputError(f"{path}, line {number}: {error}") from error
     return from_columns(
@@ -85,6 +88,12 @@ def from_columns(
     at = np.asarray(steps, np.int64)[order]
     if not len(at):
         raise InputError(f"{name} has no rows with a loss")
+    end = schedule.horizon_steps if schedule else None
+    if end is not None and at[-1] > end:
+        raise InputError(
+            f"{name} has a loss at step {at[-1]:,}, after the end of the schedule at {end:,}: give "
+            "the schedule of that run"
+        )
     if rates is not None:
         recorded = np.asarray(rates, float)[order]
         if not np.isfinite(recorded).all() or recorded.min() < 0 or recorded.max() == 0:

@@ -44,7 +44,9 @@ def respond(
     shrink = blocks.shrinkage(weight_growth)
     raw = blocks.lengths * blocks.rates
     times, ends = raw * shrink, np.cumsum(raw * shrink)
-    logs = np.log(np.maximum(ends - times / 2, 1e-300))
+    middles = ends - times / 2
+    # Before the first rate above 0 the log of the time would be that of 0.
+    logs = np.log(np.maximum(middles, middles[middles > 0].min(initial=ends[-1])))
     rates = _decay_rates(blocks)
     # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
     flat = 1 / (1 + _SHARP * rates * blocks.rates.max())
@@ -54,7 +56,7 @@ def respond(
     with np.errstate(invalid="ignore"):
         share = np.where(x > 0, -np.expm1(-2 * x) / (2 * x), 1.0)
     injected = share * (blocks.lengths * blocks.square_rates)[:, None] * shrinks**2 / 2
-    middle = np.exp(-rates * (ends - times / 2)[:, None])
+    middle = np.exp(-rates * middles[:, None])
     keep = _kept(blocks, rules)  # [n, a]
     live = np.zeros(len(rates))
     distance = np.ones((len(rules), len(rates)))

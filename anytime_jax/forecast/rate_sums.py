@@ -39,10 +39,12 @@ def sum_rates(schedule: Schedule, steps: Iterable[int], ratio: float = RATIO) ->
     reductions = -np.diff(blocks.last_rates, prepend=0.0)
     (changes,) = np.nonzero(reductions)
     totals = ends[blocks.index(marks)]
-    # The updates of a block change the rate one after another: on average, in its middle. A block
-    # starts exactly where another ends: after a rate of 0, which the law divides by, a sum of
-    # rates is 0 and not a rounding error.
-    begins = np.concatenate([[0.0], ends[:-1]])
-    places = (begins + (blocks.lengths - 1) / 2 * blocks.rates)[changes]
+    # The first update of a block changes the rate where it begins, the others on average in its
+    # middle. A block begins exactly where another ends: after a rate of 0, which the law divides
+    # by, a sum of rates is 0 and not a rounding error.
+    begins = np.concatenate([[0.0], ends[:-1]])[changes]
+    inside = (blocks.first_rates - blocks.last_rates)[changes] / reductions[changes]
+    middles = (blocks.lengths * blocks.rates)[changes] / 2
+    places = begins + np.clip(inside, 0.0, 1.0) * middles
     since = np.maximum(totals[:, None] - places, 0.0)
     return RateSums(marks.astype(float), totals, reductions[changes], blocks.rates[changes], since)

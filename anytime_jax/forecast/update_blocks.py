@@ -26,13 +26,15 @@ class UpdateBlocks:
       lengths: float64[n], updates in each block.
       rates: float64[n], the mean learning rate of each block.
       square_rates: float64[n], the mean of its square.
-      last_rates: float64[n], the learning rate of the last update of each block.
+      first_rates: float64[n], the learning rate of the first update of each block.
+      last_rates: float64[n], that of the last.
     """
 
     ends: np.ndarray
     lengths: np.ndarray
     rates: np.ndarray
     square_rates: np.ndarray
+    first_rates: np.ndarray
     last_rates: np.ndarray
 
     def shrinkage(self, weight_growth: float) -> np.ndarray:
@@ -67,7 +69,8 @@ def group(schedule: Schedule, marks: Iterable[int], ratio: float = RATIO) -> Upd
         rates = _sample(schedule, ends)
     inner = rates[:, 1:-1]
     lengths = (ends - starts).astype(float)
-    return UpdateBlocks(ends, lengths, inner.mean(1), (inner**2).mean(1), rates[:, -1])
+    mean, square = inner.mean(1), (inner**2).mean(1)
+    return UpdateBlocks(ends, lengths, mean, square, rates[:, 0], rates[:, -1])
 
 
 def _sample(schedule: Schedule, ends: np.ndarray) -> np.ndarray:
