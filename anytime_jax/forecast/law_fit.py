@@ -31,7 +31,8 @@ class LawFit(Generic[L]):
       law: the best fit.
       cost: mean Huber loss of the residuals of log losses.
       residuals: float64[n], logs of observed minus logs of fitted losses, history by history.
-      samples: laws fitted to the fitted losses with the residuals resampled in blocks.
+      samples: laws fitted to the fitted losses with the residuals resampled in blocks. What the
+        law itself leaves out is not in their spread.
       starts: number of points from which the fit began.
       agreeing: number of them that ended at the same cost.
     """
