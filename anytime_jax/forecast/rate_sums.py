@@ -40,8 +40,8 @@ def sum_rates(schedule: Schedule, steps: Iterable[int], ratio: float = RATIO) ->
     (changes,) = np.nonzero(reductions)
     totals = ends[blocks.index(marks)]
     # The first update of a block changes the rate where it begins, the others on average in its
-    # middle. A block begins exactly where another ends: after a rate of 0, which the law divides
-    # by, a sum of rates is 0 and not a rounding error.
+    # middle. It begins exactly where another ends, so that no rounding error is divided by a rate
+    # that is nearly 0.
     begins = np.concatenate([[0.0], ends[:-1]])[changes]
     inside = (blocks.first_rates - blocks.last_rates)[changes] / reductions[changes]
     middles = (blocks.lengths * blocks.rates)[changes] / 2

@@ -48,7 +48,7 @@ def multi_power_loss(law, rates):
 def mean_kernel(law, since, rate):
     """`(1 + noise_rate * u)^-noise_exponent`, mean over u from `since` to `since + rate`."""
     if rate == 0:
-        return 0.0
+        return np.zeros_like(since)
     power = 1 - law.noise_exponent
     near, far = 1 + law.noise_rate * since, 1 + law.noise_rate * (since + rate)
     return (far**power - near**power) / (power * law.noise_rate * rate)
@@ -113,6 +113,14 @@ def test_functional_law_of_an_average_is_the_double_sum_over_its_kernel(rule):
     for steps in (100, 300):
         expected = functional_loss(law, schedule.evaluate(np.arange(steps)), rule.kernel(steps))
         assert law.losses(schedule, [steps], rule)[0] == pytest.approx(expected, rel=0.01)
+
+
+def test_drift_of_a_plain_mean_is_finite_after_a_first_rate_of_zero():
+    law = FunctionalLaw(0.0, 0.0, 0.5, 0.05, 0.0, 545.0, 1.3, drift=1.0)
+    schedule = schedules.constant(5e-3, 30, 0.0)
+    rule = averaging.Uniform()
+    expected = functional_loss(law, schedule.evaluate(np.arange(300)), rule.kernel(300))
+    assert law.losses(schedule, [300], rule)[0] == pytest.approx(expected, rel=0.2)
 
 
 def test_weight_growth_shrinks_later_rates():
