@@ -17,14 +17,17 @@ import numpy as np
 
 from anytime_jax import schedules
 from anytime_jax.forecast import law_fit
+from anytime_jax.forecast.functional_fit import FunctionalFit
 from anytime_jax.forecast.laws import Law, MultiPowerLaw, PowerLaw
 from anytime_jax.forecast.loss_history import LossHistory
+from anytime_jax.forecast.prior import general_prior
 from benchmarks import harness, loss_curves, record
 
 # Fits by the name of their law; another law is one more line.
 FITS: Mapping[str, Callable[[Sequence[LossHistory]], Law]] = {
     "power": lambda histories: law_fit.fit(PowerLaw, histories).law,
     "multi-power": lambda histories: law_fit.fit(MultiPowerLaw, histories).law,
+    "functional": lambda histories: FunctionalFit(histories, general_prior(histories[0])).law,
 }
 _FITTED = (loss_curves.FITTED, ("constant_24000", "wsdcon_9"))
 _LONG = 1_000_000  # updates

@@ -171,19 +171,10 @@ class FunctionalLaw(Law):
         blocks = group(schedule, steps.ravel())
         rules = () if average is None else (average,)
         response = modes.respond(blocks, steps.ravel(), rules, self.weight_growth)
-        return self.response_losses(response)[:, -1].reshape(steps.shape)
-
-    def response_losses(self, response: modes.Responses) -> np.ndarray:
-        """Returns the losses at each step of the live weights and the averages, like `signal`."""
-        signal, noise = self.parts(response)
-        return self.floor + signal + noise + self.drift * response.drift
-
-    def parts(self, response: modes.Responses) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the terms of signal and noise."""
-        rates = response.decay_rates
-        signal = modes.power_weights(rates, self.signal_exponent, self.signal_time)
-        noise = modes.kernel_weights(rates, self.noise_exponent, self.noise_rate)
-        slow = self.noise * (response.noise @ noise)
-        return self.signal * (
-            response.signal @ signal
-        ), slow + self.fast_noise * response.fast_noise
+        weights = modes.power_weights(
+            response.decay_rates, self.signal_exponent, self.signal_time
+        )
+        kernel = modes.kernel_weights(response.decay_rates, self.noise_exponent, self.noise_rate)
+        losses = self.floor + self.signal * (response.signal @ weights)
+        losses += self.noise * (response.noise @ kernel) + self.drift * response.drift
+        return losses[:, -1].reshape(steps.shape)
