@@ -171,9 +171,7 @@ class FunctionalLaw(Law):
         blocks = group(schedule, steps.ravel())
         rules = () if average is None else (average,)
         response = modes.respond(blocks, steps.ravel(), rules, self.weight_growth)
-        weights = modes.power_weights(
-            response.decay_rates, self.signal_exponent, self.signal_time
-        )
+        weights = modes.power_weights(response.decay_rates, self.signal_exponent, self.signal_time)
         kernel = modes.kernel_weights(response.decay_rates, self.noise_exponent, self.noise_rate)
         losses = self.floor + self.signal * (response.signal @ weights)
         losses += self.noise * (response.noise @ kernel) + self.drift * response.drift

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from anytime_jax.errors import InputError
 from anytime_jax.forecast.functional_fit import FunctionalFit
-from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import Belief, LawError, Prior, general_prior
 from anytime_jax.study import run_history
 from anytime_jax.study.run_history import RecordedRun
@@ -26,7 +25,7 @@ _SPREADS = {
     "drift": 0.1,
     "training_offset": 0.007,
 }
-_LAW_ERROR = LawError(noise_change=0.04, noise=0.08)
+_LAW_ERROR = LawError(noise_change=0.03, noise=0.06)
 
 
 def general(run: RecordedRun) -> Prior:
@@ -54,29 +53,40 @@ def from_runs(run: RecordedRun, others: Sequence[RecordedRun], source: str) -> P
 
     Raises an InputError that names `source` if there are none.
     """
-    alike = [x for x in others if not _differences(x, run)]
-    longest = max((x.history.step for x in alike), default=0)
-    alike = [x for x in alike if x.history.step >= _SHORTEST * longest]
-    if not alike:
-        shown = sorted(_differences(others[0], run)) if others else []
-        reason = f" (others differ in {', '.join(shown[:4])})" if shown else ""
-        raise InputError(
-            f"{source} has no other run of the model, data and optimizer of {run.name}{reason}: "
-            "leave it out, or give the study of such runs"
-        )
-    distance = min(_distance(x, run) for x in alike)
-    nearest = [x for x in alike if _distance(x, run) == distance]
-    nearest.sort(key=lambda x: -x.history.step)
-    fit = _fit(tuple(x.history for x in nearest[:_MOST_RUNS]), general(nearest[0]))
-    means = fit.beliefs(run.history.after_warmup())
-    # A law of another peak is another law: all but the exponents change.
-    wider = 1 + 4 * distance
-    beliefs = {name: Belief(means[name], sd * wider) for name, sd in _SPREADS.items()}
-    return Prior(**beliefs, law_error=_LAW_ERROR)
+    return RelatedRuns(run, others, source).prior(run)
 
 
-def _fit(histories: Sequence[LossHistory], prior: Prior) -> FunctionalFit:
-    return FunctionalFit(histories, prior, samples=2)
+class RelatedRuns:
+    """The law of runs of the model, data and optimizer of a run, with the peak nearest to its."""
+
+    def __init__(self, run: RecordedRun, others: Sequence[RecordedRun], source: str):
+        """Fits the law.
+
+        Raises an InputError that names `source` if there are no such runs.
+        """
+        alike = [x for x in others if not _differences(x, run)]
+        longest = max((x.history.step for x in alike), default=0)
+        alike = [x for x in alike if x.history.step >= _SHORTEST * longest]
+        if not alike:
+            shown = sorted(_differences(others[0], run)) if others else []
+            reason = f" (others differ in {', '.join(shown[:4])})" if shown else ""
+            raise InputError(
+                f"{source} has no other run of the model, data and optimizer of {run.name}"
+                f"{reason}: leave it out, or give the study of such runs"
+            )
+        self._distance = min(_distance(x, run) for x in alike)
+        nearest = [x for x in alike if _distance(x, run) == self._distance]
+        nearest.sort(key=lambda x: -x.history.step)
+        histories = [x.history for x in nearest[:_MOST_RUNS]]
+        self._fit = FunctionalFit(histories, general(nearest[0]), samples=2)
+
+    def prior(self, run: RecordedRun) -> Prior:
+        """Returns beliefs about a run, whose losses so far are counted from its latest step."""
+        means = self._fit.beliefs(run.history.after_warmup())
+        # A law of another peak is another law: all but the exponents change.
+        wider = 1 + 4 * self._distance
+        beliefs = {name: Belief(means[name], sd * wider) for name, sd in _SPREADS.items()}
+        return Prior(**beliefs, law_error=_LAW_ERROR)
 
 
 def _distance(x: RecordedRun, run: RecordedRun) -> float:
