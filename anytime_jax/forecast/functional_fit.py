@@ -23,7 +23,8 @@ from anytime_jax.schedules import Schedule
 _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
 _SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
 _SAMPLES = 24
-_NORMAL_QUANTILE = 1.2816  # of an 80% interval
+INTERVAL = 0.8  # probability of the intervals of predictions
+_NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
 _UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
 _LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
 _HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
