@@ -24,7 +24,7 @@ _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
 _SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
 _SAMPLES = 24
 INTERVAL = 0.8  # probability of the intervals of predictions
-_NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
+NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
 _UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
 _LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
 _HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
@@ -38,11 +38,13 @@ class Prediction:
       losses: by the law that fits best.
       samples: by each of the laws that are likely, float64[n, s, 1 + a].
       law_error: standard deviation of what any such law misses.
+      noise: the noise term in the losses.
     """
 
     losses: np.ndarray
     samples: np.ndarray
     law_error: np.ndarray
+    noise: np.ndarray
 
     @property
     def sd(self) -> np.ndarray:
@@ -52,12 +54,12 @@ class Prediction:
     @property
     def low(self) -> np.ndarray:
         """The lower end of the 80% interval."""
-        return self.losses - _NORMAL_QUANTILE * self.sd
+        return self.losses - NORMAL_QUANTILE * self.sd
 
     @property
     def high(self) -> np.ndarray:
         """The upper end of the 80% interval."""
-        return self.losses + _NORMAL_QUANTILE * self.sd
+        return self.losses + NORMAL_QUANTILE * self.sd
 
 
 class FunctionalFit:
@@ -107,7 +109,19 @@ class FunctionalFit:
             terms.losses(self._best),
             np.stack([terms.losses(x) for x in self._samples]),
             np.hypot(shares.noise_change * change, shares.noise * later.noise),
+            later.noise,
         )
+
+    def sd_of_difference(
+        self, samples: np.ndarray, noise: np.ndarray | float
+    ) -> np.ndarray | float:
+        """Returns the standard deviation of differences of predictions.
+
+        `samples` and `noise` are differences of those of a `Prediction`, the first axis that of the
+        samples. What a law misses, it misses in both losses in proportion to their noise terms.
+        """
+        error = np.hypot(self._prior.law_error.noise_change, self._prior.law_error.noise)
+        return np.hypot(np.std(samples, axis=0, ddof=1), error * noise)
 
     def beliefs(self, history: LossHistory) -> dict[str, float]:
         """Returns this law as the means of beliefs about another run of the same model and data."""

@@ -9,7 +9,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
 from anytime_jax.checks import require, require_choice, require_fraction
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import FunctionalFit, Prediction
+from anytime_jax.forecast.functional_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import Prior
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
@@ -17,18 +17,26 @@ from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 FARTHEST = 4  # multiples of the run so far to which a forecast is calibrated
 WORST_MISFIT = 3.0  # of a fit that is worth a forecast
 COST_NATS = 0.01
+_GAIN_ERROR = 0.1  # standard deviation of the share of a fall of the loss that laws miss
 _PATH_STEPS = 33  # of the curves of a figure
 _FRACTIONS = (0.05, 0.1, 0.2, 0.4)  # of the whole run, for decays that start now
 _MOST_COSTS = 5
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Estimate:
-    """A predicted loss in nats per token, with its 80% interval."""
+    """A predicted loss in nats per token, or a difference of two, with its 80% interval.
+
+    Attributes:
+      samples: of each of the laws that are likely.
+      noise: the noise term in it.
+    """
 
     loss: float
     low: float
     high: float
+    samples: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(2), repr=False)
+    noise: float = 0.0
 
     @property
     def half_width(self) -> float:
@@ -126,6 +134,20 @@ class RunForecast:
         row = next((x for x in self.rows if x.losses), self.now)
         return row.best_average or LIVE
 
+    def difference(self, a: Estimate, b: Estimate) -> Estimate:
+        """Returns `a` minus `b`, of this forecast, whose errors are mostly the same.
+
+        A share of what is not of their noise terms is added to the error.
+        """
+        samples, noise, loss = a.samples - b.samples, a.noise - b.noise, a.loss - b.loss
+        sd = np.hypot(self.fit.sd_of_difference(samples, noise), _GAIN_ERROR * (loss - noise))
+        half_width = NORMAL_QUANTILE * float(sd)
+        return Estimate(loss, loss - half_width, loss + half_width, samples, noise)
+
+    def losses_at(self, steps: Sequence[int]) -> list[dict[str, Estimate]]:
+        """Returns the losses of the run as it is after `steps` updates, by weight label."""
+        return _losses(self.fit, steps, _rules(self.history))
+
 
 def make_forecast(
     history: LossHistory, prior: Prior, steps: Sequence[int], plan: DecayPlan = DecayPlan()
@@ -144,7 +166,7 @@ def make_forecast(
             f"the law does not fit this run: its losses are {fit.misfit:.1f} times farther from it "
             "than their noise, as after a spike, a restart or a change of the data"
         )
-    rules = dict(history.rules) or {"f25": GrowingWindow(25.0)}
+    rules = _rules(history)
     now = history.step
     row_steps = sorted(step for step in set(steps) if step > now)
     rows = _rows(fit, [now, *row_steps], rules, plan)
@@ -162,25 +184,38 @@ def make_forecast(
     return dataclasses.replace(found, costs=costs)
 
 
+def _rules(history: LossHistory) -> Mapping[str, Rule]:
+    """The averages of a run; of one without, an average that it could have had."""
+    return history.rules or {"f25": GrowingWindow(25.0)}
+
+
+def _losses(
+    fit: FunctionalFit, steps: Sequence[int], rules: Mapping[str, Rule]
+) -> list[dict[str, Estimate]]:
+    prediction = fit.predict(fit.history.schedule, steps, rules)
+    labels = [LIVE, *rules]
+    return [
+        {label: _estimate(prediction, i, j) for j, label in enumerate(labels)}
+        for i in range(len(steps))
+    ]
+
+
 def _rows(
     fit: FunctionalFit, steps: Sequence[int], rules: Mapping[str, Rule], plan: DecayPlan
 ) -> list[ForecastRow]:
     schedule, now = fit.history.schedule, steps[0]
     end = schedule.horizon_steps
     reached = [step for step in steps if end is None or step <= end]
-    prediction = fit.predict(schedule, reached, rules)
+    losses = [*_losses(fit, reached, rules), *[{}] * (len(steps) - len(reached))]
     rows = []
     for i, step in enumerate(steps):
-        losses = {}
-        if i < len(reached):
-            losses = {x: _estimate(prediction, i, j) for j, x in enumerate([LIVE, *rules])}
         start = round(step * (1 - plan.fraction))
         decayed = None
         if step > now and (end is None or start <= end):
             decay = plan.schedule(schedule, max(start, now), step)
             decayed = _estimate(fit.predict(decay, [step]))
         calibrated = step <= FARTHEST * now
-        rows.append(ForecastRow(step, losses, decayed, _cosine(fit, step), calibrated))
+        rows.append(ForecastRow(step, losses[i], decayed, _cosine(fit, step), calibrated))
     return rows
 
 
@@ -206,7 +241,10 @@ def _decays(fit: FunctionalFit, plan: DecayPlan) -> dict[float, tuple[int, Estim
 
 
 def _costs(prediction: Prediction, steps: np.ndarray, label: int) -> list[Cost]:
-    curves = [prediction.losses[:, label], *prediction.samples[:, :, label]]
+    samples = prediction.samples[:, :, label]
+    stretch = 1 + _GAIN_ERROR * np.random.default_rng(0).normal(size=(len(samples), 1))
+    falls = stretch * (samples - samples[:, :1])
+    curves = [prediction.losses[:, label], *(samples[:, :1] + falls)]
     costs = []
     for k in range(1, _MOST_COSTS + 1):
         reached = np.array([_crossing(steps, curve, COST_NATS * k) for curve in curves])
@@ -230,4 +268,6 @@ def _crossing(steps: np.ndarray, losses: np.ndarray, nats: float) -> float:
 
 def _estimate(prediction: Prediction, row: int = 0, column: int = 0) -> Estimate:
     values = (prediction.losses, prediction.low, prediction.high)
-    return Estimate(*(float(x[row, column]) for x in values))
+    loss, low, high = (float(x[row, column]) for x in values)
+    samples, noise = prediction.samples[:, row, column], float(prediction.noise[row, column])
+    return Estimate(loss, low, high, samples, noise)
