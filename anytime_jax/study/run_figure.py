@@ -52,9 +52,10 @@ def draw_gains(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _draw_frame(axes: Axes) -> None:
+def draw_frame(axes: Axes, label: str = "training tokens (millions)") -> None:
+    """Draws the logarithmic axis of the progress of a run, the grid, and the legend below."""
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("training tokens (millions)")
+    axes.set_xlabel(label)
     low, high = axes.get_xlim()
     if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -82,7 +83,7 @@ def _draw_losses(
         x, y = _millions([row for row, _ in points]), [loss for _, loss in points]
         axes.plot(x, y, ".-", color=color, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
-    _draw_frame(axes)
+    draw_frame(axes)
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
@@ -94,4 +95,4 @@ def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -
         axes.plot(x, y, marker=".", label=label, **style)
     axes.set_ylim(gain_limits(evaluated))
     axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
-    _draw_frame(axes)
+    draw_frame(axes)
