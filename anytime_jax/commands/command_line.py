@@ -59,6 +59,14 @@ def positive_int(text: str) -> int:
     return int(number)
 
 
+def seconds(text: str) -> float:
+    """Type of an option that is a number of seconds, from 0.1 to a day."""
+    number = float(text)
+    if not 0.1 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
+    return number
+
+
 def path(text: str) -> Path:
     """Type of an option that is a local path, or one in a bucket."""
     try:

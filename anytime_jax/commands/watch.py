@@ -6,72 +6,40 @@ recorded are printed instead. In a browser: python -m anytime_jax report --run=D
 """
 
 import argparse
-import contextlib
-import signal
-import time
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.live import Live
 
-from anytime_jax.commands import standard_streams
+from anytime_jax.commands import command_line, standard_streams
 from anytime_jax.commands.console import open_console
-from anytime_jax.errors import InputError, RunError
-from anytime_jax.study import run_report, run_snapshot
+from anytime_jax.commands.follow import follow, until_interrupted
+from anytime_jax.study import run_report
 from anytime_jax.study.run_screen import Screen
 from anytime_jax.study.run_snapshot import Snapshot
 
 EXAMPLES = ("--run=runs/quickstart", "--run=runs/quickstart --every=60 >> watch.log")
-
-_RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.add_argument("--run", required=True, metavar="DIR", help="run to watch")
     parser.add_argument(
-        "--every", type=seconds, default=5, metavar="SECONDS", help="how often to look at the run"
+        "--every",
+        type=command_line.seconds,
+        default=5,
+        metavar="SECONDS",
+        help="how often to look at the run",
     )
-
-
-def seconds(text: str) -> float:
-    """Type of an option that is a number of seconds, from 0.1 to a day."""
-    number = float(text)
-    if not 0.1 <= number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Shows the run until Ctrl-C; returns the exit status."""
     console = open_console()
     show = _show_screen if console.is_terminal and not console.is_dumb_terminal else _print_lines
-    # SIGTERM ends it like Ctrl-C: the terminal must get its screen and its cursor back.
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            show(_follow(arguments.run, arguments.every), console)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    with until_interrupted():
+        show(follow(arguments.run, arguments.every), console)
     return 0
-
-
-def _follow(run_dir: str, every: float) -> Iterator[Snapshot | None]:
-    """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
-
-    Raises an InputError if there is no run at first, a RunError if it goes away later.
-    """
-    snapshot = run_snapshot.take(run_dir)
-    while True:
-        yield snapshot
-        end = time.monotonic() + every
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _RESIZE_SECONDS))
-            yield None
-        try:
-            snapshot = run_snapshot.take(run_dir, snapshot)
-        except InputError as error:
-            raise RunError(f"the run that was watched has gone: {error}") from error
 
 
 def _show_screen(snapshots: Iterator[Snapshot | None], console: Console) -> None:

@@ -82,7 +82,9 @@ def describe_costs(subject: Subject, forecast: RunForecast) -> str:
     start, last = forecast.history.step, int(forecast.path_steps[-1])
     if not forecast.costs:
         end = _point(subject, last)
-        return f"a loss lower by {COST_NATS:g} nats through {forecast.label} is not reached by {end}"
+        return (
+            f"a loss lower by {COST_NATS:g} nats through {forecast.label} is not reached by {end}"
+        )
     parts = []
     for cost in forecast.costs:
         until = "or more" if cost.high is None else f"to {_amount(subject, start, cost.high)}"

@@ -10,7 +10,7 @@ import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.commands import console, watch
+from anytime_jax.commands import console, follow, watch
 
 
 @pytest.fixture(name="run")
@@ -31,8 +31,8 @@ def meanwhile_fixture(monkeypatch):
                 raise KeyboardInterrupt
             remaining.pop(0)()
 
-        monkeypatch.setattr(watch.time, "sleep", sleep)
-        monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(follow.time, "sleep", sleep)
+        monkeypatch.setattr(follow.time, "monotonic", lambda: clock[0])
 
     return call
 
