@@ -34,6 +34,8 @@ COMMANDS = {
     "sweep": "List or train the runs of a study.",
     "watch": "Watch a run in the terminal: its state, loss curves and last evaluations.",
     "report": "Draw the figures and tables of a study, or the curves of one run.",
+    "forecast": "Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 "
+    "nats cost.",
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
