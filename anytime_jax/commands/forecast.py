@@ -23,7 +23,7 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.console import open_console
 from anytime_jax.commands.follow import follow, until_interrupted
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.run_forecast import DecayPlan
+from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
 from anytime_jax.schedules import Schedule
 from anytime_jax.study import forecast_report, forecast_subject
 from anytime_jax.study.forecast_subject import Subject
@@ -35,7 +35,6 @@ EXAMPLES = (
     "--csv=export.csv --to=2x --schedule=cosine:peak=3e-4,warmup=2000,horizon=50000",
 )
 
-_DECAY = DecayPlan()
 _KINDS = ("constant", "inverse_sqrt", "cosine", "linear", "wsd")
 _COLUMNS = ("step", "lr", "loss")
 _NEWS = 1.05  # of the steps at the last forecast, without an evaluation
@@ -56,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay",
         type=_decay,
-        default=_DECAY,
+        default=DEFAULT_PLAN,
         metavar="SHAPE:FRACTION[:FLOOR]",
         help="decay over the last FRACTION of a run to FLOOR times the peak; SHAPE is linear, "
         "1-sqrt or cosine (default: linear:0.1:0.1)",

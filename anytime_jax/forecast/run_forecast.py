@@ -63,6 +63,9 @@ class DecayPlan:
         return Decay(trunk, start, horizon, floor, self.shape)
 
 
+DEFAULT_PLAN = DecayPlan()
+
+
 @dataclasses.dataclass(frozen=True)
 class ForecastRow:
     """Losses at one step of the run.
@@ -150,7 +153,7 @@ class RunForecast:
 
 
 def make_forecast(
-    history: LossHistory, prior: Prior, steps: Sequence[int], plan: DecayPlan = DecayPlan()
+    history: LossHistory, prior: Prior, steps: Sequence[int], plan: DecayPlan = DEFAULT_PLAN
 ) -> RunForecast:
     """Fits the law to a run and returns its forecast at later `steps`.
 

@@ -1,4 +1,4 @@
-"""Subject of a forecast: a run, or the log of somebody else's, and what is known before its losses."""
+"""Subject of a forecast: a run, or the log of somebody else's, and prior knowledge of it."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.forecast import loss_csv, run_forecast
 from anytime_jax.forecast.loss_history import MIN_LOSSES, LossHistory, RecordedRates
 from anytime_jax.forecast.prior import Prior, general_prior
-from anytime_jax.forecast.run_forecast import FARTHEST, DecayPlan, RunForecast
+from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, FARTHEST, DecayPlan, RunForecast
 from anytime_jax.schedules import Schedule
 from anytime_jax.study import forecast_prior, run_history
 
@@ -75,7 +75,12 @@ def open_log(
 
     Raises an InputError if it cannot be read, or has too few losses, or losses that rise.
     """
-    history = loss_csv.read_csv(file, schedule, columns, warmup_steps)
+    try:
+        history = loss_csv.read_csv(file, schedule, columns, warmup_steps)
+    except InputError:
+        raise
+    except ValueError as error:  # of a schedule that ends before the log
+        raise InputError(f"--schedule is not that of {file}: {error}") from error
     history.check(MIN_LOSSES)
     tokens = tokens_per_step or 1
     clock = Clock(1, tokens, history.step * tokens)
@@ -84,7 +89,9 @@ def open_log(
     return Subject(file.stem, clock, history, prior, None, is_log=True, has_tokens=has_tokens)
 
 
-def forecast(subject: Subject, to: str | None = None, plan: DecayPlan = DecayPlan()) -> RunForecast:
+def forecast(
+    subject: Subject, to: str | None = None, plan: DecayPlan = DEFAULT_PLAN
+) -> RunForecast:
     """Returns the forecast of a run at its next doublings up to the point `to`, and there.
 
     By default, at the doublings up to four times the run so far, or to the end of its schedule.

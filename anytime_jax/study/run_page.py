@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anytime_jax import plotting
 from anytime_jax.study import html_page, run_figure, run_snapshot
+from anytime_jax.study.page_forecast import PageForecast
 from anytime_jax.study.run_losses import loss_cells, weight_labels
 from anytime_jax.study.run_snapshot import Snapshot
 
@@ -70,6 +71,7 @@ class RunPage:
         """Reads the run; raises an InputError if `run_dir` is not a run directory."""
         self._snapshot = run_snapshot.take(run_dir)
         self._drawn: dict[str, tuple[str, bytes]] = {}  # version and content of a figure
+        self._forecast = PageForecast()
         self._lock = threading.Lock()  # Matplotlib draws in one thread at a time
 
     def read(self, name: str) -> tuple[str, bytes] | None:
@@ -80,8 +82,13 @@ class RunPage:
         with self._lock:
             self._snapshot = run_snapshot.take(self._snapshot.run_dir, self._snapshot)
             if name == "":
-                return "text/html; charset=utf-8", _make_page(self._snapshot).encode()
+                self._forecast.follow(self._snapshot)
+                page = _make_page(self._snapshot, self._forecast.html)
+                return "text/html; charset=utf-8", page.encode()
             figure = name.removesuffix(".svg")
+            if name == "forecast.svg":
+                drawn = self._forecast.draw()
+                return ("image/svg+xml", drawn) if drawn is not None else None
             if figure == name or figure not in _FIGURES or not self._snapshot.evaluated:
                 return None
             return "image/svg+xml", self._draw(figure)
@@ -102,7 +109,7 @@ def _figure_version(snapshot: Snapshot) -> str:
     return f"{snapshot.evaluated[-1][0].step}-{int(snapshot.change[0] // 30)}"
 
 
-def _make_page(snapshot: Snapshot) -> str:
+def _make_page(snapshot: Snapshot, forecast: str) -> str:
     lines = [
         snapshot.describe_position(),
         snapshot.describe_process(),
@@ -128,6 +135,7 @@ def _make_page(snapshot: Snapshot) -> str:
         '<p id="problem" class="about" role="status"></p>\n'
         f'<div id="state" data-live>\n{state}</div>\n'
         f'<div id="figures" class="figures" data-live>\n{figures}</div>\n'
+        f'<div id="forecast" class="table" data-live>\n{forecast}</div>\n'
         f'<div id="evaluations" class="table" data-live>\n{table}</div>\n'
         f"<script>{SCRIPT}</script>\n"
     )

@@ -1,10 +1,11 @@
-"""Report of one run, finished or in progress: state, losses, best average, curves."""
+"""Report of one run, finished or in progress: state, losses, best average, forecast, curves."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 
+from anytime_jax.errors import InputError
 from anytime_jax.study import run_snapshot
 from anytime_jax.study.run_losses import loss_table
 from anytime_jax.study.run_snapshot import Snapshot
@@ -23,6 +24,8 @@ def show(run_dir: str | Path, console: Console, output: str | Path | None = None
     for line in describe(snapshot):
         console.print(line)
     if snapshot.evaluated:
+        for part in _forecast(snapshot.run_dir):
+            console.print(part)
         console.print(f"  {_draw(output or run_dir, snapshot)}")
 
 
@@ -38,6 +41,18 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[RenderableType]:
     if evaluated or (snapshot.rows and not snapshot.evaluated):
         yield f"  {snapshot.describe_best()}"
     yield from snapshot.warnings
+
+
+def _forecast(run_dir: Path) -> list[RenderableType]:
+    from anytime_jax.study import forecast_report, forecast_subject  # `watch` needs no SciPy
+
+    try:
+        subject = forecast_subject.open_run(run_dir)
+        return list(forecast_report.summarize(subject, forecast_subject.forecast(subject)))
+    except InputError as error:
+        return [f"  no forecast: {error}"]
+    except Exception as error:  # the losses are printed already
+        return [f"  no forecast: {type(error).__name__}: {error}"]
 
 
 def _draw(directory: str | Path, snapshot: Snapshot) -> str:
