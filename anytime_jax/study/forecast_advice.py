@@ -77,6 +77,6 @@ def _on_decay(outlook: Outlook) -> str | None:
     if max(-over.low, over.high) <= COST_NATS:
         return f"{decay} is not needed: it would end level with {name}, within {COST_NATS:g} nats"
     return (
-        f"whether {decay} would end lower than {name} is not known: by {over.loss:.3f} nats "
-        f"({over.low:.3f} to {over.high:.3f})"
+        f"whether {decay} would end lower than {name} is not known: it would end between "
+        f"{-over.low:.3f} nats higher and {over.high:.3f} lower"
     )

@@ -33,7 +33,8 @@ def describe(subject: Subject, forecast: RunForecast) -> Iterator[RenderableType
 def summarize(subject: Subject, forecast: RunForecast) -> Iterator[RenderableType]:
     """Yields the table of losses at the coming points, the costs and the advice."""
     header, *rows = loss_cells(subject, forecast)
-    table = Table("forecast of the validation loss (nats per token)")
+    kind = "loss" if subject.is_log else "validation loss"
+    table = Table(f"forecast of the {kind} (nats per token)")
     table.add_numbers(*header)
     for row in rows:
         table.add_row(*row)

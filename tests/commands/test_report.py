@@ -17,7 +17,7 @@ from synthetic_run import RecordedRun
 from synthetic_study import expected_loss
 
 from anytime_jax.commands import page_server, report
-from anytime_jax.study import run_page
+from anytime_jax.study import forecast_subject, run_page
 from configs.studies import laptop
 
 
@@ -129,6 +129,24 @@ def test_run_shows_position_speed_and_best_weights(reported, capsys):
     assert "40K tokens/s" in printed
     assert "no process" in printed
     assert (run / "curves.png").exists()
+
+
+def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatch):
+    run = RecordedRun(tmp_path / "run").add(*range(60, 500, 30))
+    assert run_command(report, [f"--run={run.run_dir}"]) == 0
+    printed = capsys.readouterr().out
+    assert "forecast of the validation loss" in printed
+    assert "1,920" in printed.split()
+    short = RecordedRun(tmp_path / "short").add(60)
+    assert run_command(report, [f"--run={short.run_dir}"]) == 0
+    assert "no forecast: " in capsys.readouterr().out
+
+    def fail(run_dir):
+        raise RuntimeError("defect")
+
+    monkeypatch.setattr(forecast_subject, "open_run", fail)
+    assert run_command(report, [f"--run={run.run_dir}"]) == 0
+    assert "no forecast: RuntimeError: defect" in capsys.readouterr().out
 
 
 def test_curves_of_a_run_are_drawn_into_the_output(reported, tmp_path, capsys):

@@ -2,12 +2,13 @@
 
 import os
 import re
+import threading
 
 import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.errors import InputError
-from anytime_jax.study import run_figure, run_page
+from anytime_jax.study import page_forecast, run_figure, run_page
 
 
 def test_page_has_state_table_and_figures_with_alternative_text(tmp_path):
@@ -56,6 +57,75 @@ def test_run_without_evaluations_has_no_figures(tmp_path):
     text = page.read("")[1].decode()
     assert "no evaluation yet" in text
     assert "<img" not in text
+
+
+def test_forecast_is_made_once_for_what_was_recorded(tmp_path, monkeypatch):
+    """At an evaluation or 5% later, after a rest; the page does not wait for it."""
+    run = RecordedRun(tmp_path).add(60)
+    made, clock, wait = [], [0.0], threading.Event()
+
+    def read(snapshot, step):
+        wait.wait(20)
+        made.append(step)
+        clock[0] += 2.0  # seconds that it takes
+        return f"forecast at {step} & later", None
+
+    monkeypatch.setattr(page_forecast, "_read", read)
+    monkeypatch.setattr(page_forecast.time, "monotonic", lambda: clock[0])
+    page = run_page.RunPage(tmp_path)
+
+    def show():
+        text = page.read("")[1].decode()
+        page._forecast.wait()
+        return text
+
+    assert "forecast at" not in page.read("")[1].decode()
+    wait.set()
+    page._forecast.wait()
+    assert "forecast at 60" in show()
+    assert page.read("forecast.svg") is None
+    run.add(120)
+    assert "forecast at 60" in show()
+    assert made == [60]  # it rests
+    clock[0] += 60
+    show()
+    clock[0] += 60
+    run.add(123, evaluate=False)
+    show()
+    assert made == [60, 120]
+    run.add(130, evaluate=False)
+    show()
+    assert made == [60, 120, 130]
+
+
+def test_page_has_the_forecast_with_its_figure(tmp_path):
+    RecordedRun(tmp_path).add(*range(60, 500, 30))
+    page = run_page.RunPage(tmp_path)
+    page.read("")
+    page._forecast.wait()
+    text = page.read("")[1].decode()
+    assert "±" in text
+    assert 'src="forecast.svg?480"' in text
+    kind, figure = page.read("forecast.svg")
+    assert kind == "image/svg+xml"
+    assert figure.startswith(b"<?xml")
+
+
+def test_page_says_why_there_is_no_forecast(tmp_path, monkeypatch):
+    RecordedRun(tmp_path).add(60)
+    page = run_page.RunPage(tmp_path)
+    page.read("")
+    page._forecast.wait()
+    assert "No forecast: " in page.read("")[1].decode()
+
+    def fail(run_dir):
+        raise RuntimeError("<defect>")
+
+    monkeypatch.setattr(page_forecast.forecast_subject, "open_run", fail)
+    page = run_page.RunPage(tmp_path)
+    page.read("")
+    page._forecast.wait()
+    assert "RuntimeError: &lt;defect&gt;" in page.read("")[1].decode()
 
 
 @pytest.mark.parametrize("name", ["run.json", "losses", ".svg", "../run.json", "index.html", "/"])
