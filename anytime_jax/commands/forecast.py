@@ -217,7 +217,11 @@ def _schedule(text: str) -> tuple[Schedule, int]:
 
 
 def _columns(text: str) -> dict[str, str]:
-    pairs = [part.partition("=")[::2] for part in text.split(",")]
-    if not all(name in _COLUMNS and column for name, column in pairs):
-        raise argparse.ArgumentTypeError(f"{text}: give pairs such as step=_step,loss=train/loss")
-    return dict(pairs)
+    columns: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, column = part.partition("=")
+        if name not in _COLUMNS or not column:
+            allowed = "give pairs such as step=_step,lr=lr,loss=train/loss"
+            raise argparse.ArgumentTypeError(f"{text}: {allowed}")
+        columns[name] = column
+    return columns

@@ -1,6 +1,6 @@
 """Draw the figures and tables of a study, or the curves of one run.
 
-Everything is computed from records. The report of a study goes into STUDY/report, or --output:
+Everything is computed from records. Of a run, its forecast is printed too (see `forecast`). The report of a study goes into STUDY/report, or --output:
 every figure as PNG, every table as CSV, and `index.html` with all of them. Unfinished runs are
 named, and the report is made from the others. --pack adds `records.tar.xz`, the plan and the
 records of all runs, from which the report can be made elsewhere: --study=DIR.

@@ -5,6 +5,7 @@ Separate from `forecast_report`: Matplotlib takes half a second.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -77,7 +78,7 @@ def _draw_past(
     history = forecast.history
     recent = history.last >= history.step / _PAST
     labels = np.array(history.labels)
-    kinds = (
+    kinds: tuple[tuple[str, bool, dict[str, Any]], ...] = (
         (LIVE, True, {"color": "0.6", "linewidth": 0.8, "label": "training"}),
         (LIVE, False, {"color": "black", "marker": ".", "label": LIVE}),
         (forecast.label, False, {"color": plotting.BLUE, "marker": ".", "label": forecast.label}),
@@ -100,7 +101,8 @@ def _draw_ends(
     """Draws losses with their intervals, shifted a little sideways to be told apart."""
     if not points:
         return
-    style = plotting.schedule_style(kind) | {"linestyle": "none"}
+    style = plotting.schedule_style(kind)
+    style["linestyle"] = "none"
     losses = np.array([x.loss for _, x in points])
     errors = [losses - [x.low for _, x in points], np.array([x.high for _, x in points]) - losses]
     x = place(np.array([step for step, _ in points])) * shift
