@@ -7,7 +7,7 @@ trained. The run may be in progress; --study gives narrower intervals from runs 
 and data. Forecasts are calibrated up to four times the run so far.
 
 --csv reads the log of somebody else's run, such as an export of WandB: columns of steps, learning
-rates and losses. Its points are steps, or multiples of the run so far ("4x").
+rates and losses. There "4x" is four times the run so far, not of a Chinchilla budget as for --run.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from anytime_jax.commands.follow import follow, until_interrupted
 from anytime_jax.errors import InputError
 from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
 from anytime_jax.schedules import Schedule
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import forecast_report, forecast_subject
 from anytime_jax.study.forecast_subject import Subject
 from anytime_jax.study.run_snapshot import Snapshot
@@ -159,15 +160,19 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
         return
     from anytime_jax.study import forecast_figure  # Matplotlib takes half a second
 
-    file = forecast_figure.draw(directory, subject, forecast)
+    try:
+        line = f"figure: {forecast_figure.draw(directory, subject, forecast)}"
+    except OSError as error:  # as of a run of others: the numbers are printed already
+        line = f"the figure could not be drawn in {directory}: {error}: give --output"
     if not arguments.json:
-        console.print(f"  figure: {file}")
+        console.print(f"  {line}")
 
 
 def _open(arguments: argparse.Namespace, warnings: list[str]) -> Subject:
     if arguments.run is not None:
-        run_dir = command_line.path(arguments.run)
-        return forecast_subject.open_run(run_dir, arguments.study, warnings.append)
+        return forecast_subject.open_run(
+            storage_path(arguments.run), arguments.study, warnings.append
+        )
     schedule, warmup = arguments.schedule or (None, None)
     return forecast_subject.open_log(
         arguments.csv,

@@ -1,9 +1,10 @@
 """Draw the figures and tables of a study, or the curves of one run.
 
-Everything is computed from records. Of a run, its forecast is printed too (see `forecast`). The report of a study goes into STUDY/report, or --output:
+Everything is computed from records. The report of a study goes into STUDY/report, or --output:
 every figure as PNG, every table as CSV, and `index.html` with all of them. Unfinished runs are
 named, and the report is made from the others. --pack adds `records.tar.xz`, the plan and the
-records of all runs, from which the report can be made elsewhere: --study=DIR.
+records of all runs, from which the report can be made elsewhere: --study=DIR. The report of a run
+has its losses and their forecast; the command `forecast` has more of that.
 
 --serve shows --run in a browser, as it trains, until Ctrl-C. It listens on this machine alone; from
 another one, forward the port: ssh -L 8000:localhost:8000 HOST, beside --port=8000 on HOST, and open

@@ -13,7 +13,7 @@ from anytime_jax.study.forecast_subject import Subject
 from anytime_jax.tables import Table
 
 _GOOD_MISFIT = 1.5  # of a law that fits
-INTERVALS = "± is half an 80% interval; a loss without it was measured"
+_INTERVALS = "± is half an 80% interval"
 _BEYOND = (
     "* beyond four times the run so far: nothing was calibrated there, and the true losses may lie "
     "outside of the intervals"
@@ -44,7 +44,7 @@ def summarize(subject: Subject, forecast: RunForecast) -> Iterator[RenderableTyp
 
 def notes(subject: Subject, forecast: RunForecast) -> list[str]:
     """Returns the lines under the table: its marks, what 0.01 nats cost, and the advice."""
-    lines = [INTERVALS]
+    lines = [_INTERVALS if subject.is_log else f"{_INTERVALS}; a loss without it was measured"]
     if not all(row.calibrated for row in forecast.rows):
         lines.append(_BEYOND)
     return [*lines, describe_costs(subject, forecast), advise(outlook(subject, forecast))]

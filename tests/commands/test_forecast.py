@@ -50,6 +50,15 @@ def test_forecast_of_a_run(forecasted, command):
     assert (forecasted.run_dir / "forecast.png").exists()
 
 
+def test_numbers_are_printed_where_the_figure_cannot_be_written(forecasted, command, tmp_path):
+    run_dir = shutil.copytree(forecasted.run_dir, tmp_path / "run")
+    (run_dir / "forecast.png").unlink(missing_ok=True)
+    (run_dir / "forecast.png").mkdir()
+    status, out, _ = command(forecast, f"--run={run_dir}", "--to=4x")
+    assert status == 0
+    assert f"could not be drawn in {run_dir}" in out
+
+
 def test_json_has_the_numbers_of_the_python_call(forecasted, command, tmp_path):
     (forecasted.run_dir / "forecast.png").unlink(missing_ok=True)
     arguments = (f"--run={forecasted.run_dir}", "--to=4x", "--json", "--decay=1-sqrt:0.2:0")
