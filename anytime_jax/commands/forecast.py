@@ -26,7 +26,12 @@ from anytime_jax.errors import InputError
 from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.study import forecast_report, forecast_subject
+from anytime_jax.study import (
+    calibration_report,
+    forecast_calibration,
+    forecast_report,
+    forecast_subject,
+)
 from anytime_jax.study.forecast_subject import Subject
 from anytime_jax.study.run_snapshot import Snapshot
 
@@ -34,6 +39,7 @@ EXAMPLES = (
     "--run=runs/quickstart",
     "--run=runs/quickstart --to=16x --decay=1-sqrt:0.2 --watch",
     "--csv=export.csv --to=2x --schedule=cosine:peak=3e-4,warmup=2000,horizon=50000",
+    "--calibrate=laptop",
 )
 
 _KINDS = ("constant", "inverse_sqrt", "cosine", "linear", "wsd")
@@ -46,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", metavar="DIR", help="run, in progress or not")
     source.add_argument("--csv", type=Path, metavar="FILE", help="log of another run")
+    source.add_argument("--calibrate", metavar="STUDY", help="study, to forecast its runs")
     add = parser.add_argument
     add(
         "--to",
@@ -86,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=command_line.path,
         metavar="DIR",
-        help="directory of forecast.png (default: RUN; none for --csv)",
+        help="directory of files (default: RUN; else none are written)",
     )
     add("--watch", action="store_true", help="repeat it as the run trains, until Ctrl-C")
     add(
@@ -105,6 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = open_console()
     if arguments.output is not None:
         make_writable_directory(arguments.output, f"--output={arguments.output}")
+    if arguments.calibrate is not None:
+        _calibrate(arguments, console)
+        return 0
     if arguments.watch:
         with until_interrupted():
             _watch(arguments, console)
@@ -115,12 +125,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     of_csv = ("schedule", "columns", "warmup", "tokens_per_step")
-    others = of_csv if arguments.csv is None else ("study", "watch")
-    source, other = ("--run", "--csv") if arguments.csv is None else ("--csv", "--run")
-    for name in others:
+    of_run = ("study", "watch")
+    of_both = ("to", "json")
+    wrong = {
+        "run": dict.fromkeys(of_csv, "--csv"),
+        "csv": dict.fromkeys(of_run, "--run"),
+        "calibrate": dict.fromkeys((*of_csv, *of_run, *of_both), "--run or --csv"),
+    }
+    source = next(name for name in wrong if getattr(arguments, name) is not None)
+    for name, other in wrong[source].items():
         if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for {other}: leave it out beside {source}")
+            raise InputError(f"{option} is for {other}: leave it out beside --{source}")
+
+
+def _calibrate(arguments: argparse.Namespace, console: Console) -> None:
+    """Prints how far forecasts of a study's runs are off; writes them into --output."""
+    outcomes = forecast_calibration.forecast_study(arguments.calibrate)
+    for table in calibration_report.tables(outcomes):
+        console.print(table)
+    if arguments.output is not None:
+        files = calibration_report.write(arguments.output, outcomes)
+        console.print(f"every forecast: {files[0]}; figure: {files[1]}")
 
 
 def _watch(arguments: argparse.Namespace, console: Console) -> None:

@@ -68,6 +68,7 @@ class FunctionalFit:
     Attributes:
       law: the law that fits best.
       history: the losses of the first run after its warmup.
+      prior: the beliefs about it.
       misfit: root mean square of the residuals, in their standard deviations.
       training_offset: training loss minus held-out loss, in nats.
     """
@@ -78,7 +79,7 @@ class FunctionalFit:
         Raises an InputError if no fit converges.
         """
         fitted = [history.after_warmup() for history in histories]
-        self.history, self._prior = fitted[0], prior
+        self.history, self.prior = fitted[0], prior
         self._log_growths = prior.weight_growth.mean + _SPREAD
         self._observed = [ObservedLosses(history, self._log_growths) for history in fitted]
         self._now = Terms(self.history.schedule, [self.history.step], {}, self._log_growths)
@@ -103,7 +104,7 @@ class FunctionalFit:
         """Predicts held-out losses after `steps` updates of a schedule, live and of averages."""
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
-        shares = self._prior.law_error
+        shares = self.prior.law_error
         change = now.noise[0, 0] - later.noise
         return Prediction(
             terms.losses(self._best),
@@ -120,7 +121,7 @@ class FunctionalFit:
         `samples` and `noise` are differences of those of a `Prediction`, the first axis that of the
         samples. What a law misses, it misses in both losses in proportion to their noise terms.
         """
-        error = np.hypot(self._prior.law_error.noise_change, self._prior.law_error.noise)
+        error = np.hypot(self.prior.law_error.noise_change, self.prior.law_error.noise)
         return np.hypot(np.std(samples, axis=0, ddof=1), error * noise)
 
     def beliefs(self, history: LossHistory) -> dict[str, float]:
@@ -133,14 +134,14 @@ class FunctionalFit:
         lowest = min(float(x.losses_seen.min()) for x in self._observed)
         results = []
         for gap, growth in ((0.3, -1.0), (0.5, 0.0), (0.3, 1.0)):
-            start = np.array([lowest - gap, *(getattr(self._prior, n).mean for n in _NAMES[1:]), 0])
-            if self._prior.floor.sd < 1:
-                start[places.FLOOR] = self._prior.floor.mean
+            start = np.array([lowest - gap, *(getattr(self.prior, n).mean for n in _NAMES[1:]), 0])
+            if self.prior.floor.sd < 1:
+                start[places.FLOOR] = self.prior.floor.mean
             start[places.WEIGHT_GROWTH] += growth
             # The amplitudes that give the terms that are believed.
             believed = _believed(start, self._now)
             for name in ("signal", "noise"):
-                start[_NAMES.index(name)] += getattr(self._prior, name).mean - believed[name]
+                start[_NAMES.index(name)] += getattr(self.prior, name).mean - believed[name]
             result = self._solve(start)
             if np.isfinite(result.x).all() and result.success:
                 results.append(result)
@@ -150,7 +151,7 @@ class FunctionalFit:
 
     def _solve(self, start: np.ndarray, rng: np.random.Generator | None = None) -> OptimizeResult:
         """Solves the least squares; with `rng`, of losses and beliefs that are drawn anew."""
-        beliefs = {x.name: getattr(self._prior, x.name) for x in dataclasses.fields(Prior)}
+        beliefs = {x.name: getattr(self.prior, x.name) for x in dataclasses.fields(Prior)}
         beliefs = {name: x for name, x in beliefs.items() if isinstance(x, Belief)}
         sizes = [len(x.losses_seen) for x in self._observed] + [len(beliefs)]
         shifts = [np.zeros(n) if rng is None else rng.normal(size=n) for n in sizes]

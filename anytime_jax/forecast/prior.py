@@ -22,13 +22,17 @@ class Belief:
 class LawError:
     """Standard deviation of what laws of this form miss, whatever their parameters.
 
-    The root of the sum of the squares of two shares: of how far the noise term is from that of the
-    latest live loss, and of the noise term itself. From the errors of forecasts of the laptop study
-    (docs/forecast.md).
+    That of a loss is the root of the sum of the squares of two shares: of how far the noise term is
+    from that of the latest live loss, and of the noise term itself. From the errors of forecasts of
+    the laptop study (docs/forecast.md).
+
+    Attributes:
+      fall: a share of the difference of two losses, beside what comes of their noise.
     """
 
     noise_change: float = 0.15
     noise: float = 0.2
+    fall: float = 0.15
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 FARTHEST = 4  # multiples of the run so far to which a forecast is calibrated
 WORST_MISFIT = 3.0  # of a fit that is worth a forecast
 COST_NATS = 0.01
-_GAIN_ERROR = 0.1  # standard deviation of the share of a fall of the loss that laws miss
 _PATH_STEPS = 33  # of the curves of a figure
 _FRACTIONS = (0.05, 0.1, 0.2, 0.4)  # of the whole run, for decays that start now
 _MOST_COSTS = 5
@@ -143,7 +142,10 @@ class RunForecast:
         A share of what is not of their noise terms is added to the error.
         """
         samples, noise, loss = a.samples - b.samples, a.noise - b.noise, a.loss - b.loss
-        sd = np.hypot(self.fit.sd_of_difference(samples, noise), _GAIN_ERROR * (loss - noise))
+        sd = np.hypot(
+            self.fit.sd_of_difference(samples, noise),
+            self.fit.prior.law_error.fall * (loss - noise),
+        )
         half_width = NORMAL_QUANTILE * float(sd)
         return Estimate(loss, loss - half_width, loss + half_width, samples, noise)
 
@@ -183,7 +185,8 @@ def make_forecast(
         for i, label in enumerate(labels)
     }
     found = RunForecast(fit, plan, rows[0], rows[1:], _decays(fit, plan), (), path_steps, path)
-    costs = _costs(prediction, path_steps, labels.index(found.label))
+    missed = prior.law_error.fall
+    costs = _costs(prediction, path_steps, labels.index(found.label), missed)
     return dataclasses.replace(found, costs=costs)
 
 
@@ -243,9 +246,9 @@ def _decays(fit: FunctionalFit, plan: DecayPlan) -> dict[float, tuple[int, Estim
     return decays
 
 
-def _costs(prediction: Prediction, steps: np.ndarray, label: int) -> list[Cost]:
+def _costs(prediction: Prediction, steps: np.ndarray, label: int, missed: float) -> list[Cost]:
     samples = prediction.samples[:, :, label]
-    stretch = 1 + _GAIN_ERROR * np.random.default_rng(0).normal(size=(len(samples), 1))
+    stretch = 1 + missed * np.random.default_rng(0).normal(size=(len(samples), 1))
     falls = stretch * (samples - samples[:, :1])
     curves = [prediction.losses[:, label], *(samples[:, :1] + falls)]
     costs = []

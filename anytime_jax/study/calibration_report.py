@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.study.forecast_calibration import Outcome
@@ -83,9 +81,14 @@ def _gains(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
+    from matplotlib.figure import Figure  # half a second, for a command that may draw nothing
+
+    from anytime_jax import plotting
+
     priors = list(dict.fromkeys(x.prior for x in outcomes))
     figure = Figure(figsize=(5.2 * len(priors), 5.0), layout="constrained")
-    for axes, prior in zip(np.atleast_1d(figure.subplots(1, len(priors))), priors, strict=True):
+    parts = np.atleast_1d(figure.subplots(1, len(priors), sharex=True, sharey=True))
+    for axes, prior in zip(parts, priors, strict=True):
         for i, (name, (kind, averages)) in enumerate(_GROUPS.items()):
             part = [
                 x
