@@ -26,7 +26,7 @@ _SAMPLES = 24
 INTERVAL = 0.8  # probability of the intervals of predictions
 NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
 _UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
-_LOW = np.array([-10, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
+_LOW = np.array([0, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
 _HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
 
 
@@ -166,6 +166,7 @@ class FunctionalFit:
             return np.concatenate([*data, np.array(z) + shifts[-1]])
 
         low, high = _LOW.copy(), _HIGH.copy()
+        high[places.FLOOR] = max(float(x.losses_seen.max()) for x in self._observed)
         low[places.WEIGHT_GROWTH], high[places.WEIGHT_GROWTH] = self._log_growths[[1, -2]]
         start = np.clip(start, low + 1e-9, high - 1e-9)
         bounds = (low, high)

@@ -72,7 +72,7 @@ class Terms:
         def between(values: np.ndarray) -> np.ndarray:
             return np.tensordot(weights, values[low - 1 : low + 3], 1)
 
-        p = np.exp(x)
+        p = np.exp([0.0, *x[SIGNAL:TRAINING_OFFSET], 0.0])  # those by logarithm
         signal = modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
         noise = modes.kernel_weights(self._rates, p[NOISE_EXPONENT], p[NOISE_RATE])
         return LossTerms(

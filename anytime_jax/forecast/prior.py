@@ -69,7 +69,8 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
     """
     peak = history.schedule.peak
     warmup = np.arange(max(history.warmup_steps, int(history.first.min()), 1))
-    warmup_time = float(history.schedule.evaluate(warmup).sum())
+    # A log whose first rates are all 0 has no time before its first loss, of which a log is taken.
+    warmup_time = float(history.schedule.evaluate(warmup).sum()) or peak
     return Prior(
         signal=Belief(math.log(0.4), 0.7),
         noise=Belief(math.log(0.08), 0.7),

@@ -2,7 +2,8 @@
 
 A law of losses sums over all updates of a run. Blocks of half a percent of the run so far, about
 140 in each doubling, keep such a sum as short for a million updates as for a thousand. They are
-shorter where the rate turns quickly, down to one update at a jump.
+shorter where the rate turns quickly, down to one update at a jump; where it turns everywhere, as
+recorded rates with noise do, their number has a limit.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from anytime_jax.schedules import Schedule
 RATIO = 0.005  # length of a block, relative to the run so far
 _CHANGE = 0.02  # of the learning rate in a block, relative to the largest, at that ratio
 _SAMPLES = 8  # of the learning rate in a block
+_MOST = 4096  # blocks; fewer than twice as many after the last halving
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ def group(schedule: Schedule, marks: Iterable[int], ratio: float = RATIO) -> Upd
     while True:
         starts = np.concatenate([[0], ends[:-1]])
         split = (np.ptp(rates, axis=1) > largest) & (ends - starts > 1)
-        if not split.any():
+        if not split.any() or len(ends) > _MOST:
             break
         ends = np.union1d(ends, (starts + ends)[split] // 2)
         rates = _sample(schedule, ends)
