@@ -23,6 +23,7 @@ from anytime_jax.schedules import Schedule
 _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
 _SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
 _SAMPLES = 24
+_MOST_OF_ONE = 10.0  # standard deviations that a residual counts in a misfit
 INTERVAL = 0.8  # probability of the intervals of predictions
 NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
 _UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
@@ -69,7 +70,8 @@ class FunctionalFit:
       law: the law that fits best.
       history: the losses of the first run after its warmup.
       prior: the beliefs about it.
-      misfit: root mean square of the residuals, in their standard deviations.
+      misfit: root mean square of the residuals, in their standard deviations, of which each counts
+        as ten at most: a spike of the loss is no misfit of the law.
       training_offset: training loss minus held-out loss, in nats.
     """
 
@@ -90,7 +92,7 @@ class FunctionalFit:
         kept = np.searchsorted(self._log_growths, [growths.min(), growths.max()])
         self._used_growths = self._log_growths[max(kept[0] - 2, 0) : kept[1] + 2]
         residuals = np.concatenate([x.residuals(self._best) for x in self._observed])
-        self.misfit = float(np.sqrt(np.mean(residuals**2)))
+        self.misfit = float(np.sqrt(np.mean(np.minimum(residuals**2, _MOST_OF_ONE**2))))
         self.training_offset = float(self._best[places.TRAINING_OFFSET])
         values = [self._best[places.FLOOR], *np.exp(self._best[1:-1])]
         self.law = FunctionalLaw(*(float(value) for value in values))

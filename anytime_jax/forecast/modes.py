@@ -17,6 +17,8 @@ _SPACING = 0.75 * np.log(2)  # of the logarithms of the decay rates
 _FASTEST = 32.0  # e-folds in an update of the peak rate
 _SHARP = 10.0  # updates of the peak rate in which sharp directions forget
 _SLOWEST = 1e-3  # e-folds in the whole run
+_LEAST = 1e-100  # e-folds in an update
+_ALIKE = 1e-4  # relative difference of two fading rates that a closed form tells apart
 
 
 class Responses(NamedTuple):
@@ -42,22 +44,16 @@ def respond(
 ) -> Responses:
     """Returns the responses at `steps`, int[s], which must be among the marks of the blocks."""
     shrink = blocks.shrinkage(weight_growth)
-    raw = blocks.lengths * blocks.rates
-    times, ends = raw * shrink, np.cumsum(raw * shrink)
+    times = blocks.lengths * blocks.rates * shrink
+    ends = np.cumsum(times)
     middles = ends - times / 2
     # Before the first rate above 0 the log of the time would be that of 0.
     logs = np.log(np.maximum(middles, middles[middles > 0].min(initial=ends[-1])))
     rates = _decay_rates(blocks)
-    # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
-    flat = 1 / (1 + _SHARP * rates * blocks.rates.max())
-    shrinks = shrink[:, None] ** flat  # [n, m]
-    x = rates * raw[:, None] * shrinks / 2
-    half = np.exp(-x)  # over half a block
-    with np.errstate(invalid="ignore"):
-        share = np.where(x > 0, -np.expm1(-2 * x) / (2 * x), 1.0)
-    injected = share * (blocks.lengths * blocks.square_rates)[:, None] * shrinks**2 / 2
     middle = np.exp(-rates * middles[:, None])
-    keep = _kept(blocks, rules)  # [n, a]
+    forgetting = _forgetting(blocks, rules)
+    kept = np.exp(-blocks.lengths[:, None] * forgetting)  # [n, a]
+    decay, fresh, averaged = _block_noise(blocks, rates, shrink, forgetting)
     live = np.zeros(len(rates))
     distance = np.ones((len(rules), len(rates)))
     covariance, variance = np.zeros((2, len(rules), len(rates)))
@@ -65,17 +61,14 @@ def respond(
     wanted = blocks.index(steps)
     saved: dict[int, tuple[np.ndarray, ...]] = dict.fromkeys(wanted.tolist(), ())
     for i in range(len(times)):
-        decay, fresh = half[i], injected[i]
-        live = decay**2 * live + fresh
-        if rules:  # they average the iterate in the middle of the block
-            old, new = keep[i, :, None], 1 - keep[i, :, None]
-            covariance = decay * covariance
-            variance = old**2 * variance + 2 * old * new * covariance + new**2 * live
-            covariance = decay * (old * covariance + new * live)
-            distance = old * distance + new * middle[i]
-            mean = keep[i] * mean + (1 - keep[i]) * logs[i]
-            square = keep[i] * square + (1 - keep[i]) * logs[i] ** 2
-        live = decay**2 * live + fresh
+        if rules:
+            old, (passed, with_live, alone) = kept[i, :, None], averaged[:, i]
+            variance = old**2 * variance + 2 * old * passed * covariance + passed**2 * live + alone
+            covariance = decay[i] * (old * covariance + passed * live) + with_live
+            distance = old * distance + (1 - old) * middle[i]
+            mean = kept[i] * mean + (1 - kept[i]) * logs[i]
+            square = kept[i] * square + (1 - kept[i]) * logs[i] ** 2
+        live = decay[i] ** 2 * live + fresh[i]
         if i in saved:
             last = np.exp(-rates * ends[i])
             saved[i] = (
@@ -113,14 +106,51 @@ def _decay_rates(blocks: UpdateBlocks) -> np.ndarray:
     return _FASTEST / peak * np.exp(-_SPACING * np.arange(int(span / _SPACING) + 1)[::-1])
 
 
-def _kept(blocks: UpdateBlocks, rules: Sequence[Rule]) -> np.ndarray:
-    """The share of the old average that is left after each block: [n, a]."""
+def _block_noise(
+    blocks: UpdateBlocks, rates: np.ndarray, shrink: np.ndarray, forgetting: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a block does to the noise in each mode: sums over its updates, in closed form.
+
+    With d, r the shares of a deviation and of an average that an update leaves, an average gets
+    (1 - r) sum_{j<=m} r^(m-j) d^j of the noise of an update m updates ago.
+
+    Returns the share of a deviation that is left, [n, m]; the new variance, [n, m]; and of the
+    averages, [3, n, a, m], the share of a deviation before the block that enters, and the new noise
+    in their covariance with the live weights and in their variance.
+    """
+    # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
+    shrinks = shrink[:, None] ** (1 / (1 + _SHARP * rates * blocks.rates.max()))
+    lengths = blocks.lengths[:, None]
+    fading = np.maximum(rates * blocks.rates[:, None] * shrinks, _LEAST)  # e-folds in an update
+    new = blocks.square_rates[:, None] * shrinks**2 * -np.expm1(-2 * fading) / (2 * fading)
+    averaged = np.empty((3, len(lengths), forgetting.shape[1], len(rates)))
+    for i, forget in enumerate(forgetting.T):
+        of_average = forget[:, None]
+        # The closed form divides by d - r: where they are alike, the mode fades a bit faster.
+        alike = np.abs(fading - of_average) < _ALIKE * of_average
+        of_mode = np.where(alike, (1 + _ALIKE) * of_average, fading)
+        d, r = np.exp(-of_mode), np.exp(-of_average)
+        share = -np.expm1(-of_average) / (d - r)
+        own, both = _sum_powers(2 * of_mode, lengths), _sum_powers(of_mode + of_average, lengths)
+        averaged[0, :, i] = share * d * (np.exp(-lengths * of_mode) - np.exp(-lengths * of_average))
+        averaged[1, :, i] = new * share * (d * own - r * both)
+        squares = d**2 * own - 2 * d * r * both + r**2 * _sum_powers(2 * of_average, lengths)
+        averaged[2, :, i] = new * share**2 * squares
+    return np.exp(-lengths * fading), new * _sum_powers(2 * fading, lengths), averaged
+
+
+def _sum_powers(fading: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The sum of `exp(-fading * i)` over i from 0 to below the length."""
+    return np.expm1(-lengths * fading) / np.expm1(-fading)
+
+
+def _forgetting(blocks: UpdateBlocks, rules: Sequence[Rule]) -> np.ndarray:
+    """The mean e-folds by which an update shrinks the old average, in each block: [n, a]."""
     fractions = (np.arange(8) + 0.5) / 8
     starts = blocks.ends - blocks.lengths
     counts = starts[:, None] + np.floor(blocks.lengths[:, None] * fractions) + 1
-    kept = np.empty((len(counts), len(rules)))
+    forgetting = np.empty((len(counts), len(rules)))
     with np.errstate(divide="ignore"):
         for i, rule in enumerate(rules):
-            logs = np.log1p(-np.minimum(rule.evaluate(counts), 1.0)).mean(1)
-            kept[:, i] = np.exp(blocks.lengths * logs)
-    return kept
+            forgetting[:, i] = -np.log1p(-np.minimum(rule.evaluate(counts), 1.0)).mean(1)
+    return forgetting
