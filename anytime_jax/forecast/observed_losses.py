@@ -98,7 +98,8 @@ class ObservedLosses(Terms):
 
     def __init__(self, history: LossHistory, log_growths: np.ndarray):
         rows = [row for kind in _kinds(history) for row in _bin(history, kind)]
-        marks = [np.unique(np.linspace(a, b, _MARKS + 1).astype(int)[1:]) for a, b, *_ in rows]
+        middles = (np.arange(_MARKS) + 0.5) / _MARKS
+        marks = [np.unique(np.rint(a + (b - a) * middles).astype(int)) for a, b, *_ in rows]
         steps = np.unique(np.concatenate(marks))
         used = {label: rule for label, rule in history.rules.items() if label in history.labels}
         super().__init__(history.schedule, steps, used, log_growths)

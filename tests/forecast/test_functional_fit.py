@@ -67,7 +67,8 @@ def test_later_losses_of_a_known_law_are_predicted(fitted, name, step, limit):
     predicted = fitted.predict(SCHEDULES[name], [step], RULES)
     actual = [LAW.losses(SCHEDULES[name], [step], x)[0] for x in (None, *RULES.values())]
     np.testing.assert_allclose(predicted.losses[0], actual, atol=limit)
-    assert (predicted.low[0] < actual).all() and (actual < predicted.high[0]).all()
+    assert (predicted.low[0] < actual).all()
+    assert (actual < predicted.high[0]).all()
 
 
 def test_losses_so_far_fit_and_training_losses_are_apart(fitted):
