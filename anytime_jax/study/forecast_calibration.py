@@ -3,7 +3,7 @@
 Each horizon-free run is cut at early points and forecast from there: its own later losses, those of
 the branches that decay from it, and those of the cosines with its peak and seed. Prior knowledge
 comes from the other runs of the study, without any run of the same schedule and without their
-branches.
+branches; that of the cosines comes from runs that are no cosines.
 """
 
 import dataclasses
@@ -80,13 +80,16 @@ def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]
             if not targets or step not in run.history.last:
                 continue
             start = dataclasses.replace(run, history=run.history.until(step))
-            others = _others(run, runs)
-            key = tuple(sorted(x.name for x in others))
-            if key not in related:
-                related[key] = RelatedRuns(run, others, f"--study={path}")
-            priors = {"study": related[key].prior(start), "general": forecast_prior.general(start)}
-            for name, prior in priors.items():
-                outcomes += _outcomes(start, begin, name, prior, targets)
+            outcomes += _outcomes(start, begin, "general", forecast_prior.general(start), targets)
+            for is_cosine in (False, True):
+                part = [x for x in targets if (x[0] == "cosine") == is_cosine]
+                others = _others(run, runs, without_cosines=is_cosine) if part else []
+                if not others:
+                    continue
+                key = tuple(sorted(x.name for x in others))
+                if key not in related:
+                    related[key] = RelatedRuns(run, others, f"--study={path}")
+                outcomes += _outcomes(start, begin, "study", related[key].prior(start), part)
     if not outcomes:
         shown = " or ".join(f"{begin:g}x" for begin in begins)
         raise InputError(
@@ -95,9 +98,13 @@ def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]
     return outcomes
 
 
-def _others(run: RecordedRun, runs: Sequence[tuple[RecordedRun, StudyRun]]) -> list[RecordedRun]:
+def _others(
+    run: RecordedRun, runs: Sequence[tuple[RecordedRun, StudyRun]], without_cosines: bool
+) -> list[RecordedRun]:
     """The runs with other schedules than a run's, which are not branches of its like either."""
     same = {x.name for x, _ in runs if _schedule(x.config) == _schedule(run.config)}
+    if without_cosines:
+        same |= {x.name for x, _ in runs if x.config.schedule.kind == COSINE}
     others = [x for x, plan in runs if x.name not in same and plan.trunk not in same]
     return [x for x in others if x.config.schedule.peak == run.config.schedule.peak] or others
 

@@ -82,7 +82,9 @@ def test_noise_of_the_losses_widens_their_errors():
     def largest(noise):
         losses = LAW.losses(SCHEDULE, steps) + noise * rng.normal(size=len(steps))
         rows = [(t, t, x, "last", False) for t, x in zip(steps, losses, strict=True)]
-        return np.sqrt(np.mean(ObservedLosses(history(rows), LOG_GROWTHS).residuals(vector(LAW)) ** 2))
+        return np.sqrt(
+            np.mean(ObservedLosses(history(rows), LOG_GROWTHS).residuals(vector(LAW)) ** 2)
+        )
 
     assert largest(0.0) < 0.1
     assert largest(0.05) == pytest.approx(1.0, abs=0.35)
