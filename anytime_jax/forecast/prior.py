@@ -62,10 +62,12 @@ class Prior:
 def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIANCE) -> Prior:
     """Returns beliefs about any decoder trained with Adam, in the run's own unit of the rate.
 
-    They are wide: a factor of two or more for each parameter. Their centers are round numbers near
-    the laws of two kinds of runs: the decoders of 98,304 parameters of the laptop study, and the
-    published losses of decoders of 25M and 100M (arXiv 2503.12811). Weights of the initial
-    variance v grow by an update's own size: `weight_growth` is about 0.3/v.
+    They are wide: one standard deviation is a factor of two or more, of the exponents 1.2 to 1.5.
+    Their centers are round numbers near the laws of two kinds of runs: the decoders of 98,304
+    parameters of the laptop study, and the published losses of decoders of 25M and 100M (arXiv
+    2503.12811). Forecasts of these runs are therefore no test of them. An update adds about 0.3
+    times its squared rate to the variance of the weights, `initial_variance` at first, whence
+    `weight_growth`.
     """
     peak = history.schedule.peak
     warmup = np.arange(max(history.warmup_steps, int(history.first.min()), 1))
