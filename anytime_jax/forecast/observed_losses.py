@@ -70,7 +70,8 @@ class Terms:
         weights = _cubic_weights(float(np.clip(place - low, 0.0, 1.0)))
 
         def between(values: np.ndarray) -> np.ndarray:
-            return np.tensordot(weights, values[low - 1 : low + 3], 1)
+            near = values[low - 1 : low + 3]
+            return (weights @ near.reshape(4, -1)).reshape(near.shape[1:])
 
         p = np.exp([0.0, *x[SIGNAL:TRAINING_OFFSET], 0.0])  # those by logarithm
         signal = modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
