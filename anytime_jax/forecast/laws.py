@@ -170,9 +170,9 @@ class FunctionalLaw(Law):
         steps = np.asarray(steps)
         blocks = group(schedule, steps.ravel())
         rules = () if average is None else (average,)
-        response = modes.respond(blocks, steps.ravel(), rules, self.weight_growth)
-        weights = modes.power_weights(response.decay_rates, self.signal_exponent, self.signal_time)
-        kernel = modes.kernel_weights(response.decay_rates, self.noise_exponent, self.noise_rate)
-        losses = self.floor + self.signal * (response.signal @ weights)
-        losses += self.noise * (response.noise @ kernel) + self.drift * response.drift
+        found = modes.respond(blocks, steps.ravel(), rules, np.array([self.weight_growth]))
+        weights = modes.power_weights(found.decay_rates, self.signal_exponent, self.signal_time)
+        kernel = modes.kernel_weights(found.decay_rates, self.noise_exponent, self.noise_rate)
+        losses = self.floor + self.signal * (found.signal[0] @ weights)
+        losses += self.noise * (found.noise[0] @ kernel) + self.drift * found.drift[0]
         return losses[:, -1].reshape(steps.shape)

@@ -17,6 +17,7 @@ _SPACING = 0.75 * np.log(2)  # of the logarithms of the decay rates
 _FASTEST = 32.0  # e-folds in an update of the peak rate
 _SHARP = 10.0  # updates of the peak rate in which sharp directions forget
 _SLOWEST = 1e-3  # e-folds in the whole run
+_CHUNK = 64  # blocks whose noise is computed at once
 _LEAST = 1e-100  # e-folds in an update
 _ALIKE = 1e-4  # relative difference of two fading rates that a closed form tells apart
 
@@ -24,13 +25,13 @@ _ALIKE = 1e-4  # relative difference of two fading rates that a closed form tell
 class Responses(NamedTuple):
     """What the updates of a run did to each mode, at some steps.
 
-    The second axis is the live weights, then the averages.
+    The first axis is the growth of the weights; the third is the live weights, then the averages.
 
     Attributes:
       decay_rates: float64[m], the rate at which a distance fades, in intrinsic time.
-      signal: float64[s, 1 + a, m], square of what is left of the initial distance.
-      noise: float64[s, 1 + a, m], variance of the accumulated noise.
-      drift: float64[s, 1 + a], variance of the log of the intrinsic time over the average.
+      signal: float64[g, s, 1 + a, m], square of what is left of the initial distance.
+      noise: float64[g, s, 1 + a, m], variance of the accumulated noise.
+      drift: float64[g, s, 1 + a], variance of the log of the intrinsic time over the average.
     """
 
     decay_rates: np.ndarray
@@ -40,46 +41,52 @@ class Responses(NamedTuple):
 
 
 def respond(
-    blocks: UpdateBlocks, steps: np.ndarray, rules: Sequence[Rule], weight_growth: float
+    blocks: UpdateBlocks, steps: np.ndarray, rules: Sequence[Rule], weight_growths: np.ndarray
 ) -> Responses:
-    """Returns the responses at `steps`, int[s], which must be among the marks of the blocks."""
-    shrink = blocks.shrinkage(weight_growth)
-    times = blocks.lengths * blocks.rates * shrink
-    ends = np.cumsum(times)
+    """Returns the responses at `steps`, int[s], which must be among the marks of the blocks.
+
+    There is one for each of the `weight_growths`, float64[g].
+    """
+    shrink = blocks.shrinkage(weight_growths[:, None]).T  # [n, g]
+    times = (blocks.lengths * blocks.rates)[:, None] * shrink
+    ends = np.cumsum(times, axis=0)
     middles = ends - times / 2
     # Before the first rate above 0 the log of the time would be that of 0.
-    logs = np.log(np.maximum(middles, middles[middles > 0].min(initial=ends[-1])))
+    logs = np.log(np.maximum(middles, middles[np.argmax(blocks.rates > 0)]))
     rates = _decay_rates(blocks)
-    middle = np.exp(-rates * middles[:, None])
     forgetting = _forgetting(blocks, rules)
     kept = np.exp(-blocks.lengths[:, None] * forgetting)  # [n, a]
-    decay, fresh, averaged = _block_noise(blocks, rates, shrink, forgetting)
-    live = np.zeros(len(rates))
-    distance = np.ones((len(rules), len(rates)))
-    covariance, variance = np.zeros((2, len(rules), len(rates)))
-    mean, square = np.full(len(rules), logs[0]), np.full(len(rules), logs[0] ** 2)
+    live = np.zeros((len(weight_growths), len(rates)))
+    distance = np.ones((len(weight_growths), len(rules), len(rates)))
+    covariance, variance = np.zeros((2, *distance.shape))
+    mean = np.repeat(logs[0][:, None], len(rules), axis=1)
+    square = mean**2
     wanted = blocks.index(steps)
     saved: dict[int, tuple[np.ndarray, ...]] = dict.fromkeys(wanted.tolist(), ())
     for i in range(len(times)):
+        j = i % _CHUNK
+        if j == 0:
+            chunk = slice(i, i + _CHUNK)
+            decay, fresh, averaged = _block_noise(blocks, chunk, rates, shrink, forgetting)
         if rules:
-            old, (passed, with_live, alone) = kept[i, :, None], averaged[:, i]
-            variance = old**2 * variance + 2 * old * passed * covariance + passed**2 * live + alone
-            covariance = decay[i] * (old * covariance + passed * live) + with_live
-            distance = old * distance + (1 - old) * middle[i]
-            mean = kept[i] * mean + (1 - kept[i]) * logs[i]
-            square = kept[i] * square + (1 - kept[i]) * logs[i] ** 2
-        live = decay[i] ** 2 * live + fresh[i]
+            old, (passed, with_live, alone) = kept[i, :, None], averaged[:, j]
+            before, middle = live[:, None], np.exp(-rates * middles[i, :, None])[:, None]
+            variance = old**2 * variance + passed * (2 * old * covariance + passed * before) + alone
+            covariance = decay[j][:, None] * (old * covariance + passed * before) + with_live
+            distance = old * distance + (1 - old) * middle
+            mean = kept[i] * mean + (1 - kept[i]) * logs[i][:, None]
+            square = kept[i] * square + (1 - kept[i]) * logs[i][:, None] ** 2
+        live = decay[j] ** 2 * live + fresh[j]
         if i in saved:
-            last = np.exp(-rates * ends[i])
+            last = np.exp(-rates * ends[i, :, None])
+            drift = np.maximum(square - mean**2, 0.0)
             saved[i] = (
-                np.vstack([last, distance]) ** 2,
-                np.vstack([live, variance]),
-                np.concatenate([[0.0], np.maximum(square - mean**2, 0.0)]),
+                np.concatenate([last[:, None], distance], 1) ** 2,
+                np.concatenate([live[:, None], variance], 1),
+                np.concatenate([np.zeros((len(drift), 1)), drift], 1),
             )
-    signal, noise, drift = (
-        np.stack([saved[i][part] for i in wanted.tolist()]) for part in range(3)
-    )
-    return Responses(rates, signal, noise, drift)
+    parts = (np.stack([saved[i][part] for i in wanted.tolist()], 1) for part in range(3))
+    return Responses(rates, *parts)
 
 
 def power_weights(decay_rates: np.ndarray, exponent: float, time: float) -> np.ndarray:
@@ -107,35 +114,43 @@ def _decay_rates(blocks: UpdateBlocks) -> np.ndarray:
 
 
 def _block_noise(
-    blocks: UpdateBlocks, rates: np.ndarray, shrink: np.ndarray, forgetting: np.ndarray
+    blocks: UpdateBlocks,
+    chunk: slice,
+    rates: np.ndarray,
+    shrink: np.ndarray,
+    forgetting: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a block does to the noise in each mode: sums over its updates, in closed form.
+    """What c blocks do to the noise in each mode: sums over their updates, in closed form.
 
     With d, r the shares of a deviation and of an average that an update leaves, an average gets
     (1 - r) sum_{j<=m} r^(m-j) d^j of the noise of an update m updates ago.
 
-    Returns the share of a deviation that is left, [n, m]; the new variance, [n, m]; and of the
-    averages, [3, n, a, m], the share of a deviation before the block that enters, and the new noise
-    in their covariance with the live weights and in their variance.
+    Returns the share of a deviation that is left, [c, g, m]; the new variance, [c, g, m]; and of
+    the averages, [3, c, g, a, m], the share of a deviation before the block that enters, and the
+    new noise in their covariance with the live weights and in their variance.
     """
     # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
-    shrinks = shrink[:, None] ** (1 / (1 + _SHARP * rates * blocks.rates.max()))
-    lengths = blocks.lengths[:, None]
-    fading = np.maximum(rates * blocks.rates[:, None] * shrinks, _LEAST)  # e-folds in an update
-    new = blocks.square_rates[:, None] * shrinks**2 * -np.expm1(-2 * fading) / (2 * fading)
-    averaged = np.empty((3, len(lengths), forgetting.shape[1], len(rates)))
-    for i, forget in enumerate(forgetting.T):
-        of_average = forget[:, None]
+    flat = 1 / (1 + _SHARP * rates * blocks.rates.max())
+    shrinks = shrink[chunk, :, None] ** flat
+    lengths, of_update, squares = (
+        x[chunk, None, None] for x in (blocks.lengths, blocks.rates, blocks.square_rates)
+    )
+    fading = np.maximum(rates * of_update * shrinks, _LEAST)  # e-folds in an update
+    new = squares * shrinks**2 * -np.expm1(-2 * fading) / (2 * fading)
+    averaged = np.empty((3, *fading.shape[:2], forgetting.shape[1], len(rates)))
+    for i, forget in enumerate(forgetting[chunk].T):
+        of_average = forget[:, None, None]
         # The closed form divides by d - r: where they are alike, the mode fades a bit faster.
         alike = np.abs(fading - of_average) < _ALIKE * of_average
         of_mode = np.where(alike, (1 + _ALIKE) * of_average, fading)
         d, r = np.exp(-of_mode), np.exp(-of_average)
         share = -np.expm1(-of_average) / (d - r)
         own, both = _sum_powers(2 * of_mode, lengths), _sum_powers(of_mode + of_average, lengths)
-        averaged[0, :, i] = share * d * (np.exp(-lengths * of_mode) - np.exp(-lengths * of_average))
-        averaged[1, :, i] = new * share * (d * own - r * both)
-        squares = d**2 * own - 2 * d * r * both + r**2 * _sum_powers(2 * of_average, lengths)
-        averaged[2, :, i] = new * share**2 * squares
+        left = np.exp(-lengths * of_mode) - np.exp(-lengths * of_average)
+        averaged[0, :, :, i] = share * d * left
+        averaged[1, :, :, i] = new * share * (d * own - r * both)
+        sums = d**2 * own - 2 * d * r * both + r**2 * _sum_powers(2 * of_average, lengths)
+        averaged[2, :, :, i] = new * share**2 * sums
     return np.exp(-lengths * fading), new * _sum_powers(2 * fading, lengths), averaged
 
 

@@ -53,14 +53,9 @@ class Terms:
         """
         steps = np.asarray(steps)
         blocks = group(schedule, steps.ravel())
-        responses = [
-            modes.respond(blocks, steps, tuple(rules.values()), weight_growth)
-            for weight_growth in np.exp(log_growths)
-        ]
-        self._log_growths, self._rates = log_growths, responses[0].decay_rates
-        self._signal = np.stack([x.signal for x in responses])
-        self._noise = np.stack([x.noise for x in responses])
-        self._drift = np.stack([x.drift for x in responses])
+        found = modes.respond(blocks, steps, tuple(rules.values()), np.exp(log_growths))
+        self._log_growths, self._rates = log_growths, found.decay_rates
+        self._signal, self._noise, self._drift = found.signal, found.noise, found.drift
 
     def evaluate(self, x: np.ndarray) -> LossTerms:
         """Returns the terms for parameters float64[10]."""

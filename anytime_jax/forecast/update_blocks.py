@@ -39,8 +39,8 @@ class UpdateBlocks:
     first_rates: np.ndarray
     last_rates: np.ndarray
 
-    def shrinkage(self, weight_growth: float) -> np.ndarray:
-        """Returns `1 / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)` of each block: float64[n].
+    def shrinkage(self, weight_growth: float | np.ndarray) -> np.ndarray:
+        """Returns `1 / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)` of each block: float64[..., n].
 
         An update of a normalised optimizer changes weights the less the larger they have grown.
         """

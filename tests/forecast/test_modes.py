@@ -9,6 +9,7 @@ from anytime_jax.forecast.loss_history import RecordedRates
 from anytime_jax.forecast.update_blocks import group
 
 PEAK, STEPS = 1e-3, 20_000
+NO_GROWTH = np.zeros(1)
 RULES = (
     averaging.GrowingWindow(6.25),
     averaging.GrowingWindow(100.0),
@@ -27,7 +28,7 @@ SCHEDULES = {
 def modes_of(steps):
     """The decay rates of a run of so many updates of rate 1, and times from 1 to its end."""
     blocks = group(schedules.constant(1.0), [steps])
-    rates = modes.respond(blocks, np.array([steps]), (), 0.0).decay_rates
+    rates = modes.respond(blocks, np.array([steps]), (), NO_GROWTH).decay_rates
     return rates, np.geomspace(1, steps, 60)
 
 
@@ -68,23 +69,26 @@ def direct_noise(schedule, decay_rates, weight_growth):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_noise_of_each_mode_is_the_sum_over_every_update(name):
     schedule = SCHEDULES[name]
-    found = modes.respond(group(schedule, [STEPS]), np.array([STEPS]), RULES, 200.0)
-    expected = direct_noise(schedule, found.decay_rates, 200.0)
-    np.testing.assert_allclose(found.noise[0], expected, rtol=0.01, atol=1e-4 * expected.max())
+    found = modes.respond(
+        group(schedule, [STEPS]), np.array([STEPS]), RULES, np.array([0.0, 200.0])
+    )
+    for growth, noise in zip((0.0, 200.0), found.noise, strict=True):
+        expected = direct_noise(schedule, found.decay_rates, growth)
+        np.testing.assert_allclose(noise[0], expected, rtol=0.01, atol=1e-4 * expected.max())
 
 
 def test_signal_of_an_average_is_the_square_of_its_mean_distance():
     schedule, rule = SCHEDULES["wsd"], averaging.GrowingWindow(6.25)
-    found = modes.respond(group(schedule, [STEPS]), np.array([STEPS]), (rule,), 0.0)
+    found = modes.respond(group(schedule, [STEPS]), np.array([STEPS]), (rule,), NO_GROWTH)
     times = np.concatenate([[0.0], np.cumsum(schedule.evaluate(np.arange(STEPS)))])
     distances = np.exp(-times[:, None] * found.decay_rates)
-    np.testing.assert_allclose(found.signal[0, 0], distances[-1] ** 2, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(found.signal[0, 0, 0], distances[-1] ** 2, rtol=1e-4, atol=1e-9)
     expected = (rule.kernel(STEPS) @ distances) ** 2
-    np.testing.assert_allclose(found.signal[0, 1], expected, rtol=0.01, atol=1e-6)
+    np.testing.assert_allclose(found.signal[0, 0, 1], expected, rtol=0.01, atol=1e-6)
 
 
 def test_steps_may_come_in_any_order_and_twice():
     blocks = group(SCHEDULES["constant"], [800, 3_000])
-    found = modes.respond(blocks, np.array([3_000, 800, 3_000]), RULES, 0.0)
-    np.testing.assert_array_equal(found.noise[0], found.noise[2])
-    assert (found.signal[1] >= found.signal[0]).all()
+    found = modes.respond(blocks, np.array([3_000, 800, 3_000]), RULES, NO_GROWTH)
+    np.testing.assert_array_equal(found.noise[0, 0], found.noise[0, 2])
+    assert (found.signal[0, 1] >= found.signal[0, 0]).all()
