@@ -4,7 +4,7 @@ A mode is a direction in which the distance to the minimum fades at one rate. Wh
 mode depends on its learning rates alone, so it is computed once, and a fit weighs the modes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,20 +63,17 @@ def respond(
     square = mean**2
     wanted = blocks.index(steps)
     saved: dict[int, tuple[np.ndarray, ...]] = dict.fromkeys(wanted.tolist(), ())
-    for i in range(len(times)):
-        j = i % _CHUNK
-        if j == 0:
-            chunk = slice(i, i + _CHUNK)
-            decay, fresh, averaged = _block_noise(blocks, chunk, rates, shrink, forgetting)
+    noises = _block_noises(blocks, rates, shrink, forgetting)
+    for i, (decay, fresh, (passed, with_live, alone)) in enumerate(noises):
         if rules:
-            old, (passed, with_live, alone) = kept[i, :, None], averaged[:, j]
+            old = kept[i, :, None]
             before, middle = live[:, None], np.exp(-rates * middles[i, :, None])[:, None]
             variance = old**2 * variance + passed * (2 * old * covariance + passed * before) + alone
-            covariance = decay[j][:, None] * (old * covariance + passed * before) + with_live
+            covariance = decay[:, None] * (old * covariance + passed * before) + with_live
             distance = old * distance + (1 - old) * middle
             mean = kept[i] * mean + (1 - kept[i]) * logs[i][:, None]
             square = kept[i] * square + (1 - kept[i]) * logs[i][:, None] ** 2
-        live = decay[j] ** 2 * live + fresh[j]
+        live = decay**2 * live + fresh
         if i in saved:
             last = np.exp(-rates * ends[i, :, None])
             drift = np.maximum(square - mean**2, 0.0)
@@ -111,6 +108,16 @@ def _decay_rates(blocks: UpdateBlocks) -> np.ndarray:
     peak = blocks.rates.max()
     span = np.log(_FASTEST / _SLOWEST * blocks.lengths.sum())
     return _FASTEST / peak * np.exp(-_SPACING * np.arange(int(span / _SPACING) + 1)[::-1])
+
+
+def _block_noises(
+    blocks: UpdateBlocks, rates: np.ndarray, shrink: np.ndarray, forgetting: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields `_block_noise` of one block after another: [g, m], [g, m], [3, g, a, m]."""
+    for begin in range(0, len(blocks.ends), _CHUNK):
+        chunk = slice(begin, begin + _CHUNK)
+        left, new, averaged = _block_noise(blocks, chunk, rates, shrink, forgetting)
+        yield from zip(left, new, averaged.swapaxes(0, 1), strict=True)
 
 
 def _block_noise(
