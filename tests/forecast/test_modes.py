@@ -41,7 +41,7 @@ def test_power_weights_sum_to_a_power_law_over_six_decades(exponent, time):
 
 
 @pytest.mark.parametrize("exponent", [0.6, 1.1, 2.0])
-@pytest.mark.parametrize("rate", [1e-4, 0.05, 1.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.05, 1.0, 300.0])
 def test_kernel_weights_sum_to_the_kernel_over_six_decades(exponent, rate):
     rates, times = modes_of(10**6)
     times = np.concatenate([[0.0], times])
