@@ -81,10 +81,13 @@ def test_losses_so_far_fit_and_training_losses_are_apart(fitted):
     np.testing.assert_allclose(law, expected, atol=2e-4)
 
 
-def test_same_losses_give_the_same_forecast(fitted):
+def test_same_losses_give_the_same_forecast():
     run = synthetic()
-    again = FunctionalFit([run], general_prior(run)).predict(CONSTANT, [4_000], RULES)
-    first = fitted.predict(CONSTANT, [4_000], RULES)
+    run = run.select(run.live | (np.array(run.labels) == "f25"))
+    first, again = (
+        FunctionalFit([run], general_prior(run), samples=3).predict(CONSTANT, [4_000], RULES)
+        for _ in range(2)
+    )
     np.testing.assert_array_equal(first.losses, again.losses)
     np.testing.assert_array_equal(first.samples, again.samples)
 

@@ -112,7 +112,7 @@ def test_steps_that_are_over_are_refused():
 
 def test_losses_that_no_law_fits_are_refused():
     with pytest.raises(InputError, match="fit"):
-        forecast(history(raised=0.3), [2_000])
+        forecast(history(rules={}, raised=0.3), [2_000])
 
 
 @pytest.mark.parametrize(

@@ -100,12 +100,12 @@ def test_run_itself_is_left_out_of_its_study(fitted, monkeypatch):
 
 
 def test_prior_of_runs_of_one_law_predicts_from_a_few_losses():
-    others = [recorded(1e-2, 1), recorded(1e-2, 2)]
+    others = [recorded(1e-2, 1)]
     run = recorded(1e-2, until=480)
     prior = forecast_prior.from_runs(run, others, "here")
-    predicted = FunctionalFit([run.history], prior).predict(run.history.schedule, [3840])
+    predicted = FunctionalFit([run.history], prior, 8).predict(run.history.schedule, [3840])
     general = forecast_prior.general(run)
-    wide = FunctionalFit([run.history], general).predict(run.history.schedule, [3840])
+    wide = FunctionalFit([run.history], general, 8).predict(run.history.schedule, [3840])
     actual = LAW.losses(run.history.schedule, [3840])[0]
     assert predicted.losses[0, 0] == pytest.approx(actual, abs=0.01)
     assert predicted.low[0, 0] < actual < predicted.high[0, 0]
