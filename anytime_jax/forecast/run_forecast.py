@@ -1,6 +1,7 @@
 """Forecast of one run: its losses later, decayed, read out through averages, and what they cost."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -146,7 +147,8 @@ class RunForecast:
             self.fit.sd_of_difference(samples, noise),
             self.fit.prior.law_error.fall * (loss - noise),
         )
-        half_width = NORMAL_QUANTILE * float(sd)
+        # As much as if their errors had nothing in common, at most.
+        half_width = min(NORMAL_QUANTILE * float(sd), math.hypot(a.half_width, b.half_width))
         return Estimate(loss, loss - half_width, loss + half_width, samples, noise)
 
     def losses_at(self, steps: Sequence[int]) -> list[dict[str, Estimate]]:
