@@ -107,11 +107,18 @@ class FunctionalFit:
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
         shares = self.prior.law_error
+        losses = terms.losses(self._best)
+        latest = self._now.losses(self._best)[0, 0]
         change = now.noise[0, 0] - later.noise
+        # What is missed of the losses so far is small, and grows with the distance from them.
+        distance = np.log2(np.maximum(np.asarray(steps) / self.history.step, 1.0))
+        share = np.sqrt(np.minimum(distance, 1.0))[:, None]
+        fall = np.maximum(latest - now.noise[0, 0] - (losses - later.noise), 0.0)
+        error = np.hypot(shares.noise_change * change, share * shares.noise * later.noise)
         return Prediction(
-            terms.losses(self._best),
+            losses,
             np.stack([terms.losses(x) for x in self._samples]),
-            np.hypot(shares.noise_change * change, shares.noise * later.noise),
+            np.hypot(error, shares.fall * fall),
             later.noise,
         )
 

@@ -15,6 +15,7 @@ _MISFIT = 0.004  # nats by which a law misses the latest losses of a curve that 
 _EARLY = 4.0  # how much further it may miss the first
 _BIN = 1.01  # ratio of the last to the first step of losses that are fitted as their mean
 _MARKS = 4  # steps at which the loss of an interval is computed
+_INDEPENDENT = 8  # losses in a doubling of the steps that a law misses independently
 _FEW = 8  # losses, fewer than which do not tell their noise
 _TYPICAL_NOISE = 0.01  # nats, of recorded training losses
 # The loss after one update moves with its last batches, by this share of what averages gain.
@@ -137,13 +138,21 @@ def _bin(
     while start < len(members):
         stop = max(int(np.searchsorted(steps, _BIN * steps[start], "right")), start + 1)
         part = members[start:stop]
-        misfit = _MISFIT * min((history.step / steps[stop - 1]) ** 0.5, _EARLY)
-        sd = float(np.hypot(misfit, noise / len(part) ** 0.5))
         label, training = history.labels[part[0]], bool(history.training[part[0]])
-        mean = float(losses[start:stop].mean())
+        mean, sd = float(losses[start:stop].mean()), noise / len(part) ** 0.5
         rows.append((int(history.first[part[0]]), int(steps[stop - 1]), label, mean, sd, training))
         start = stop
-    return rows
+    # Neighbouring losses are missed alike: many tell no more than a few of them would.
+    alike = max(len(rows) / (1 + _INDEPENDENT * np.log2(steps[-1] / steps[0])), 1.0)
+    return [
+        (*row[:4], float(np.hypot(_misfit(history.step / row[1]) * alike**0.5, row[4])), row[5])
+        for row in rows
+    ]
+
+
+def _misfit(ratio: float) -> float:
+    """Standard deviation of what a law misses of a loss, by the ratio of the latest step to its."""
+    return _MISFIT * min(ratio**0.5, _EARLY)
 
 
 def _fluctuation(row: tuple, rows: Sequence[tuple]) -> float:

@@ -32,7 +32,7 @@ class LawError:
 
     noise_change: float = 0.15
     noise: float = 0.2
-    fall: float = 0.15
+    fall: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

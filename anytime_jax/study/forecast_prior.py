@@ -25,7 +25,7 @@ _SPREADS = {
     "drift": 0.1,
     "training_offset": 0.007,
 }
-_LAW_ERROR = LawError(noise_change=0.06, noise=0.06, fall=0.08)
+_LAW_ERROR = LawError(noise_change=0.06, noise=0.06, fall=0.03)
 
 
 def general(run: RecordedRun) -> Prior:
