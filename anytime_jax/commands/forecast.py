@@ -39,7 +39,7 @@ EXAMPLES = (
     "--run=runs/quickstart",
     "--run=runs/quickstart --to=16x --decay=1-sqrt:0.2 --watch",
     "--csv=export.csv --to=2x --schedule=cosine:peak=3e-4,warmup=2000,horizon=50000",
-    "--calibrate=laptop",
+    "--calibrate=docs/studies/laptop --output=calibration",
 )
 
 _KINDS = ("constant", "inverse_sqrt", "cosine", "linear", "wsd")
@@ -162,6 +162,8 @@ def _watch(arguments: argparse.Namespace, console: Console) -> None:
         try:
             _show(arguments, console)
             problem = ""
+            if not snapshot.is_training:
+                console.print("  no process trains it: waiting for one, until Ctrl-C")
         except InputError as error:  # of a run that is too short yet, or has ended
             if str(error) != problem:
                 problem = str(error)

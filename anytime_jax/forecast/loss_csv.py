@@ -41,14 +41,20 @@ def read_csv(
             header = next(reader, [])
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as CSV ({error}): give another file") from error
+        reason = getattr(error, "strerror", None) or "it is not text with commas"
+        raise InputError(f"{path} cannot be read as CSV ({reason}): give another file") from error
+    if not header:
+        raise InputError(f"{path} is empty: give a CSV file with the columns step, lr and loss")
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
     index = {x: _column(path, header, names[x], (columns or {}).get(x)) for x in names}
-    if index["lr"] is None and schedule is None:
-        raise InputError(f"{path} has no column of learning rates among {header}: give one by name")
-    if index["step"] is None or index["loss"] is None:
-        missing = "step" if index["step"] is None else "loss"
-        raise InputError(f"{path} has no column of the {missing} among {header}: give one by name")
+    for what, column in index.items():
+        if column is None and (what != "lr" or schedule is None):
+            name = "learning rates" if what == "lr" else f"the {what}"
+            advice = "name it" + (" or give the schedule" if what == "lr" else "")
+            first = ", ".join(header)
+            raise InputError(
+                f"{path} has no column of {name} in its first line ({first}): {advice}"
+            )
     values: dict[int, tuple[float, float]] = {}
     for number, row in rows:
         cells = {x: row[i].strip() for x, i in index.items() if i is not None and i < len(row)}
@@ -84,10 +90,15 @@ def from_columns(
     Raises an InputError if there are no losses, a loss or rate is not finite, or the rates are not
     those of the schedule.
     """
+    lengths = {len(x) for x in (steps, losses, rates) if x is not None}
+    if lengths == {0}:
+        raise InputError(f"{name} has no rows with a loss")
+    if len(lengths) > 1:
+        raise InputError(
+            f"{name}: steps, losses and rates differ in number: give one of each a row"
+        )
     order = np.argsort(steps, kind="stable")
     at = np.asarray(steps, np.int64)[order]
-    if not len(at):
-        raise InputError(f"{name} has no rows with a loss")
     end = schedule.horizon_steps if schedule else None
     if end is not None and at[-1] > end:
         raise InputError(
@@ -97,7 +108,7 @@ def from_columns(
     if rates is not None:
         recorded = np.asarray(rates, float)[order]
         if not np.isfinite(recorded).all() or recorded.min() < 0 or recorded.max() == 0:
-            raise InputError(f"{name}: a learning rate is not a number of 0 or more")
+            raise InputError(f"{name}: learning rates must be numbers of 0 or more, not all 0")
         if schedule is None:
             schedule = RecordedRates(tuple(at.tolist()), tuple(recorded.tolist()))
         else:

@@ -62,7 +62,7 @@ class LossHistory:
     def __post_init__(self) -> None:
         for step, loss in zip(self.last, self.losses, strict=True):
             if not math.isfinite(loss):
-                raise InputError(f"the loss at step {step:,} is {loss}: leave such rows out")
+                raise InputError(f"the loss at step {step:,} is {loss}: leave that row out")
 
     @property
     def step(self) -> int:
@@ -98,8 +98,8 @@ class LossHistory:
         steps = len(np.unique(live.last))
         if steps < least:
             raise InputError(
-                f"{steps} losses after the warmup of {self.warmup_steps:,} updates are too few "
-                f"for a forecast, which takes {least}: train on, or record more often"
+                f"too few losses for a forecast: {steps} after the warmup of {self.warmup_steps:,} "
+                f"updates, and it takes {least}: train on, or record more often"
             )
         held_out = np.bincount(live.training, minlength=2).argmax() == 0
         order = np.argsort(live.last[live.training != held_out], kind="stable")
@@ -107,8 +107,9 @@ class LossHistory:
         third = max(len(curve) // 3, 1)
         early, late = float(np.median(curve[:third])), float(np.median(curve[-third:]))
         if late >= early:
+            change = "rises" if late > early else "stays"
             raise InputError(
-                f"the loss rises, from {early:.4f} in the first third to {late:.4f} in the last: "
-                "a forecast is of a loss that falls"
+                f"the loss {change}, from {early:.4f} in the first third to {late:.4f} in the last:"
+                " a forecast is of a loss in nats that falls"
             )
         return history

@@ -11,7 +11,7 @@ from anytime_jax.averaging import LIVE, GrowingWindow, Rule
 from anytime_jax.checks import require, require_choice, require_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.forecast.functional_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
-from anytime_jax.forecast.loss_history import LossHistory
+from anytime_jax.forecast.loss_history import MIN_LOSSES, LossHistory
 from anytime_jax.forecast.prior import Prior
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 
@@ -19,6 +19,7 @@ FARTHEST = 4  # multiples of the run so far to which a forecast is calibrated
 WORST_MISFIT = 3.0  # of a fit that is worth a forecast
 COST_NATS = 0.01
 _PATH_STEPS = 33  # of the curves of a figure
+_LOWER_RATE = 0.8  # of the peak, at which losses tell what a decay gains
 _FRACTIONS = (0.05, 0.1, 0.2, 0.4)  # of the whole run, for decays that start now
 _MOST_COSTS = 5
 
@@ -133,9 +134,17 @@ class RunForecast:
 
     @property
     def label(self) -> str:
-        """The weights that a reader would take: the best average at the next row, or the live."""
+        """The weights that a reader would take: the best average that was tracked, or the live."""
+        if not self.history.rules:
+            return LIVE
         row = next((x for x in self.rows if x.losses), self.now)
         return row.best_average or LIVE
+
+    @property
+    def has_seen_noise(self) -> bool:
+        """Whether the losses, of averages or of lower rates, tell what these and decays gain."""
+        rates = self.history.schedule.evaluate(self.history.last)
+        return bool(self.history.rules) or rates.min() < _LOWER_RATE * rates.max()
 
     def difference(self, a: Estimate, b: Estimate) -> Estimate:
         """Returns `a` minus `b`, of this forecast, whose errors are mostly the same.
@@ -157,12 +166,17 @@ class RunForecast:
 
 
 def make_forecast(
-    history: LossHistory, prior: Prior, steps: Sequence[int], plan: DecayPlan = DEFAULT_PLAN
+    history: LossHistory,
+    prior: Prior,
+    steps: Sequence[int],
+    plan: DecayPlan = DEFAULT_PLAN,
+    least: int = MIN_LOSSES,
 ) -> RunForecast:
     """Fits the law to a run and returns its forecast at later `steps`.
 
-    Raises an InputError if the losses are too few, rise, or are not fitted by the law.
+    Raises an InputError if the losses are of fewer than `least` steps, rise, or fit no law.
     """
+    history.check(least)
     if history.step >= max(steps, default=0):
         raise InputError(
             f"the run is at step {history.step:,}: a forecast is of later steps, not {max(steps):,}"
@@ -170,8 +184,9 @@ def make_forecast(
     fit = FunctionalFit([history], prior)
     if fit.misfit > WORST_MISFIT:
         raise InputError(
-            f"the law does not fit this run: its losses are {fit.misfit:.1f} times farther from it "
-            "than their noise, as after a spike, a restart or a change of the data"
+            f"the law does not fit this run: its losses are {fit.misfit:.2g} times farther from it "
+            "than their noise, as after a restart or a change of the data, or in other units than "
+            "nats: leave such losses out"
         )
     rules = _rules(history)
     now = history.step

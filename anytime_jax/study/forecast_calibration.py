@@ -88,12 +88,13 @@ def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]
                     continue
                 key = tuple(sorted(x.name for x in others))
                 if key not in related:
-                    related[key] = RelatedRuns(run, others, f"--study={path}")
+                    related[key] = RelatedRuns(run, others, f"--calibrate={path}")
                 outcomes += _outcomes(start, begin, "study", related[key].prior(start), part)
     if not outcomes:
         shown = " or ".join(f"{begin:g}x" for begin in begins)
         raise InputError(
-            f"--study={path} has no horizon-free run that went on after {shown}: nothing to check"
+            f"--calibrate={path} has no horizon-free run with records beyond {shown}: train it, or "
+            "give the records of a study that was trained, such as docs/studies/laptop"
         )
     return outcomes
 

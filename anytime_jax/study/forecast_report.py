@@ -99,10 +99,11 @@ def describe_costs(subject: Subject, forecast: RunForecast) -> str:
 def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
     """Returns what a forecast says of its first point that the run's schedule reaches."""
     row = next(x for x in forecast.rows if x.losses)
-    weights = min(row.losses, key=lambda label: row.losses[label].loss)
+    tracked = [LIVE, *forecast.history.rules]
+    weights = min(tracked, key=lambda label: row.losses[label].loss)
     gain = forecast.difference(forecast.now.losses[weights], row.losses[weights])
     over = None
-    if row.decayed is not None:
+    if row.decayed is not None and forecast.has_seen_noise:
         over = forecast.difference(row.losses[weights], row.decayed)
     start, fraction = forecast.history.step, forecast.plan.fraction
     unit = "tokens" if subject.has_tokens else "steps"
@@ -181,7 +182,12 @@ def _about_the_law(subject: Subject, forecast: RunForecast) -> Iterator[str]:
             f"stay at {subject.last_rate:.3g} (--schedule says otherwise)"
         )
     if not forecast.history.rules:
-        yield f"{forecast.label} is an average that the run could have tracked (docs/readout.md)"
+        yield "f25 is an average that the run could have tracked (docs/readout.md)"
+    if not forecast.has_seen_noise:
+        yield (
+            "the losses are of one rate and of no average: what f25, a decay and a cosine gain is "
+            "known from other runs alone"
+        )
 
 
 def _measured(subject: Subject, step: int) -> dict[str, float]:

@@ -26,6 +26,7 @@ class Subject:
       name: of the run, or of the file.
       clock: of the run; of a log, one whose 1x is the run so far.
       history: its losses, enough for a forecast.
+      least: steps with a loss that a forecast takes.
       study: the study that the prior is from; None for the general one.
       is_log: whether it is the log of somebody else's run.
       has_tokens: whether the clock counts tokens, which a log may not say.
@@ -35,6 +36,7 @@ class Subject:
     clock: Clock
     history: LossHistory
     prior: Prior
+    least: int = MIN_LOSSES
     study: str | None = None
     is_log: bool = False
     has_tokens: bool = True
@@ -55,13 +57,14 @@ def open_run(
     """
     run = run_history.read(run_dir, warn)
     # First: priors are of a run that has losses.
-    run.history.check(MIN_LOSSES if study is None else _MIN_LOSSES_WITH_STUDY)
+    least = MIN_LOSSES if study is None else _MIN_LOSSES_WITH_STUDY
+    run.history.check(least)
     prior = (
         forecast_prior.general(run)
         if study is None
         else forecast_prior.from_study(run, study, warn)
     )
-    return Subject(run.name, run.config.clock, run.history, prior, study)
+    return Subject(run.name, run.config.clock, run.history, prior, least, study)
 
 
 def open_log(
@@ -75,18 +78,13 @@ def open_log(
 
     Raises an InputError if it cannot be read, or has too few losses, or losses that rise.
     """
-    try:
-        history = loss_csv.read_csv(file, schedule, columns, warmup_steps)
-    except InputError:
-        raise
-    except ValueError as error:  # of a schedule that ends before the log
-        raise InputError(f"--schedule is not that of {file}: {error}") from error
-    history.check(MIN_LOSSES)
+    history = loss_csv.read_csv(file, schedule, columns, warmup_steps)
+    history.check()
     tokens = tokens_per_step or 1
     clock = Clock(1, tokens, history.step * tokens)
     prior = general_prior(history.after_warmup())
     has_tokens = tokens_per_step is not None
-    return Subject(file.stem, clock, history, prior, None, is_log=True, has_tokens=has_tokens)
+    return Subject(file.stem, clock, history, prior, is_log=True, has_tokens=has_tokens)
 
 
 def forecast(
@@ -98,7 +96,8 @@ def forecast(
 
     Raises an InputError for a point that is no later one of this run, or if no law fits.
     """
-    return run_forecast.make_forecast(subject.history, subject.prior, _steps(subject, to), plan)
+    steps = _steps(subject, to)
+    return run_forecast.make_forecast(subject.history, subject.prior, steps, plan, subject.least)
 
 
 def _steps(subject: Subject, to: str | None) -> list[int]:

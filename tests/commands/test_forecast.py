@@ -108,7 +108,6 @@ def test_bad_input_is_one_line(forecasted, log, rejected, tmp_path):
         (good, "--watch"),
         (good, "--to=3B tokens"),
         (good, "--schedule=cosine:peak=3e-3"),
-        (good, "--schedule=cosine:peak=3e-3,horizon=2000"),
         (good, "--schedule=cosine:peak=x,horizon=2000"),
         (good, "--schedule=cosine:peak=3e-3,end=2000"),
         (good, "--schedule=sine:peak=3e-3"),
@@ -118,6 +117,7 @@ def test_bad_input_is_one_line(forecasted, log, rejected, tmp_path):
     ):
         assert arguments[-1].partition("=")[0] in rejected(forecast, *arguments), arguments
     assert "horizon" in rejected(forecast, good, "--schedule=cosine:peak=3e-3")
+    assert "schedule" in rejected(forecast, good, "--schedule=cosine:peak=3e-3,horizon=2000")
     assert "peak" in rejected(forecast, good, "--schedule=cosine:peak=-1,horizon=5000")
     rejected(forecast)
     rejected(forecast, run, good)

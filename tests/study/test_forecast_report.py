@@ -168,6 +168,6 @@ def test_log_counts_from_its_own_length(tmp_path):
     without = forecast_subject.open_log(file)
     with pytest.raises(InputError, match="--tokens-per-step"):
         forecast_subject.forecast(without, "512K tokens")
-    with pytest.raises(InputError, match="--schedule"):
+    with pytest.raises(InputError, match="schedule"):
         forecast_subject.open_log(file, cosine(0.01, 2000))
     assert math.isclose(log.clock.multiple(4000), 1)
