@@ -17,7 +17,7 @@ import numpy as np
 
 from anytime_jax import schedules
 from anytime_jax.forecast import law_fit
-from anytime_jax.forecast.functional_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.forecast.laws import Law, MultiPowerLaw, PowerLaw
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import general_prior

@@ -27,8 +27,8 @@ from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.study import (
-    calibration_report,
     forecast_calibration,
+    forecast_calibration_report,
     forecast_report,
     forecast_subject,
 )
@@ -142,10 +142,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _calibrate(arguments: argparse.Namespace, console: Console) -> None:
     """Prints how far forecasts of a study's runs are off; writes them into --output."""
     outcomes = forecast_calibration.forecast_study(arguments.calibrate)
-    for table in calibration_report.tables(outcomes):
+    for table in forecast_calibration_report.tables(outcomes):
         console.print(table)
     if arguments.output is not None:
-        files = calibration_report.write(arguments.output, outcomes)
+        files = forecast_calibration_report.write(arguments.output, outcomes)
         console.print(f"every forecast: {files[0]}; figure: {files[1]}")
 
 

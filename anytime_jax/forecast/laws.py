@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 
 from anytime_jax.averaging import Rule
-from anytime_jax.forecast import modes
+from anytime_jax.forecast import linear_modes
 from anytime_jax.forecast.rate_sums import RateSums, sum_rates
 from anytime_jax.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
@@ -170,9 +170,13 @@ class FunctionalLaw(Law):
         steps = np.asarray(steps)
         blocks = group(schedule, steps.ravel())
         rules = () if average is None else (average,)
-        found = modes.respond(blocks, steps.ravel(), rules, np.array([self.weight_growth]))
-        weights = modes.power_weights(found.decay_rates, self.signal_exponent, self.signal_time)
-        kernel = modes.kernel_weights(found.decay_rates, self.noise_exponent, self.noise_rate)
+        found = linear_modes.respond(blocks, steps.ravel(), rules, np.array([self.weight_growth]))
+        weights = linear_modes.power_weights(
+            found.decay_rates, self.signal_exponent, self.signal_time
+        )
+        kernel = linear_modes.kernel_weights(
+            found.decay_rates, self.noise_exponent, self.noise_rate
+        )
         losses = self.floor + self.signal * (found.signal[0] @ weights)
         losses += self.noise * (found.noise[0] @ kernel) + self.drift * found.drift[0]
         return losses[:, -1].reshape(steps.shape)

@@ -10,7 +10,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
 from anytime_jax.checks import require, require_choice, require_fraction
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
+from anytime_jax.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_jax.forecast.loss_history import MIN_LOSSES, LossHistory
 from anytime_jax.forecast.prior import Prior
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine

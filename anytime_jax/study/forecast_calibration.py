@@ -14,13 +14,13 @@ import numpy as np
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.forecast.prior import Prior
-from anytime_jax.study import forecast_prior, run_history
+from anytime_jax.study import forecast_prior, run_loss_history
 from anytime_jax.study.forecast_prior import RelatedRuns
 from anytime_jax.study.plan import StudyRun
 from anytime_jax.study.results import COSINE, HORIZON_FREE
-from anytime_jax.study.run_history import RecordedRun
+from anytime_jax.study.run_loss_history import RecordedRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]
 
     Raises an InputError if the study cannot be read, or has no run that went on after its begins.
     """
-    runs = run_history.read_study(path)
+    runs = run_loss_history.read_study(path)
     related: dict[tuple[str, ...], RelatedRuns] = {}
     outcomes = []
     for run, plan in runs:

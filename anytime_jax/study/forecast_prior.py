@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.forecast.prior import Belief, LawError, Prior, general_prior
-from anytime_jax.study import run_history
-from anytime_jax.study.run_history import RecordedRun
+from anytime_jax.study import run_loss_history
+from anytime_jax.study.run_loss_history import RecordedRun
 
 _MOST_RUNS = 12  # that a fit takes: a few seconds
 _SHORTEST = 0.1  # of the longest run: shorter ones say little of later losses
@@ -44,7 +44,7 @@ def from_study(
 
     Raises an InputError if no run of the study has the run's model, batch and optimizer.
     """
-    others = [other for other, _ in run_history.read_study(path, warn)]
+    others = [other for other, _ in run_loss_history.read_study(path, warn)]
     return from_runs(run, [x for x in others if not _is_same(x, run)], f"--study={path}")
 
 

@@ -12,7 +12,7 @@ from anytime_jax.forecast.loss_history import MIN_LOSSES, LossHistory, RecordedR
 from anytime_jax.forecast.prior import Prior, general_prior
 from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, FARTHEST, DecayPlan, RunForecast
 from anytime_jax.schedules import Schedule
-from anytime_jax.study import forecast_prior, run_history
+from anytime_jax.study import forecast_prior, run_loss_history
 
 _MIN_LOSSES_WITH_STUDY = 3  # the study knows the rest
 _MOST = 100  # multiples of the run so far
@@ -55,7 +55,7 @@ def open_run(
 
     Raises an InputError if it is no run, or has too few losses, or losses that rise.
     """
-    run = run_history.read(run_dir, warn)
+    run = run_loss_history.read(run_dir, warn)
     # First: priors are of a run that has losses.
     least = MIN_LOSSES if study is None else _MIN_LOSSES_WITH_STUDY
     run.history.check(least)

@@ -8,8 +8,8 @@ import pytest
 from paths import REPOSITORY
 
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import FunctionalFit
-from anytime_jax.study import calibration_report, forecast_calibration, run_history
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
+from anytime_jax.study import forecast_calibration, forecast_calibration_report, run_loss_history
 from anytime_jax.study.forecast_calibration import forecast_study
 
 STUDY = str(REPOSITORY / "docs" / "studies" / "laptop")
@@ -30,14 +30,14 @@ def cut(run, until=None, later=0.0):
 @pytest.fixture(name="read")
 def read_fixture(monkeypatch):
     """Makes the study one of a few of its runs: the constant one and those given."""
-    runs = {run.name: (run, plan) for run, plan in run_history.read_study(STUDY)}
+    runs = {run.name: (run, plan) for run, plan in run_loss_history.read_study(STUDY)}
 
     def read(others, later=0.0):
         chosen = {name: cut(runs[name][0]) for name in others}
         chosen[OTHER] = cut(runs[OTHER][0], until=BEGIN)
         chosen[CONSTANT] = cut(runs[CONSTANT][0], later=later)
         study = [(run, runs[name][1]) for name, run in chosen.items()]
-        monkeypatch.setattr(run_history, "read_study", lambda path: study)
+        monkeypatch.setattr(run_loss_history, "read_study", lambda path: study)
         few_samples = functools.partial(FunctionalFit, samples=2)
         monkeypatch.setattr(forecast_calibration, "FunctionalFit", few_samples)
         return {run.name: run for run, _ in study}
@@ -124,7 +124,7 @@ def test_intervals_cover_and_laws_beat_a_constant_gain(tmp_path):
         for begin, end in ((1, 4), (1, 8), (2, 8)):
             law = error("gain", prior, begin, end)
             assert law < error("constant_gain", prior, begin, end), (prior, begin, end)
-    table, figure = calibration_report.write(tmp_path, outcomes)
+    table, figure = forecast_calibration_report.write(tmp_path, outcomes)
     assert len(table.read_text().splitlines()) == len(outcomes) + 1
     assert figure.stat().st_size > 10_000
-    assert len(calibration_report.tables(outcomes)) == 3
+    assert len(forecast_calibration_report.tables(outcomes)) == 3

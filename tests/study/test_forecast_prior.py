@@ -9,11 +9,11 @@ import synthetic_study
 
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.functional_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.study import forecast_prior
-from anytime_jax.study.run_history import RecordedRun
+from anytime_jax.study.run_loss_history import RecordedRun
 
 LAW = FunctionalLaw(2.2, 1.2, 0.6, 0.1, 40.0, 60.0, 1.1, 600.0, 0.3)
 
@@ -91,7 +91,7 @@ def test_run_itself_is_left_out_of_its_study(fitted, monkeypatch):
     run, other_seed = recorded(1e-2), recorded(1e-2, seed=1, until=3000)
     copy_of_it = dataclasses.replace(run, name="copy")
     study = [(x, None) for x in (run, copy_of_it, other_seed)]
-    monkeypatch.setattr(forecast_prior.run_history, "read_study", lambda path, warn: study)
+    monkeypatch.setattr(forecast_prior.run_loss_history, "read_study", lambda path, warn: study)
     forecast_prior.from_study(run, "here")
     assert fitted == [[(1e-2, 3000)]]
     study.pop()

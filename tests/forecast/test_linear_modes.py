@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anytime_jax import averaging, schedules
-from anytime_jax.forecast import modes
+from anytime_jax.forecast import linear_modes
 from anytime_jax.forecast.loss_history import RecordedRates
 from anytime_jax.forecast.update_blocks import group
 
@@ -28,7 +28,7 @@ SCHEDULES = {
 def modes_of(steps):
     """The decay rates of a run of so many updates of rate 1, and times from 1 to its end."""
     blocks = group(schedules.constant(1.0), [steps])
-    rates = modes.respond(blocks, np.array([steps]), (), NO_GROWTH).decay_rates
+    rates = linear_modes.respond(blocks, np.array([steps]), (), NO_GROWTH).decay_rates
     return rates, np.geomspace(1, steps, 60)
 
 
@@ -36,7 +36,7 @@ def modes_of(steps):
 @pytest.mark.parametrize("time", [1.0, 30.0, 3e4])
 def test_power_weights_sum_to_a_power_law_over_six_decades(exponent, time):
     rates, times = modes_of(10**6)
-    losses = np.exp(-2 * times[:, None] * rates) @ modes.power_weights(rates, exponent, time)
+    losses = np.exp(-2 * times[:, None] * rates) @ linear_modes.power_weights(rates, exponent, time)
     np.testing.assert_allclose(losses, (times + time) ** -exponent, rtol=2e-3)
 
 
@@ -45,7 +45,9 @@ def test_power_weights_sum_to_a_power_law_over_six_decades(exponent, time):
 def test_kernel_weights_sum_to_the_kernel_over_six_decades(exponent, rate):
     rates, times = modes_of(10**6)
     times = np.concatenate([[0.0], times])
-    kernel = np.exp(-2 * times[:, None] * rates) @ modes.kernel_weights(rates, exponent, rate)
+    kernel = np.exp(-2 * times[:, None] * rates) @ linear_modes.kernel_weights(
+        rates, exponent, rate
+    )
     np.testing.assert_allclose(kernel, (1 + rate * times) ** -exponent, rtol=2e-3, atol=1e-6)
 
 
@@ -69,7 +71,7 @@ def direct_noise(schedule, decay_rates, weight_growth):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_noise_of_each_mode_is_the_sum_over_every_update(name):
     schedule = SCHEDULES[name]
-    found = modes.respond(
+    found = linear_modes.respond(
         group(schedule, [STEPS]), np.array([STEPS]), RULES, np.array([0.0, 200.0])
     )
     for growth, noise in zip((0.0, 200.0), found.noise, strict=True):
@@ -79,7 +81,7 @@ def test_noise_of_each_mode_is_the_sum_over_every_update(name):
 
 def test_signal_of_an_average_is_the_square_of_its_mean_distance():
     schedule, rule = SCHEDULES["wsd"], averaging.GrowingWindow(6.25)
-    found = modes.respond(group(schedule, [STEPS]), np.array([STEPS]), (rule,), NO_GROWTH)
+    found = linear_modes.respond(group(schedule, [STEPS]), np.array([STEPS]), (rule,), NO_GROWTH)
     times = np.concatenate([[0.0], np.cumsum(schedule.evaluate(np.arange(STEPS)))])
     distances = np.exp(-times[:, None] * found.decay_rates)
     np.testing.assert_allclose(found.signal[0, 0, 0], distances[-1] ** 2, rtol=1e-4, atol=1e-9)
@@ -89,6 +91,6 @@ def test_signal_of_an_average_is_the_square_of_its_mean_distance():
 
 def test_steps_may_come_in_any_order_and_twice():
     blocks = group(SCHEDULES["constant"], [800, 3_000])
-    found = modes.respond(blocks, np.array([3_000, 800, 3_000]), RULES, NO_GROWTH)
+    found = linear_modes.respond(blocks, np.array([3_000, 800, 3_000]), RULES, NO_GROWTH)
     np.testing.assert_array_equal(found.noise[0, 0], found.noise[0, 2])
     assert (found.signal[0, 1] >= found.signal[0, 0]).all()

@@ -13,10 +13,10 @@ from scipy.optimize import OptimizeResult, least_squares
 
 from anytime_jax.averaging import Rule
 from anytime_jax.errors import InputError
-from anytime_jax.forecast import observed_losses as places
+from anytime_jax.forecast import binned_losses as places
+from anytime_jax.forecast.binned_losses import BinnedLosses, Terms
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.observed_losses import ObservedLosses, Terms
 from anytime_jax.forecast.prior import Belief, Prior
 from anytime_jax.schedules import Schedule
 
@@ -83,7 +83,7 @@ class FunctionalFit:
         fitted = [history.after_warmup() for history in histories]
         self.history, self.prior = fitted[0], prior
         self._log_growths = prior.weight_growth.mean + _SPREAD
-        self._observed = [ObservedLosses(history, self._log_growths) for history in fitted]
+        self._observed = [BinnedLosses(history, self._log_growths) for history in fitted]
         self._now = Terms(self.history.schedule, [self.history.step], {}, self._log_growths)
         self._best = self._search()
         rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule
-from anytime_jax.forecast import modes
+from anytime_jax.forecast import linear_modes
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
@@ -54,7 +54,7 @@ class Terms:
         """
         steps = np.asarray(steps)
         blocks = group(schedule, steps.ravel())
-        found = modes.respond(blocks, steps, tuple(rules.values()), np.exp(log_growths))
+        found = linear_modes.respond(blocks, steps, tuple(rules.values()), np.exp(log_growths))
         self._log_growths, self._rates = log_growths, found.decay_rates
         self._signal, self._noise, self._drift = found.signal, found.noise, found.drift
 
@@ -70,8 +70,8 @@ class Terms:
             return (weights @ near.reshape(4, -1)).reshape(near.shape[1:])
 
         p = np.exp([0.0, *x[SIGNAL:TRAINING_OFFSET], 0.0])  # those by logarithm
-        signal = modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
-        noise = modes.kernel_weights(self._rates, p[NOISE_EXPONENT], p[NOISE_RATE])
+        signal = linear_modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
+        noise = linear_modes.kernel_weights(self._rates, p[NOISE_EXPONENT], p[NOISE_RATE])
         return LossTerms(
             p[SIGNAL] * (between(self._signal) @ signal),
             p[NOISE] * (between(self._noise) @ noise),
@@ -83,7 +83,7 @@ class Terms:
         return x[FLOOR] + sum(self.evaluate(x))
 
 
-class ObservedLosses(Terms):
+class BinnedLosses(Terms):
     """The losses of a run as a fit compares them to a law, each a row.
 
     Losses of neighbouring steps are one row with their mean. A row's standard deviation is that of

@@ -9,8 +9,8 @@ import synthetic_study
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
-from anytime_jax.study import run_history
-from anytime_jax.study.run_history import NoLossError
+from anytime_jax.study import run_loss_history
+from anytime_jax.study.run_loss_history import NoLossError
 
 TRUNK, BRANCH = "constant-peak=0.01", "wsd-peak=0.01-horizon=4x"
 STEPS = [480, 960, 1920, 3840]
@@ -31,7 +31,7 @@ def evaluated(history, label):
 
 
 def test_run_has_its_evaluations_training_losses_and_settings(root):
-    run = run_history.read(root / TRUNK)
+    run = run_loss_history.read(root / TRUNK)
     assert (run.name, run.data) == (TRUNK, "abc")
     for label in synthetic_study.FACTORS:
         steps, losses = evaluated(run.history, label)
@@ -47,7 +47,7 @@ def test_run_has_its_evaluations_training_losses_and_settings(root):
 
 
 def test_branch_begins_with_the_losses_of_its_trunk(root):
-    history = run_history.read(root / BRANCH).history
+    history = run_loss_history.read(root / BRANCH).history
     steps, losses = evaluated(history, "f25")
     assert steps == [480, 960, 1920]
     trunk = [synthetic_study.expected_loss(TRUNK, m, "f25") for m in (1, 2)]
@@ -58,22 +58,22 @@ def test_branch_begins_with_the_losses_of_its_trunk(root):
 
 def test_branch_without_its_trunk_has_its_own_losses(root):
     (root / TRUNK).rename(root / "gone")
-    assert evaluated(run_history.read(root / BRANCH).history, "last")[0] == [1920]
+    assert evaluated(run_loss_history.read(root / BRANCH).history, "last")[0] == [1920]
 
 
 def test_averages_that_the_run_does_not_keep_are_left_out(root):
-    config = run_history.read(root / TRUNK).config
+    config = run_loss_history.read(root / TRUNK).config
     row = Row(480, 1, {"eval/last/loss": 3.0, "eval/f7/loss": 2.0, "eval/f25/loss": 2.5})
-    history = run_history.from_rows(config, [row])
+    history = run_loss_history.from_rows(config, [row])
     assert history.labels == ("last", "f25")
 
 
 def test_initial_losses_are_left_out_and_none_is_an_error_of_its_own(root, tmp_path):
-    config = run_history.read(root / TRUNK).config
+    config = run_loss_history.read(root / TRUNK).config
     first = Row(0, 0, {"eval/last/loss": 9.0, "train/loss": 9.0})
     with pytest.raises(NoLossError):
-        run_history.from_rows(config, [first])
-    history = run_history.from_rows(config, [first, Row(480, 1, {"eval/last/loss": 3.0})])
+        run_loss_history.from_rows(config, [first])
+    history = run_loss_history.from_rows(config, [first, Row(480, 1, {"eval/last/loss": 3.0})])
     assert history.losses.tolist() == [3.0]
 
 
@@ -82,12 +82,12 @@ def test_damaged_run_file_is_named(root, change):
     file = root / TRUNK / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(InputError, match=r"run\.json"):
-        run_history.read(root / TRUNK)
+        run_loss_history.read(root / TRUNK)
 
 
 def test_other_directory_is_named(tmp_path):
     with pytest.raises(InputError, match="not a run directory"):
-        run_history.read(tmp_path)
+        run_loss_history.read(tmp_path)
 
 
 def test_study_has_the_runs_with_a_loss(tmp_path):
@@ -95,7 +95,7 @@ def test_study_has_the_runs_with_a_loss(tmp_path):
     names = [TRUNK, BRANCH, "cosine-peak=0.01-horizon=4x"]
     study.runs[:] = [study.run(name) for name in names]
     synthetic_study.write_study(tmp_path, leave_out=[names[2]], study=study)
-    runs = run_history.read_study(str(tmp_path))
+    runs = run_loss_history.read_study(str(tmp_path))
     assert [(run.name, plan.trunk) for run, plan in runs] == [(TRUNK, None), (BRANCH, TRUNK)]
     assert evaluated(runs[1][0].history, "last")[0] == [1920]
     assert runs[0][0].config == schema.build(runs[0][1].settings)

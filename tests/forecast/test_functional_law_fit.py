@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anytime_jax import averaging, schedules, theory
-from anytime_jax.forecast.functional_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import Belief, general_prior

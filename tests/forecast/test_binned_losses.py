@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from anytime_jax import averaging, schedules
+from anytime_jax.forecast.binned_losses import BinnedLosses, Terms
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.observed_losses import ObservedLosses, Terms
 
 PEAK = 1e-2
 SCHEDULE = schedules.wsd(PEAK, 700, 900, 50)
@@ -47,7 +47,7 @@ def test_interpolated_terms_are_those_of_the_law(growth):
 
 def test_losses_within_one_percent_are_one_row():
     rows = [(t, t, 3.0 + 0.001 * (t % 2), "last", False) for t in (100, 101, 102, 500, 502, 505)]
-    seen = ObservedLosses(history(rows), LOG_GROWTHS)
+    seen = BinnedLosses(history(rows), LOG_GROWTHS)
     np.testing.assert_allclose(seen.losses_seen, [3.0005, 3.0, np.mean([3, 3, 3.001])])
 
 
@@ -59,7 +59,7 @@ def test_labels_and_sources_are_apart_whatever_their_order():
         (100, 100, 4.0, "last", False),
     ]
     for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        seen = ObservedLosses(history([rows[i] for i in order]), LOG_GROWTHS)
+        seen = BinnedLosses(history([rows[i] for i in order]), LOG_GROWTHS)
         assert sorted(seen.losses_seen) == [2.8, 3.0, 3.1, 4.0]
 
 
@@ -69,7 +69,7 @@ def test_residuals_are_those_of_the_law_and_the_offset():
     rows = [(t, t, live[t - 1], "last", False) for t in steps]
     rows += [(t, t, LAW.losses(SCHEDULE, [t], RULES["f25"])[0], "f25", False) for t in steps]
     rows += [(t - 39, t, live[t - 40 : t].mean() + 0.05, "last", True) for t in steps]
-    seen = ObservedLosses(history(rows), LOG_GROWTHS)
+    seen = BinnedLosses(history(rows), LOG_GROWTHS)
     assert np.abs(seen.residuals(vector(LAW, offset=0.05))).max() < 0.2
     apart = seen.residuals(vector(LAW, offset=0.0))
     assert (np.abs(apart) > 1).sum() == 5
@@ -83,7 +83,7 @@ def test_noise_of_the_losses_widens_their_errors():
         losses = LAW.losses(SCHEDULE, steps) + noise * rng.normal(size=len(steps))
         rows = [(t, t, x, "last", False) for t, x in zip(steps, losses, strict=True)]
         return np.sqrt(
-            np.mean(ObservedLosses(history(rows), LOG_GROWTHS).residuals(vector(LAW)) ** 2)
+            np.mean(BinnedLosses(history(rows), LOG_GROWTHS).residuals(vector(LAW)) ** 2)
         )
 
     assert largest(0.0) < 0.1

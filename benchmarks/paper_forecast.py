@@ -1,6 +1,6 @@
 """Forecast of the paper's published losses at 150M and 300M from the first of them.
 
-    python -m benchmarks.published_forecast
+    python -m benchmarks.paper_forecast
 
 The law is fitted to the losses of the average f25 of the constant run up to 2x, 4x or 8x, two to
 four numbers, with the general prior. It predicts that run's later losses, and losses of runs that
@@ -17,7 +17,7 @@ from anytime_jax import schedules
 from anytime_jax.averaging import GrowingWindow
 from anytime_jax.config import python_files, schema
 from anytime_jax.config.schema import Config
-from anytime_jax.forecast.functional_fit import INTERVAL, FunctionalFit
+from anytime_jax.forecast.functional_law_fit import INTERVAL, FunctionalFit
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import general_prior
 from anytime_jax.schedules import Schedule
@@ -29,7 +29,7 @@ _BEGINS = (2, 4, 8)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("published_forecast", __doc__, rounds=1)
+    parser = harness.make_parser("paper_forecast", __doc__, rounds=1)
     return record.run(parser, argv, _measure)
 
 
