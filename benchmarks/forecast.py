@@ -4,7 +4,8 @@
 
 Laws are fitted to some curves and predict six others that they have not seen, of models of 25M and
 100M parameters, as in arXiv 2503.12811: to a cosine, a constant run and a drop of the rate, and,
-harder, without the cosine. The published law is the authors' own fit.
+harder, without the cosine. The published law is the authors' own fit. Then the functional law is
+fitted to the beginning of one curve, as `forecast --csv` does.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 
 from anytime_jax import schedules
 from anytime_jax.forecast import law_fit
-from anytime_jax.forecast.functional_law_fit import FunctionalFit
+from anytime_jax.forecast.functional_law_fit import INTERVAL, FunctionalFit
 from anytime_jax.forecast.laws import Law, MultiPowerLaw, PowerLaw
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import general_prior
@@ -30,6 +31,9 @@ FITS: Mapping[str, Callable[[Sequence[LossHistory]], Law]] = {
     "functional": lambda histories: FunctionalFit(histories, general_prior(histories[0])).law,
 }
 _FITTED = (loss_curves.FITTED, ("constant_24000", "wsdcon_9"))
+_LONG_CURVES = ("constant_72000", "cosine_72000")  # that are cut
+_OTHER_CURVES = ("wsdld_20000_24000", "cosine_24000", "cosine_72000")
+_CUTS = (4_000, 6_000, 8_000, 12_000, 18_000, 24_000, 36_000)
 _LONG = 1_000_000  # updates
 _ERRORS = ("R2", "MAE", "RMSE", "mean_relative", "worst_relative")
 
@@ -61,8 +65,46 @@ def _measure(options: argparse.Namespace) -> record.Result:
                     for name, values in errors.items()
                 ]
     record.show("Errors of each predicted curve", details)
+    cuts = [row for size in loss_curves.PUBLISHED for row in _cuts(size)]
+    covered = sum(row["covered"] for row in cuts)
+    record.show(f"One curve: {covered} of {len(cuts)} in their {INTERVAL:.0%} interval", cuts)
     title = f"Errors in nats per token, means over {len(loss_curves.PREDICTED)} predicted curves"
-    return record.Result(title, rows, {"curves": details})
+    return record.Result(title, rows, {"curves": details, "cuts": cuts})
+
+
+def _cuts(size: str) -> list[record.Row]:
+    """Forecasts of one curve from its beginning: of itself, and of other schedules."""
+    curves = loss_curves.load(size)
+    rows: list[record.Row] = []
+    for name in _LONG_CURVES:
+        for cut in _CUTS:
+            history = curves[name].until(cut)
+            fit = FunctionalFit([history], general_prior(history))
+            targets = [(name, factor * cut) for factor in (2, 4)]
+            if name == "constant_72000":
+                targets += [(other, curves[other].step) for other in _OTHER_CURVES]
+            for target, step in targets:
+                if cut < step <= curves[target].step + cut // 100:
+                    rows.append(_compare(size, name, cut, fit, target, curves[target], step))
+    return rows
+
+
+def _compare(
+    size: str,
+    name: str,
+    cut: int,
+    fit: FunctionalFit,
+    target: str,
+    history: LossHistory,
+    step: int,
+) -> record.Row:
+    """A row of a forecast and the mean loss within a percent of its step."""
+    actual = float(history.losses[np.abs(history.last / step - 1) < 0.01].mean())
+    prediction = fit.predict(history.schedule, [min(step, history.step)])
+    error = float(prediction.losses[0, 0]) - actual
+    half_width = float(prediction.high[0, 0] - prediction.losses[0, 0])
+    row = {"size": size, "curve": name, "cut at": cut, "forecast of": target, "at": step}
+    return {**row, "error": error, "half_width": half_width, "covered": abs(error) <= half_width}
 
 
 def _time(function: Callable[[], Law], rounds: int) -> tuple[float, Law]:
