@@ -81,19 +81,20 @@ def loss_cells(subject: Subject, forecast: RunForecast) -> list[list[str]]:
 def describe_costs(subject: Subject, forecast: RunForecast) -> str:
     """Returns a line on what each further 0.01 nats costs."""
     start, last = forecast.history.step, int(forecast.path_steps[-1])
+    weights = _name(forecast.label)
     if not forecast.costs:
         end = _point(subject, last)
-        return (
-            f"a loss lower by {COST_NATS:g} nats through {forecast.label} is not reached by {end}"
-        )
+        return f"a loss lower by {COST_NATS:g} nats through {weights} is not reached by {end}"
     parts = []
     for cost in forecast.costs:
         until = "or more" if cost.high is None else f"to {_amount(subject, start, cost.high)}"
         interval = f"{_amount(subject, start, cost.low)} {until}"
-        parts.append(f"{cost.nats:.2f} for {_amount(subject, start, cost.step)} ({interval})")
+        parts.append(
+            f"{cost.nats:.2f} nats takes {_amount(subject, start, cost.step)} ({interval})"
+        )
     shown = parts if len(parts) < 4 else [parts[0], parts[1], parts[-1]]
     unit = "tokens" if subject.has_tokens else "steps"
-    return f"nats less through {forecast.label} for further {unit}: {', '.join(shown)}"
+    return f"further {unit} for a lower loss through {weights}: {', '.join(shown)}"
 
 
 def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
@@ -110,7 +111,7 @@ def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
     return Outlook(
         f"{subject.clock.multiple(row.step):.4g}x",
         f"{_amount(subject, start, row.step)} more {unit}",
-        "the live weights" if weights == LIVE else weights,
+        _name(weights),
         gain,
         over,
         f"a decay over the last {100 * fraction:.3g}%",
@@ -203,6 +204,10 @@ def _loss(measured: float | None, estimate: Estimate | None) -> str:
     if measured is not None:
         return f"{measured:.4f}"
     return "" if estimate is None else f"{estimate.loss:.4f} ± {estimate.half_width:.3f}"
+
+
+def _name(label: str) -> str:
+    return "the live weights" if label == LIVE else label
 
 
 def _interval(estimate: Estimate | None) -> dict[str, float] | None:
