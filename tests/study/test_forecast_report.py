@@ -78,9 +78,9 @@ def test_costs_are_in_tokens_or_steps(made):
     subject, forecast = made
     line = forecast_report.describe_costs(subject, forecast)
     first = forecast.costs[0].step - NOW
-    assert f"0.01 for {512 * first / 1000:.3g}K (" in line
+    assert f"0.01 nats takes {512 * first / 1000:.3g}K (" in line
     steps = dataclasses.replace(subject, has_tokens=False)
-    assert f"0.01 for {first:,} (" in forecast_report.describe_costs(steps, forecast)
+    assert f"0.01 nats takes {first:,} (" in forecast_report.describe_costs(steps, forecast)
     assert "tokens" not in forecast_report.describe_costs(steps, forecast)
     none = dataclasses.replace(forecast, costs=())
     assert "not reached by 8,000 steps" in forecast_report.describe_costs(subject, none)
