@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def read_study(
 
 
 def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
-    """Returns the training losses, means since the row before, and the held-out losses.
+    """Returns the training losses, means since the row before, and the held-out ones; no NaN.
 
     Raises a NoLossError if there are none.
     """
@@ -90,7 +91,7 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
         found += [
             (row.step, row.step, x, label, False) for label, x in losses.items() if label in known
         ]
-    found = [x for x in found if x[1] > 0]
+    found = [x for x in found if x[1] > 0 and math.isfinite(x[2])]
     if not found:
         raise NoLossError(f"{config.name} has recorded no loss yet: train on")
     first, last, losses, labels, training = zip(*found, strict=True)

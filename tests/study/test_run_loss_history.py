@@ -46,6 +46,16 @@ def test_run_has_its_evaluations_training_losses_and_settings(root):
     assert run.history.schedule == run.config.learning_rate
 
 
+def test_losses_that_are_not_finite_are_left_out(root):
+    config = run_loss_history.read(root / TRUNK).config
+    rows = [
+        Row(step, 4096 * step, {"train/loss": loss, "eval/last/loss": loss})
+        for step, loss in ((200, 3.0), (300, float("nan")), (400, float("inf")), (500, 2.9))
+    ]
+    history = run_loss_history.from_rows(config, rows)
+    assert sorted(history.last.tolist()) == [200, 200, 500, 500]
+
+
 def test_branch_begins_with_the_losses_of_its_trunk(root):
     history = run_loss_history.read(root / BRANCH).history
     steps, losses = evaluated(history, "f25")
