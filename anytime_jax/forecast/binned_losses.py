@@ -7,6 +7,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule
 from anytime_jax.forecast import linear_modes
+from anytime_jax.forecast.laws import FunctionalLaw, LossTerms
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
@@ -21,17 +22,14 @@ _TYPICAL_NOISE = 0.01  # nats, of recorded training losses
 # The loss after one update moves with its last batches, by this share of what averages gain.
 _FLUCTUATION = 0.1
 
-# Places of the parameters in the vector of a fit: all but the floor and the offset by logarithm.
-FLOOR, SIGNAL, SIGNAL_EXPONENT, SIGNAL_TIME, NOISE = 0, 1, 2, 3, 4
-NOISE_RATE, NOISE_EXPONENT, WEIGHT_GROWTH, DRIFT, TRAINING_OFFSET = 5, 6, 7, 8, 9
+# Places in the vector of a fit: the parameters in their order, all but the floor by logarithm, and
+# the training loss minus the held-out loss.
+FLOOR, WEIGHT_GROWTH, TRAINING_OFFSET = 0, 7, 9
 
 
-class LossTerms(NamedTuple):
-    """The terms of a law in nats, float64[s, 1 + a] each: of the live weights, then averages."""
-
-    signal: np.ndarray
-    noise: np.ndarray
-    drift: np.ndarray
+def law_at(x: np.ndarray) -> FunctionalLaw:
+    """Returns the law of a vector of a fit, float64[10]."""
+    return FunctionalLaw(float(x[FLOOR]), *np.exp(x[FLOOR + 1 : TRAINING_OFFSET]).tolist())
 
 
 class Terms:
@@ -69,18 +67,23 @@ class Terms:
             near = values[low - 1 : low + 3]
             return (weights @ near.reshape(4, -1)).reshape(near.shape[1:])
 
-        p = np.exp([0.0, *x[SIGNAL:TRAINING_OFFSET], 0.0])  # those by logarithm
-        signal = linear_modes.power_weights(self._rates, p[SIGNAL_EXPONENT], p[SIGNAL_TIME])
-        noise = linear_modes.kernel_weights(self._rates, p[NOISE_EXPONENT], p[NOISE_RATE])
-        return LossTerms(
-            p[SIGNAL] * (between(self._signal) @ signal),
-            p[NOISE] * (between(self._noise) @ noise),
-            p[DRIFT] * between(self._drift),
-        )
+        parts = between(self._signal), between(self._noise), between(self._drift)
+        return law_at(x).terms(self._rates, *parts)
 
     def losses(self, x: np.ndarray) -> np.ndarray:
         """Returns held-out losses: float64[s, 1 + a]."""
-        return x[FLOOR] + sum(self.evaluate(x))
+        return x[FLOOR] + self.evaluate(x).total
+
+
+class _Row(NamedTuple):
+    """Mean of losses of neighbouring steps; `sd` is its standard deviation."""
+
+    first: int
+    last: int
+    label: str
+    loss: float
+    sd: float
+    training: bool
 
 
 class BinnedLosses(Terms):
@@ -102,16 +105,16 @@ class BinnedLosses(Terms):
         super().__init__(history.schedule, steps, used, log_growths)
         index = {LIVE: 0} | {label: i for i, label in enumerate(used, start=1)}
         places = [
-            (np.searchsorted(steps, at), index[label])
-            for at, (_, _, label, *_) in zip(marks, rows, strict=True)
+            (np.searchsorted(steps, at), index[row.label])
+            for at, row in zip(marks, rows, strict=True)
         ]
         self._signal, self._noise, self._drift = (
             np.stack([values[:, at, label].mean(1) for at, label in places], axis=1)
             for values in (self._signal, self._noise, self._drift)
         )
-        self.losses_seen = np.array([row[3] for row in rows])
-        self._sds = np.array([np.hypot(row[4], _fluctuation(row, rows)) for row in rows])
-        self._training = np.array([row[5] for row in rows], float)
+        self.losses_seen = np.array([row.loss for row in rows])
+        self._sds = np.array([np.hypot(row.sd, _fluctuation(row, rows)) for row in rows])
+        self._training = np.array([row.training for row in rows], float)
 
     def residuals(self, x: np.ndarray) -> np.ndarray:
         """Returns the law minus the observed losses, in standard deviations: float64[n]."""
@@ -126,10 +129,8 @@ def _kinds(history: LossHistory) -> list[np.ndarray]:
     return [np.array([i for i in order if kinds[i] == kind]) for kind in dict.fromkeys(kinds)]
 
 
-def _bin(
-    history: LossHistory, members: np.ndarray
-) -> list[tuple[int, int, str, float, float, bool]]:
-    """Rows of one kind: first and last step, label, mean loss, its sd, whether of training."""
+def _bin(history: LossHistory, members: np.ndarray) -> list[_Row]:
+    """The rows of one label and source."""
     steps, losses = history.last[members], history.losses[members]
     noise = _TYPICAL_NOISE if history.training[members[0]] else 0.0
     if len(losses) >= _FEW:  # the median of the second differences, as outliers do not move it
@@ -140,13 +141,15 @@ def _bin(
         part = members[start:stop]
         label, training = history.labels[part[0]], bool(history.training[part[0]])
         mean, sd = float(losses[start:stop].mean()), noise / len(part) ** 0.5
-        rows.append((int(history.first[part[0]]), int(steps[stop - 1]), label, mean, sd, training))
+        first, last = int(history.first[part[0]]), int(steps[stop - 1])
+        rows.append(_Row(first, last, label, mean, sd, training))
         start = stop
     # Neighbouring losses are missed alike: many tell no more than a few of them would.
     alike = max(len(rows) / (1 + _INDEPENDENT * np.log2(steps[-1] / steps[0])), 1.0)
+    misfits = [_misfit(history.step / row.last) * alike**0.5 for row in rows]
     return [
-        (*row[:4], float(np.hypot(_misfit(history.step / row[1]) * alike**0.5, row[4])), row[5])
-        for row in rows
+        row._replace(sd=float(np.hypot(misfit, row.sd)))
+        for row, misfit in zip(rows, misfits, strict=True)
     ]
 
 
@@ -155,12 +158,12 @@ def _misfit(ratio: float) -> float:
     return _MISFIT * min(ratio**0.5, _EARLY)
 
 
-def _fluctuation(row: tuple, rows: Sequence[tuple]) -> float:
+def _fluctuation(row: _Row, rows: Sequence[_Row]) -> float:
     """Standard deviation of the loss after a single update, as far as averages tell it."""
-    if row[0] < row[1]:
+    if row.first < row.last:
         return 0.0
-    same = [x[3] for x in rows if x[:2] == row[:2] and x[5] == row[5]]
-    return _FLUCTUATION * (row[3] - min(same))
+    same = [x.loss for x in rows if x[:2] == row[:2] and x.training == row.training]
+    return _FLUCTUATION * (row.loss - min(same))
 
 
 def _cubic_weights(u: float) -> np.ndarray:

@@ -6,6 +6,7 @@ is added to each prediction, see `prior.LawError`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,8 +14,14 @@ from scipy.optimize import OptimizeResult, least_squares
 
 from anytime_jax.averaging import Rule
 from anytime_jax.errors import InputError
-from anytime_jax.forecast import binned_losses as places
-from anytime_jax.forecast.binned_losses import BinnedLosses, Terms
+from anytime_jax.forecast.binned_losses import (
+    FLOOR,
+    TRAINING_OFFSET,
+    WEIGHT_GROWTH,
+    BinnedLosses,
+    Terms,
+    law_at,
+)
 from anytime_jax.forecast.laws import FunctionalLaw
 from anytime_jax.forecast.loss_history import LossHistory
 from anytime_jax.forecast.prior import Belief, Prior
@@ -47,7 +54,7 @@ class Prediction:
     law_error: np.ndarray
     noise: np.ndarray
 
-    @property
+    @functools.cached_property
     def sd(self) -> np.ndarray:
         """The standard deviation of the prediction."""
         return np.hypot(self.samples.std(0, ddof=1), self.law_error)
@@ -88,14 +95,13 @@ class FunctionalFit:
         self._best = self._search()
         rng = np.random.default_rng(0)
         self._samples = [self._solve(self._best, rng).x for _ in range(samples)]
-        growths = np.array([x[places.WEIGHT_GROWTH] for x in [self._best, *self._samples]])
+        growths = np.array([x[WEIGHT_GROWTH] for x in [self._best, *self._samples]])
         kept = np.searchsorted(self._log_growths, [growths.min(), growths.max()])
         self._used_growths = self._log_growths[max(kept[0] - 2, 0) : kept[1] + 2]
         residuals = np.concatenate([x.residuals(self._best) for x in self._observed])
         self.misfit = float(np.sqrt(np.mean(np.minimum(residuals**2, _MOST_OF_ONE**2))))
-        self.training_offset = float(self._best[places.TRAINING_OFFSET])
-        values = [self._best[places.FLOOR], *np.exp(self._best[1:-1])]
-        self.law = FunctionalLaw(*(float(value) for value in values))
+        self.training_offset = float(self._best[TRAINING_OFFSET])
+        self.law = law_at(self._best)
 
     def predict(
         self,
@@ -107,16 +113,14 @@ class FunctionalFit:
         terms = Terms(schedule, steps, rules or {}, self._used_growths)
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
         shares = self.prior.law_error
-        losses = terms.losses(self._best)
-        latest = self._now.losses(self._best)[0, 0]
         change = now.noise[0, 0] - later.noise
         # What is missed of the losses so far is small, and grows with the distance from them.
         distance = np.log2(np.maximum(np.asarray(steps) / self.history.step, 1.0))
         share = np.sqrt(np.minimum(distance, 1.0))[:, None]
-        fall = np.maximum(latest - now.noise[0, 0] - (losses - later.noise), 0.0)
+        fall = np.maximum(now.signal[0, 0] - later.signal - later.drift, 0.0)
         error = np.hypot(shares.noise_change * change, share * shares.noise * later.noise)
         return Prediction(
-            losses,
+            self._best[FLOOR] + later.total,
             np.stack([terms.losses(x) for x in self._samples]),
             np.hypot(error, shares.fall * fall),
             later.noise,
@@ -145,8 +149,8 @@ class FunctionalFit:
         for gap, growth in ((0.3, -1.0), (0.5, 0.0), (0.3, 1.0)):
             start = np.array([lowest - gap, *(getattr(self.prior, n).mean for n in _NAMES[1:]), 0])
             if self.prior.floor.sd < 1:
-                start[places.FLOOR] = self.prior.floor.mean
-            start[places.WEIGHT_GROWTH] += growth
+                start[FLOOR] = self.prior.floor.mean
+            start[WEIGHT_GROWTH] += growth
             # The amplitudes that give the terms that are believed.
             believed = _believed(start, self._now)
             for name in ("signal", "noise"):
@@ -175,8 +179,8 @@ class FunctionalFit:
             return np.concatenate([*data, np.array(z) + shifts[-1]])
 
         low, high = _LOW.copy(), _HIGH.copy()
-        high[places.FLOOR] = max(float(x.losses_seen.max()) for x in self._observed)
-        low[places.WEIGHT_GROWTH], high[places.WEIGHT_GROWTH] = self._log_growths[[1, -2]]
+        high[FLOOR] = max(float(x.losses_seen.max()) for x in self._observed)
+        low[WEIGHT_GROWTH], high[WEIGHT_GROWTH] = self._log_growths[[1, -2]]
         start = np.clip(start, low + 1e-9, high - 1e-9)
         bounds = (low, high)
         return least_squares(

@@ -12,6 +12,7 @@ Losses are in nats per token, steps count updates done, rates are those of the s
 
 import abc
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class PowerLaw(RateSumLaw):
     def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
         """Returns the losses; the schedule makes no difference."""
         del schedule
-        return self.floor + self.scale * np.asarray(steps, float) ** -self.exponent
+        return _power(np.asarray(steps, float), self.floor, self.scale, self.exponent)[0]
 
     def evaluate(self, sums: RateSums) -> tuple[np.ndarray, np.ndarray]:
         """Returns losses and derivatives."""
@@ -127,6 +128,19 @@ def _power(
         return floor + scale * power, gradients
 
 
+class LossTerms(NamedTuple):
+    """The terms of a functional law in nats, float64[s, 1 + a] each: live, then of averages."""
+
+    signal: np.ndarray
+    noise: np.ndarray
+    drift: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Their sum: a loss without the floor."""
+        return self.signal + self.noise + self.drift
+
+
 @dataclasses.dataclass(frozen=True)
 class FunctionalLaw(Law):
     """Functional scaling law, of the live weights and of any average of them.
@@ -171,12 +185,16 @@ class FunctionalLaw(Law):
         blocks = group(schedule, steps.ravel())
         rules = () if average is None else (average,)
         found = linear_modes.respond(blocks, steps.ravel(), rules, np.array([self.weight_growth]))
-        weights = linear_modes.power_weights(
-            found.decay_rates, self.signal_exponent, self.signal_time
-        )
-        kernel = linear_modes.kernel_weights(
-            found.decay_rates, self.noise_exponent, self.noise_rate
-        )
-        losses = self.floor + self.signal * (found.signal[0] @ weights)
-        losses += self.noise * (found.noise[0] @ kernel) + self.drift * found.drift[0]
+        parts = found.signal[0], found.noise[0], found.drift[0]
+        losses = self.floor + self.terms(found.decay_rates, *parts).total
         return losses[:, -1].reshape(steps.shape)
+
+    def terms(
+        self, decay_rates: np.ndarray, signal: np.ndarray, noise: np.ndarray, drift: np.ndarray
+    ) -> LossTerms:
+        """Returns the terms, from the responses of modes to updates with this `weight_growth`."""
+        weights = linear_modes.power_weights(decay_rates, self.signal_exponent, self.signal_time)
+        kernel = linear_modes.kernel_weights(decay_rates, self.noise_exponent, self.noise_rate)
+        return LossTerms(
+            self.signal * (signal @ weights), self.noise * (noise @ kernel), self.drift * drift
+        )
