@@ -113,7 +113,8 @@ _WARMUPS = values("schedule.warmup", "192 steps", "48 steps")
 _ALPHAS = values("schedule.alpha", 480.0, 1920.0, 7680.0)
 CONSTANT = {"kind": "constant", "peak": 0.0}
 INVERSE_SQRT = {"kind": "inverse_sqrt", "peak": 0.0, "alpha": 0.0}
-_TUNED_COSINES = grid(cosine_space(x1=(3e-2,), x2=(3e-2,), x4=(1e-2,), x8=(1e-2,)), _WARMUPS[:1])
+_TUNED_PEAKS = cosine_space(x1=(3e-2,), x2=(3e-2,), x4=(1e-2,), x8=(1e-2,))
+_TUNED_COSINES = grid(_TUNED_PEAKS, _WARMUPS[:1])
 COSINE = {"kind": "cosine", "peak": 0.0, "horizon": "", "floor": 0.1}
 
 # Runs whose branches decay to 1x, 2x, 4x and 8x, and the first part of the branches' names.
@@ -127,14 +128,17 @@ ENTRIES = (
         "cosine",
         "adamw",
         COSINE,
-        best=grid(
-            cosine_space(
-                x1=(1e-2, 3e-2, 1e-1),
-                x2=(1e-2, 3e-2, 1e-1),
-                x4=(3e-3, 1e-2, 3e-2),
-                x8=(3e-3, 1e-2, 3e-2),
+        best=chain(
+            grid(
+                cosine_space(
+                    x1=(1e-2, 3e-2, 1e-1),
+                    x2=(1e-2, 3e-2, 1e-1),
+                    x4=(3e-3, 1e-2, 3e-2),
+                    x8=(3e-3, 1e-2, 3e-2),
+                ),
+                _WARMUPS[:1],
             ),
-            _WARMUPS,
+            grid(_TUNED_PEAKS, _WARMUP),
         ),
         reported=_TUNED_COSINES,
     ),
@@ -152,12 +156,13 @@ ENTRIES = (
             cosine_space(x1=(3e-2, 1e-1), x2=(1e-2, 3e-2), x4=(1e-2, 3e-2), x8=(1e-2, 3e-2)),
             _WARMUP,
         ),
+        reported=grid(cosine_space(**dict.fromkeys(("x1", "x2", "x4", "x8"), (3e-2,))), _WARMUP),
     ),
     Entry(
         "constant",
         "adamw",
         CONSTANT,
-        tried=grid(peaks(3e-3, 1e-2, 3e-2), _WARMUPS),
+        tried=chain(grid(peaks(3e-3, 3e-2), _WARMUP), grid(peaks(1e-2), _WARMUPS[:1])),
         best=grid(peaks(1e-2), _WARMUP),
         reported=grid(peaks(1e-2), _WARMUP),
     ),
@@ -165,7 +170,7 @@ ENTRIES = (
         "inverse_sqrt",
         "adamw",
         INVERSE_SQRT,
-        tried=chain(grid(peaks(1e-2), _ALPHAS, _WARMUPS), grid(peaks(3e-2), _ALPHAS[:1], _WARMUPS)),
+        tried=chain(grid(peaks(1e-2), _ALPHAS, _WARMUP), grid(peaks(3e-2), _ALPHAS[:1], _WARMUP)),
         best=chain(
             grid(peaks(1e-2, 3e-2), values("schedule.alpha", 120.0), _WARMUP),
             grid(
@@ -187,10 +192,7 @@ ENTRIES = (
                 grid(peaks(1e-2, 3e-2), values("optimizer.normalize_rows", True)),
             ),
         ),
-        best=chain(
-            grid(_WARMUP, peaks(1e-2, 2e-2, 3e-2), values("optimizer.normalize_rows", False)),
-            grid(_WARMUP, peaks(3e-2), values("optimizer.normalize_rows", True)),
-        ),
+        best=grid(_WARMUP, peaks(1e-2, 2e-2), values("optimizer.normalize_rows", False)),
         reported=grid(_WARMUP, peaks(1e-2), values("optimizer.normalize_rows", False)),
     ),
     Entry(
@@ -198,6 +200,7 @@ ENTRIES = (
         "muon",
         INVERSE_SQRT,
         best=grid(_WARMUP, peaks(2e-2, 3e-2), _ALPHAS[:2]),
+        reported=grid(_WARMUP, peaks(2e-2), _ALPHAS[1:2]),
     ),
     Entry(
         "schedule_free_adamw-constant",

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from anytime_jax.study.plan import Study, chain, grid, values
 from configs.studies import rivals
-from configs.studies.rivals import CONSTANT, COSINE, Entry, cosine_space, peaks
+from configs.studies.rivals import CONSTANT, COSINE, INVERSE_SQRT, Entry, cosine_space, peaks
 
 ROOT = "runs/studies/rivals_4x"
 
@@ -47,5 +47,11 @@ ENTRIES = (
         ),
     ),
     Entry("constant", "adamw", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
-    Entry("muon-constant", "muon", CONSTANT, best=grid(peaks(1e-2, 3e-2), _WARMUP)),
+    Entry("muon-constant", "muon", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
+    Entry(
+        "muon-inverse_sqrt",
+        "muon",
+        INVERSE_SQRT,
+        best=grid(peaks(2e-2), values("schedule.alpha", 7680.0), _WARMUP),
+    ),
 )
