@@ -82,6 +82,9 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> dict[str, Any]:
 
 def _why_unknown(name: str, known: Sequence[str]) -> str:
     """Returns what is wrong with a name that is not among the `known` ones of a configuration."""
+    members = [each for each in known if each.startswith(f"{name}.")]
+    if members:
+        return f"is a group of settings: change one of them, such as config.{members[0]}"
     group = name.rpartition(".")[0]
     kinds = SETTINGS[name].kinds if name in SETTINGS and f"{group}.kind" in known else ()
     if not kinds:

@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.study is None:
         if not arguments.list:
             raise InputError("--study: none is given: --list alone prints their names")
+        if arguments.records is not None:
+            raise InputError(f"--records={arguments.records} is for --study: give both")
         print(config_help.list_files("study"))
         return 0
     console = open_console(width=140)

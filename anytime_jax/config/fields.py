@@ -36,7 +36,7 @@ _TYPES = {
     float: "a number",
     str: "text in quotes",
     bool: "True or False",
-    tuple: "a tuple such as (6.25, 25.0)",
+    tuple: "a tuple, in parentheses",
 }
 T = TypeVar("T")
 

@@ -25,10 +25,18 @@ from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.plotting import schedule_name
 from anytime_jax.study.results import COSINE, HORIZON_FREE, LossCurve, Results, describe
-from anytime_jax.study.selection import Gap, Selection, best_at_each, closest, gap_at
+from anytime_jax.study.selection import (
+    Gap,
+    Selection,
+    at_grid_edge,
+    best_at_each,
+    closest,
+    gap_at,
+)
 from anytime_jax.training import memory, step
 
 ADAMW = "adamw"
+EDGE = "‡"  # after the least or largest value that was tried
 
 
 class Entry(NamedTuple):
@@ -49,7 +57,8 @@ class Standing:
     """An entry at the settings that were selected, or at others that were tried.
 
     Attributes:
-      settings: the tuned settings, for each multiple if they differ.
+      settings: the tuned settings, for each multiple if they differ; with `EDGE` if selected from
+        the edge of those tried.
       selected: whether these are the settings of the entry; not if none was trained to the end.
       tried: settings tried for the entry.
       multiples: those of the reference.
@@ -245,7 +254,7 @@ class _Reference:
             self._copies[config.optimizer] = _moments(config)
         return Standing(
             entry=entry,
-            settings=_settings(selection, varying),
+            settings=self._settings(selection, varying, selected),
             selected=selected,
             tried=tried,
             multiples=self.multiples,
@@ -255,6 +264,20 @@ class _Reference:
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),
         )
+
+    def _settings(self, selection: Selection, names: Sequence[str], mark_edges: bool) -> str:
+        """The tuned settings of a selection, once for multiples that share them."""
+        at: dict[str, list[float]] = {}
+        for m, curve in selection.items():
+            settings = {k: curve.settings[k] for k in names if k in curve.settings}
+            # All that was tried has a loss at the first multiple of a schedule without a horizon.
+            compared = min(selection) if curve.kind in HORIZON_FREE else m
+            edges = at_grid_edge(self._results, curve, [compared]) if mark_edges else []
+            settings |= {k: f"{x:g}{EDGE}" for k, x in settings.items() if k in edges}
+            at.setdefault(describe(settings), []).append(m)
+        if len(at) == 1:
+            return next(iter(at))
+        return "; ".join(f"{', '.join(f'{m:g}x' for m in ms)}: {text}" for text, ms in at.items())
 
     def _gaps(self, selection: Selection, cosines: Selection) -> dict[float, Gap]:
         return {
@@ -293,17 +316,6 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
 def _config(results: Results, curve: LossCurve) -> Config:
     """The configuration of the curve's first run."""
     return results.configs[next(iter(curve.runs.values())).name]
-
-
-def _settings(selection: Selection, names: Sequence[str]) -> str:
-    """The tuned settings of a selection, once for multiples that share them."""
-    at: dict[str, list[float]] = {}
-    for m, curve in selection.items():
-        text = describe({k: curve.settings[k] for k in names if k in curve.settings})
-        at.setdefault(text, []).append(m)
-    if len(at) == 1:
-        return next(iter(at))
-    return "; ".join(f"{', '.join(f'{m:g}x' for m in each)}: {text}" for text, each in at.items())
 
 
 def _moments(config: Config) -> float:

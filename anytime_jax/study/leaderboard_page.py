@@ -13,7 +13,7 @@ from anytime_jax.atomic import atomic_write
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.study.leaderboard import Leaderboard, Standing, half_width
+from anytime_jax.study.leaderboard import EDGE, Leaderboard, Standing, half_width
 from anytime_jax.study.results import Results
 from anytime_jax.study.selection import Gap
 
@@ -88,7 +88,8 @@ def _selection(board: Leaderboard, last: str) -> str:
         f"{reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`). They are means over seeds of the paired difference (same "
         "initial weights, same data) ± its standard error; † marks a single seed. "
-        "**Settings** were selected with the first seed. A schedule without a horizon is one "
+        f"**Settings** were selected with the first seed; {EDGE} marks the least or largest value "
+        "that was tried. A schedule without a horizon is one "
         f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
         f"counts all settings, those not trained to {last} too. Rows are sorted by the **worst** "

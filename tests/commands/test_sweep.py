@@ -71,3 +71,8 @@ def test_invalid_option_is_one_line(arguments, study, capsys):
     assert error.startswith("error: ")
     assert arguments[0].partition("=")[0] in error
     assert error.count("\n") == 1
+
+
+def test_records_without_a_study_are_bad_input(capsys):
+    assert run_command(sweep, ["--list", "--records=docs"]) == 2
+    assert "--records=docs is for --study" in capsys.readouterr().err

@@ -42,6 +42,10 @@ BAD = {
         ["--config=good.py", "--config.optimizer.pullback=0.1"],
         "config.optimizer.pullback is a setting of another kind (pace)",
     ),
+    "a whole group": (
+        ["--config=good.py", "--config.optimizer=gpa"],
+        "config.optimizer is a group of settings: change one of them, such as config.optimizer.",
+    ),
     "optimizer without its settings": (
         ["--config=good.py", "--config.optimizer.kind=pace"],
         "config.optimizer.ema_power is missing",

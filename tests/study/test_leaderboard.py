@@ -111,7 +111,7 @@ def test_reference_is_the_cosine_tuned_at_each_multiple(board):
     reference = find(board.best, REFERENCE)
     assert board.reference == REFERENCE
     assert board.multiples == [1.0, 2.0]
-    assert reference.settings == "1x: η 0.01; 2x: η 0.03"
+    assert reference.settings == "1x: η 0.01‡; 2x: η 0.03‡"
     assert (reference.worst, reference.mean, reference.tried) == (0.0, 0.0, 2)
     assert reference.fraction == pytest.approx(1.0)
 
@@ -119,7 +119,7 @@ def test_reference_is_the_cosine_tuned_at_each_multiple(board):
 def test_trajectory_has_the_least_worst_gap_of_those_trained_to_the_end(board):
     first = board.best[0]
     assert first.entry == FIRST
-    assert first.settings == "η 0.01"
+    assert first.settings == "η 0.01‡"
     assert first.tried == 3
     others = [x.settings for x in board.not_selected if x.entry == FIRST]
     assert others == ["η 0.03", "η 0.1"]
@@ -181,7 +181,7 @@ def test_every_standing_appears_once_and_the_table_is_sorted(board):
     assert len(keys) == len({*keys})
     worst = [x.worst for x in board.best]
     assert worst == sorted(worst)
-    assert find(board.rest, FIRST._replace(read_out="f25")).settings == "η 0.01"
+    assert find(board.rest, FIRST._replace(read_out="f25")).settings == "η 0.01‡"
 
 
 def test_memory_is_the_optimizer_state_and_the_average(board, results):
@@ -206,7 +206,7 @@ def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
     assert text.startswith("Before.\n\n<!-- leaderboard -->\n")
     assert text.endswith("<!-- end -->\n\nAfter.\n")
     assert "old" not in text
-    row = "| muon | constant | last | η 0.01 | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
+    row = "| muon | constant | last | η 0.01‡ | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
     assert row in text
     assert "| 3 | -0.1500 † |" not in text
     with page.with_suffix(".csv").open(encoding="utf-8") as file:
