@@ -32,7 +32,7 @@ from anytime_jax.config.fields import (
     setting,
 )
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.token_rule import count_tokens
+from anytime_jax.config.token_averaging import count_tokens
 
 Section = Literal["eval", "checkpoint", "log"]  # sections with a setting "every"
 

@@ -14,7 +14,7 @@ from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.schema import Config, build
-from anytime_jax.config.token_rule import TokenRule
+from anytime_jax.config.token_averaging import TokenRule
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
 from anytime_jax.models.decoder import Params

@@ -9,7 +9,7 @@ import pytest
 from anytime_jax import averaging
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
-from anytime_jax.config.token_rule import TokenRule, count_tokens
+from anytime_jax.config.token_averaging import TokenRule, count_tokens
 from anytime_jax.errors import InputError
 from configs import quickstart
 
