@@ -64,6 +64,7 @@ class Standing:
       multiples: those of the reference.
       gaps: differences to the reference, where there is a loss.
       average_gaps: differences to the tuned cosine read out through its average.
+      own_gaps: differences to the tuned cosine of the same optimizer.
       fraction: tokens to the reference's last loss, over those of the reference; infinite if the
         entry was trained as long and did not reach it, NaN if it was not trained as long.
       copies: copies of the weights beside the parameters and the gradient.
@@ -77,6 +78,7 @@ class Standing:
     multiples: Sequence[float]
     gaps: Mapping[float, Gap]
     average_gaps: Mapping[float, Gap]
+    own_gaps: Mapping[float, Gap]
     fraction: float
     copies: float
     time: float | None
@@ -95,6 +97,11 @@ class Standing:
     def worst_to_average(self) -> float:
         """`worst`, to the tuned cosine read out through its average."""
         return self._summarize(max, self.average_gaps)
+
+    @property
+    def worst_to_own(self) -> float:
+        """`worst`, to the tuned cosine of the same optimizer; NaN if it has none."""
+        return self._summarize(max, self.own_gaps)
 
     def _summarize(
         self, summarize: Callable[[list[float]], float], gaps: Mapping[float, Gap]
@@ -206,6 +213,10 @@ class _Reference:
             )
         self.multiples = list(self._cosines)
         self.entry = _entry(results, cosines, LIVE)
+        self._own: dict[str, Selection] = {}  # cosines by optimizer, the first floor of each
+        for family in results.families(COSINE):
+            best = best_at_each([x.read_through(LIVE) for x in family], self.multiples)
+            self._own.setdefault(_entry(results, family, LIVE).optimizer, best)
 
     def standings(self, family: Sequence[LossCurve]) -> list[Standing]:
         """Returns the standings of every read-out of comparable curves."""
@@ -260,6 +271,7 @@ class _Reference:
             multiples=self.multiples,
             gaps=self._gaps(selection, self._cosines),
             average_gaps=self._gaps(selection, self._averaged),
+            own_gaps=self._gaps(selection, self._own.get(entry.optimizer, {})),
             fraction=self._fraction(selection) if last in selection else math.nan,
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),

@@ -94,7 +94,8 @@ def _selection(board: Leaderboard, last: str) -> str:
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
         f"counts all settings, those not trained to {last} too. Rows are sorted by the **worst** "
         f"gap. *Worst to {board.average_reference.read_out}* is the worst gap to the tuned cosine "
-        f"read out through `{board.average_reference.read_out}`, its settings selected for that. "
+        f"read out through `{board.average_reference.read_out}`, its settings selected for that, "
+        "and *worst to own* that to the cosine of the same optimizer, through its live weights. "
         f"*Tokens* are those to the reference's loss at {last} as a fraction of {last}, "
         "interpolated in the log of the tokens. *Memory* is copies of the weights beside the "
         "parameters and the gradient: the optimizer's state, and the average if there is one. "
@@ -108,7 +109,7 @@ def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
     gaps = [f"{m:g}x" for m in board.multiples]
     average = board.average_reference.read_out
     names = ["optimizer", "schedule", "read-out", "settings", "tried", *gaps, "worst", "mean"]
-    names += [f"worst to {average}", "tokens", "memory", "time"]
+    names += [f"worst to {average}", "worst to own", "tokens", "memory", "time"]
     rows = [names, ["---"] * len(names), *(_cells(x, board) for x in standings)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -124,11 +125,15 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         standing.settings,
         str(standing.tried),
         *gaps,
-        *(_number(x, "+.4f") for x in (standing.worst, standing.mean, standing.worst_to_average)),
+        *(_number(x, "+.4f") for x in _summaries(standing)),
         _fraction_cell(standing.fraction, board.multiples[-1]),
         _number(standing.copies, ".2f"),
         _number(standing.time, ".2f"),
     ]
+
+
+def _summaries(standing: Standing) -> tuple[float, ...]:
+    return standing.worst, standing.mean, standing.worst_to_average, standing.worst_to_own
 
 
 def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
@@ -152,17 +157,21 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
     header = ["optimizer", "schedule", "read_out", "settings", "selected", "tried"]
     for m in board.multiples:
         header += [f"{name}_{m:g}x" for name in ("gap", "stderr", "half_width_95", "seeds")]
-        header.append(f"gap_to_{average}_{m:g}x")
-    yield [*header, "worst", "mean", f"worst_to_{average}", "tokens_fraction", "copies", "time"]
+        header += [
+            f"{name}_{m:g}x" for name in (f"gap_to_{average}", "gap_to_own", "stderr_to_own")
+        ]
+    header += ["worst", "mean", f"worst_to_{average}", "worst_to_own"]
+    yield [*header, "tokens_fraction", "copies", "time"]
     for standing in (*board.best, *board.rest, *board.not_selected):
         row = [*standing.entry, standing.settings]
         row += ["yes" if standing.selected else "no", str(standing.tried)]
         for m in board.multiples:
             row += _csv_gap(standing.gaps.get(m))
-            to_average = standing.average_gaps.get(m)
-            row.append(_number(to_average.mean if to_average else None, ".6f"))
-        numbers = (standing.worst, standing.mean, standing.worst_to_average)
-        row += [_number(x, ".6f") for x in numbers]
+            for gap in (standing.average_gaps.get(m), standing.own_gaps.get(m)):
+                row.append(_number(gap.mean if gap else None, ".6f"))
+            own = standing.own_gaps.get(m)
+            row.append(_number(own.stderr if own and own.seeds > 1 else None, ".6f"))
+        row += [_number(x, ".6f") for x in _summaries(standing)]
         row.append(_fraction_cell(standing.fraction, board.multiples[-1]))
         yield [*row, _number(standing.copies, ".4f"), _number(standing.time, ".4f")]
 

@@ -157,6 +157,27 @@ def test_second_reference_is_tuned_for_its_average(board):
     assert averaged.gaps[2.0].mean == pytest.approx(2.58 - 2.60)
 
 
+def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
+    with report.study_files.open_study(root) as study:
+        muon = {"kind": "muon", "momentum": 0.95, "normalize_rows": False}
+        for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
+            if "peak=0.03" in run.name and run.name.startswith("cosine"):
+                run.config["optimizer"].update(muon)
+        board = leaderboard.make(Results(study))
+    first = find(board.best, FIRST)
+    assert board.reference == REFERENCE
+    assert {m: gap.mean for m, gap in first.own_gaps.items()} == pytest.approx(
+        {
+            1.0: 2.95 - 3.10,
+            2.0: np.mean([2.55 - 2.60, 2.57 - 2.63, 2.56 - 2.59]),
+        }
+    )
+    assert first.own_gaps[2.0].seeds == 3
+    assert first.worst_to_own == pytest.approx(-0.14 / 3)
+    adamw = find(board.rest, Entry("adamw", "constant", "f25"))
+    assert adamw.own_gaps[1.0].mean == pytest.approx(3.02 - 3.00)
+
+
 def test_tokens_to_the_last_loss_of_the_reference_are_interpolated_in_their_log(board):
     losses = [np.mean(losses_of(*MUON, at=m)) for m in (1, 1.5, 2)]
     target = np.mean(losses_of(*COSINE_2X, at=2))
