@@ -205,6 +205,14 @@ def test_every_standing_appears_once_and_the_table_is_sorted(board):
     assert find(board.rest, FIRST._replace(read_out="f25")).settings == "η 0.01‡"
 
 
+def test_schedule_is_named_with_words_that_are_not_defaults(root):
+    with report.study_files.open_study(root) as study:
+        study.run("adamw-peak=0.01").config["average_clock"] = "tokens"
+        board = leaderboard.make(Results(study))
+    schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
+    assert schedules == {"cosine to 0.1", "constant", "constant, average_clock tokens"}
+
+
 def test_memory_is_the_optimizer_state_and_the_average(board, results):
     adamw = find(board.best, REFERENCE)
     assert adamw.copies == pytest.approx(2, abs=1e-3)
