@@ -75,7 +75,7 @@ def get_study() -> Study:
     study = chain(*(x.runs(ROOT, decoder) for x in ENTRIES))
     for trunk, name in TRUNKS.items():
         for prefix, floor in {"wsd": 0.1, "wsd_to_0": 0.0}.items():
-            runs_of_trunk = [run for run in study if run.name == trunk]
+            runs_of_trunk = [run for run in study if run.name.partition("-seed=")[0] == trunk]
             study += branches(f"{name}{prefix}", runs_of_trunk, (1, 2, 4, 8), floor)
     return Study("rivals", ROOT, study, title)
 
@@ -223,6 +223,7 @@ ENTRIES = (
             ),
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
+        reported=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
     ),
     Entry(
         "schedule_free_muon-constant",
@@ -291,6 +292,7 @@ ENTRIES = (
             ),
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15, 0.5)),
+        reported=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15)),
     ),
     Entry(
         "ema_nesterov-constant",
@@ -298,6 +300,7 @@ ENTRIES = (
         CONSTANT,
         tried=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3, 0.6)),
         best=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
+        reported=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
     ),
     Entry(
         "ema_nesterov_muon-constant",
