@@ -110,6 +110,7 @@ def cosine_space(**by_horizon: Sequence[float]) -> list[Change]:
 
 _WARMUP = values("schedule.warmup", "48 steps")
 _WARMUPS = values("schedule.warmup", "192 steps", "48 steps")
+_HORIZONS = values("schedule.horizon", "1x", "2x", "4x", "8x")
 _ALPHAS = values("schedule.alpha", 480.0, 1920.0, 7680.0)
 CONSTANT = {"kind": "constant", "peak": 0.0}
 INVERSE_SQRT = {"kind": "inverse_sqrt", "peak": 0.0, "alpha": 0.0}
@@ -152,10 +153,8 @@ ENTRIES = (
         "muon-cosine",
         "muon",
         COSINE,
-        best=grid(
-            cosine_space(**dict.fromkeys(("x1", "x2", "x4", "x8"), (1e-2, 3e-2, 1e-1))), _WARMUP
-        ),
-        reported=grid(cosine_space(**dict.fromkeys(("x1", "x2", "x4", "x8"), (3e-2,))), _WARMUP),
+        best=grid(peaks(1e-2, 2e-2, 3e-2, 1e-1), _HORIZONS, _WARMUP),
+        reported=grid(peaks(2e-2, 3e-2), _HORIZONS, _WARMUP),
     ),
     Entry(
         "constant",
@@ -223,7 +222,6 @@ ENTRIES = (
             ),
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
-        reported=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
     ),
     Entry(
         "schedule_free_muon-constant",
@@ -292,7 +290,6 @@ ENTRIES = (
             ),
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15, 0.5)),
-        reported=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15)),
     ),
     Entry(
         "ema_nesterov-constant",
