@@ -17,7 +17,7 @@ from configs import quickstart
 
 _MUON = {"momentum": 0.95, "normalize_rows": False}
 # Settings of the methods besides those of AdamW: the authors' own, or the best of the study of
-# rivals.
+# rivals. The growing average of `gpa_muon` is this project's.
 SETTINGS: dict[str, dict[str, Any]] = {
     "adamw": {},
     "muon": _MUON,

@@ -11,7 +11,9 @@ The update of a matrix is its momentum with the singular values moved near 1 by 
 scaled to the root mean square of Adam's updates, so that one learning rate serves both:
 
     M_t = b1 M_{t-1} + (1 - b1) G_t
-    U_t = rms sqrt(max(rows, columns)) orthogonalize(M_t)
+    U_t = rms sqrt(max(rows, columns)) orthogonalize(N_t)
+
+where N_t is the mean b1 M_t + (1 - b1) G_t of Nesterov, or M_t without it.
 
 Matrices stay inside their parameters: a parameter may hold many, stacked over its other axes. Only
 for the Newton-Schulz steps are all matrices of one shape, up to transposition, put on one axis. The

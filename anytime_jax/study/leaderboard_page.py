@@ -55,7 +55,7 @@ def _block(results: Results, board: Leaderboard, table: str) -> str:
         _table(board.best, board),
         f"Other read-outs, and entries of which no settings were trained to {last}, at those "
         f"with the least gap where they got furthest. [{table}]({table}) has these tables, "
-        f"{len(board.not_selected)} more rows of settings that were tried and not selected, and "
+        f"{len(board.not_selected)} more rows of single settings, and "
         "the number of seeds and the 95% interval of every gap.",
         _table(board.rest, board),
     ]
@@ -83,23 +83,27 @@ def _validation(config: Config) -> str:
 
 def _selection(board: Leaderboard, last: str) -> str:
     reference = f"{board.reference.optimizer} with {board.reference.schedule}"
+    average = board.average_reference.read_out
     return (
         f"**Gaps** are validation losses in nats per token minus those of the reference: "
         f"{reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`). They are means over seeds of the paired difference (same "
-        "initial weights, same data) ± its standard error; † marks a single seed. "
-        f"**Settings** were selected with the first seed; {EDGE} marks the least or largest value "
-        "that was tried. A schedule without a horizon is one "
+        "initial weights, same data) ± its standard error, 4.3 of which are the 95% interval of "
+        "three seeds; † marks a single seed, not comparable with a mean of several to better than their "
+        "spread. **Settings** were selected with the first seed, on the same validation tokens; "
+        f"{EDGE} marks the least or largest of several values. Settings that are words make "
+        "entries of their own. A schedule without a horizon is one "
         f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
         f"counts all settings, those not trained to {last} too. Rows are sorted by the **worst** "
-        f"gap. *Worst to {board.average_reference.read_out}* is the worst gap to the tuned cosine "
-        f"read out through `{board.average_reference.read_out}`, its settings selected for that, "
+        "gap, and the first table has the read-out of each optimizer and schedule whose worst gap "
+        f"is least. *Worst to cosine {average}* is the worst gap to the tuned cosine "
+        f"read out through `{average}`, its settings selected for that, "
         "and *worst to own* that to the cosine of the same optimizer, through its live weights. "
-        f"*Tokens* are those to the reference's loss at {last} as a fraction of {last}, "
+        f"*Tokens* are those to the reference's loss at {last} over {last}, "
         "interpolated in the log of the tokens. *Memory* is copies of the weights beside the "
         "parameters and the gradient: the optimizer's state, and the average if there is one. "
-        "*Time* is that of an update over AdamW's, without averages."
+        "*Time* is that of an update over AdamW's, without averages, for the first batch size."
     )
 
 
@@ -109,7 +113,7 @@ def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
     gaps = [f"{m:g}x" for m in board.multiples]
     average = board.average_reference.read_out
     names = ["optimizer", "schedule", "read-out", "settings", "tried", *gaps, "worst", "mean"]
-    names += [f"worst to {average}", "worst to own", "tokens", "memory", "time"]
+    names += [f"worst to cosine {average}", "worst to own", "tokens", "memory", "time"]
     rows = [names, ["---"] * len(names), *(_cells(x, board) for x in standings)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -126,7 +130,7 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         str(standing.tried),
         *gaps,
         *(_number(x, "+.4f") for x in _summaries(standing)),
-        _fraction_cell(standing.fraction, board.multiples[-1]),
+        _fraction_cell(standing.fraction),
         _number(standing.copies, ".2f"),
         _number(standing.time, ".2f"),
     ]
@@ -144,8 +148,8 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
     return f"{gap.mean:+.4f} {f'± {gap.stderr:.4f}' if gap.seeds > 1 else '†'}"
 
 
-def _fraction_cell(fraction: float, last: float) -> str:
-    return f"> {last:g}x" if fraction == math.inf else _number(fraction, ".2f")
+def _fraction_cell(fraction: float) -> str:
+    return "> 1" if fraction == math.inf else _number(fraction, ".2f")
 
 
 def _number(value: float | None, form: str) -> str:
@@ -158,9 +162,9 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
     for m in board.multiples:
         header += [f"{name}_{m:g}x" for name in ("gap", "stderr", "half_width_95", "seeds")]
         header += [
-            f"{name}_{m:g}x" for name in (f"gap_to_{average}", "gap_to_own", "stderr_to_own")
+            f"{name}_{m:g}x" for name in (f"gap_to_cosine_{average}", "gap_to_own", "stderr_to_own")
         ]
-    header += ["worst", "mean", f"worst_to_{average}", "worst_to_own"]
+    header += ["worst", "mean", f"worst_to_cosine_{average}", "worst_to_own"]
     yield [*header, "tokens_fraction", "copies", "time"]
     for standing in (*board.best, *board.rest, *board.not_selected):
         row = [*standing.entry, standing.settings]
@@ -172,7 +176,7 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
             own = standing.own_gaps.get(m)
             row.append(_number(own.stderr if own and own.seeds > 1 else None, ".6f"))
         row += [_number(x, ".6f") for x in _summaries(standing)]
-        row.append(_fraction_cell(standing.fraction, board.multiples[-1]))
+        row.append(_fraction_cell(standing.fraction))
         yield [*row, _number(standing.copies, ".4f"), _number(standing.time, ".4f")]
 
 

@@ -1,11 +1,13 @@
 """Horizon-free methods against the tuned cosine: optimizers, schedules and read-outs, 1x to 8x.
 
     python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/studies/rivals
-    python -m anytime_jax report --study=rivals --leaderboard=docs/leaderboard.md
+    python -m anytime_jax report --study=rivals --leaderboard=docs/leaderboard.md \
+        --times=docs/studies/rivals/optimizers.json
 
 The decoder of the laptop study, on the source of Python 3.11's standard library, which is the same
 text for the same build of Python. Every method is tuned in two stages: settings to 2x, the best of
-them to 8x; those that are reported have three seeds, of the weights and of the order of the text.
+them to 8x; the cosines and the best of the others have three seeds, of the weights and of the order
+of the text.
 `--records` takes the finished runs from what is committed, where the text is the same.
 
 Cost:   950M tokens, some two hours at the 110,000 tokens/s of two CPU cores.
@@ -37,7 +39,7 @@ _OTHER_SEEDS = paired(values("seed", 1, 2), values("data.seed", 1, 2))
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class Method:
     """A method with its space of settings.
 
     Attributes:
@@ -72,7 +74,7 @@ class Entry:
 def get_study() -> Study:
     """Returns the study."""
     title = "a decoder of 98,304 block parameters on Python's standard library, 1x to 8x."
-    study = chain(*(x.runs(ROOT, decoder) for x in ENTRIES))
+    study = chain(*(x.runs(ROOT, decoder) for x in METHODS))
     for trunk, name in TRUNKS.items():
         for prefix, floor in {"wsd": 0.1, "wsd_to_0": 0.0}.items():
             runs_of_trunk = [run for run in study if run.name.partition("-seed=")[0] == trunk]
@@ -124,8 +126,8 @@ TRUNKS = {
     "muon-constant-warmup=48_steps-peak=0.01-normalize_rows=False": "muon-",
 }
 
-ENTRIES = (
-    Entry(
+METHODS = (
+    Method(
         "cosine",
         "adamw",
         COSINE,
@@ -143,20 +145,20 @@ ENTRIES = (
         ),
         reported=_TUNED_COSINES,
     ),
-    Entry(
+    Method(
         "cosine_to_0",
         "adamw",
         {**COSINE, "floor": 0.0},
         best=_TUNED_COSINES,
     ),
-    Entry(
+    Method(
         "muon-cosine",
         "muon",
         COSINE,
         best=grid(peaks(1e-2, 2e-2, 3e-2, 1e-1), _HORIZONS, _WARMUP),
         reported=grid(peaks(2e-2, 3e-2), _HORIZONS, _WARMUP),
     ),
-    Entry(
+    Method(
         "constant",
         "adamw",
         CONSTANT,
@@ -164,7 +166,7 @@ ENTRIES = (
         best=grid(peaks(1e-2), _WARMUP),
         reported=grid(peaks(1e-2), _WARMUP),
     ),
-    Entry(
+    Method(
         "inverse_sqrt",
         "adamw",
         INVERSE_SQRT,
@@ -187,7 +189,7 @@ ENTRIES = (
             ),
         ),
     ),
-    Entry(
+    Method(
         "muon-constant",
         "muon",
         CONSTANT,
@@ -201,7 +203,7 @@ ENTRIES = (
         best=grid(_WARMUP, peaks(1e-2, 2e-2), values("optimizer.normalize_rows", False)),
         reported=grid(_WARMUP, peaks(1e-2), values("optimizer.normalize_rows", False)),
     ),
-    Entry(
+    Method(
         "muon-inverse_sqrt",
         "muon",
         INVERSE_SQRT,
@@ -210,7 +212,7 @@ ENTRIES = (
         ),
         reported=grid(_WARMUP, peaks(2e-2), _ALPHAS[1:2]),
     ),
-    Entry(
+    Method(
         "schedule_free_adamw-constant",
         "schedule_free_adamw",
         CONSTANT,
@@ -223,7 +225,7 @@ ENTRIES = (
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
     ),
-    Entry(
+    Method(
         "schedule_free_muon-constant",
         "schedule_free_muon",
         CONSTANT,
@@ -236,7 +238,7 @@ ENTRIES = (
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation_power", 0.0)),
     ),
-    Entry(
+    Method(
         "gpa-constant",
         "gpa",
         CONSTANT,
@@ -261,7 +263,7 @@ ENTRIES = (
             ),
         ),
     ),
-    Entry(
+    Method(
         "gpa_muon-constant",
         "gpa_muon",
         CONSTANT,
@@ -277,7 +279,7 @@ ENTRIES = (
             ),
         ),
     ),
-    Entry(
+    Method(
         "pace-constant",
         "pace",
         CONSTANT,
@@ -291,7 +293,7 @@ ENTRIES = (
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15, 0.5)),
     ),
-    Entry(
+    Method(
         "ema_nesterov-constant",
         "ema_nesterov",
         CONSTANT,
@@ -299,7 +301,7 @@ ENTRIES = (
         best=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
         reported=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
     ),
-    Entry(
+    Method(
         "ema_nesterov_muon-constant",
         "ema_nesterov_muon",
         CONSTANT,

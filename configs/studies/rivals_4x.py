@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from anytime_jax.study.plan import Study, chain, grid, values
 from configs.studies import rivals
-from configs.studies.rivals import CONSTANT, COSINE, INVERSE_SQRT, Entry, cosine_space, peaks
+from configs.studies.rivals import CONSTANT, COSINE, INVERSE_SQRT, Method, cosine_space, peaks
 
 ROOT = "runs/studies/rivals_4x"
 
@@ -19,7 +19,7 @@ ROOT = "runs/studies/rivals_4x"
 def get_study() -> Study:
     """Returns the study."""
     title = "a decoder of 393,216 block parameters on Python's standard library, 1x to 2x."
-    return Study("rivals_4x", ROOT, chain(*(x.runs(ROOT, decoder) for x in ENTRIES)), title)
+    return Study("rivals_4x", ROOT, chain(*(x.runs(ROOT, decoder) for x in METHODS)), title)
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -38,8 +38,8 @@ def decoder(**schedule: float | str) -> ConfigDict:
 
 _WARMUP = values("schedule.warmup", "0.1x")  # 192 updates
 
-ENTRIES = (
-    Entry(
+METHODS = (
+    Method(
         "cosine",
         "adamw",
         COSINE,
@@ -47,9 +47,9 @@ ENTRIES = (
             cosine_space(x1=(1e-2, 3e-2), x2=(1e-2, 3e-2)), values("schedule.warmup", "0.4x")
         ),
     ),
-    Entry("constant", "adamw", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
-    Entry("muon-constant", "muon", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
-    Entry(
+    Method("constant", "adamw", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
+    Method("muon-constant", "muon", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
+    Method(
         "muon-inverse_sqrt",
         "muon",
         INVERSE_SQRT,
