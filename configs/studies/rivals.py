@@ -292,6 +292,7 @@ METHODS = (
             ),
         ),
         best=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.15, 0.5)),
+        reported=grid(_WARMUP, peaks(3e-2), values("optimizer.pullback", 0.5)),
     ),
     Method(
         "ema_nesterov-constant",
