@@ -10,7 +10,7 @@ them to 8x; the cosines and the best of the others have three seeds, of the weig
 of the text.
 `--records` takes the finished runs from what is committed, where the text is the same.
 
-Cost:   950M tokens, some two hours at the 110,000 tokens/s of two CPU cores.
+Cost:   1.13B tokens, some three hours at the 110,000 tokens/s of two CPU cores.
 Result: docs/leaderboard.md
 """
 
