@@ -215,8 +215,8 @@ class _Reference:
         self.entry = _entry(results, cosines, LIVE)
         self._own: dict[str, Selection] = {}  # cosines by optimizer, the first floor of each
         for family in results.families(COSINE):
-            best = best_at_each([x.read_through(LIVE) for x in family], self.multiples)
-            self._own.setdefault(_entry(results, family, LIVE).optimizer, best)
+            optimizer = _entry(results, family, LIVE).optimizer
+            self._own.setdefault(optimizer, best_at_each(family, self.multiples))
 
     def standings(self, family: Sequence[LossCurve]) -> list[Standing]:
         """Returns the standings of every read-out of comparable curves."""
@@ -280,11 +280,12 @@ class _Reference:
     def _settings(self, selection: Selection, names: Sequence[str], mark_edges: bool) -> str:
         """The tuned settings of a selection, once for multiples that share them."""
         at: dict[str, list[float]] = {}
-        for m, curve in selection.items():
+        first = min(selection)
+        # Without a horizon, one curve has all multiples, and the first is that of all curves.
+        is_one_curve = selection[first].kind in HORIZON_FREE
+        for m, curve in {first: selection[first]}.items() if is_one_curve else selection.items():
             settings = {k: curve.settings[k] for k in names if k in curve.settings}
-            # All that was tried has a loss at the first multiple of a schedule without a horizon.
-            compared = min(selection) if curve.kind in HORIZON_FREE else m
-            edges = at_grid_edge(self._results, curve, [compared]) if mark_edges else []
+            edges = at_grid_edge(self._results, curve, [m]) if mark_edges else []
             settings |= {k: f"{x:g}{EDGE}" for k, x in settings.items() if k in edges}
             at.setdefault(describe(settings), []).append(m)
         if len(at) == 1:

@@ -171,10 +171,8 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
         row += ["yes" if standing.selected else "no", str(standing.tried)]
         for m in board.multiples:
             row += _csv_gap(standing.gaps.get(m))
-            for gap in (standing.average_gaps.get(m), standing.own_gaps.get(m)):
-                row.append(_number(gap.mean if gap else None, ".6f"))
-            own = standing.own_gaps.get(m)
-            row.append(_number(own.stderr if own and own.seeds > 1 else None, ".6f"))
+            row += _csv_gap(standing.average_gaps.get(m))[:1]
+            row += _csv_gap(standing.own_gaps.get(m))[:2]
         row += [_number(x, ".6f") for x in _summaries(standing)]
         row.append(_fraction_cell(standing.fraction))
         yield [*row, _number(standing.copies, ".4f"), _number(standing.time, ".4f")]
