@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from anytime_jax.config.schema import SETTINGS
+from anytime_jax.config.schema import DEFAULTS
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
 from anytime_jax.storage import conditional_writes, lease
@@ -22,8 +22,6 @@ RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
 _ADVICE = "choose another run_dir"
-# Values of settings that did not exist when a run file was written.
-_DEFAULTS = {name: x.default for name, x in SETTINGS.items() if x.default is not None}
 
 
 def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
@@ -73,7 +71,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
 
 def with_defaults(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
     """Returns saved identity settings, with the defaults of those in `identity` that are newer."""
-    return {**{name: x for name, x in _DEFAULTS.items() if name in identity}, **saved}
+    return {**{name: x for name, x in DEFAULTS.items() if name in identity}, **saved}
 
 
 def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

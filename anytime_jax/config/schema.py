@@ -379,6 +379,8 @@ class Config(Group):
 
 
 SETTINGS = declarations(Config)
+# Values of settings that files from before them do not have.
+DEFAULTS = {name: x.default for name, x in SETTINGS.items() if x.default is not None}
 # Settings that `branch.change` may list.
 CHANGEABLE = tuple(
     name for name, x in SETTINGS.items() if x.branch != "inherits" and "branch." not in name

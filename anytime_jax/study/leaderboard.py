@@ -20,7 +20,7 @@ from scipy import special
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.optimization import OptimizerConfig
-from anytime_jax.config.schema import SETTINGS, Config, MeshConfig
+from anytime_jax.config.schema import DEFAULTS, Config, MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.plotting import schedule_name
@@ -317,8 +317,7 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     curve, optimizer = family[0], _config(results, family[0]).optimizer
     schedule = schedule_name(curve.kind, math=False)
     named = {"optimizer", *optimizer.to_dict()}
-    defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    words = {k: x for k, x in curve.variant.items() if k not in named and x != defaults.get(k)}
+    words = {k: x for k, x in curve.variant.items() if k not in named and x != DEFAULTS.get(k)}
     if "floor" in words:
         schedule += f" to {words.pop('floor'):g}"
     if words.get("shape") == "linear":
