@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from forked_starts import environment
+
+_COLLECTIVES = re.compile(r"\[Gloo\]|is connected to|peer ranks|^\d*$")
 
 
 class Processes:
@@ -47,9 +50,12 @@ class Processes:
                 self.processes.append(subprocess.Popen([*command, *options], env=own, **streams))
 
     def output(self, i: int) -> str:
-        """The output of a process, without messages of the collectives."""
+        """The output of a process, without messages of the collectives.
+
+        Their threads write a message in parts, so one can end in the middle of another.
+        """
         lines = self.logs[i].read_text().splitlines()
-        return "\n".join(line for line in lines if "peer ranks" not in line)
+        return "\n".join(line for line in lines if not _COLLECTIVES.search(line))
 
     def wait(self, seconds: float = 240) -> list[int]:
         """Waits for the exit statuses."""
