@@ -88,8 +88,8 @@ def _selection(board: Leaderboard, last: str) -> str:
         f"**Gaps** are validation losses in nats per token minus those of the reference: "
         f"{reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`). They are means over seeds of the paired difference (same "
-        "initial weights, same data) ± its standard error (a 95% interval of three seeds is "
-        "± 4.3 of these); † marks a single seed, which compares with a mean of several no better "
+        "initial weights, same data) ± its standard error (the 95% interval is ± 4.3 of these with "
+        "three seeds, ± 2.8 with five). A single seed compares with a mean of several no better "
         "than their spread. **Settings** were selected with the first seed, on the same validation "
         f"tokens; {EDGE} marks the least or largest of several values. Settings that are words "
         "make entries of their own. A schedule without a horizon is one "
@@ -112,8 +112,9 @@ def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
         return ""
     gaps = [f"{m:g}x" for m in board.multiples]
     average = board.average_reference.read_out
-    names = ["optimizer", "schedule", "read-out", "settings", "tried", *gaps, "worst", "mean"]
-    names += [f"worst to cosine {average}", "worst to own", "tokens", "memory", "time"]
+    names = ["optimizer", "schedule", "read-out", "settings", "tried", "seeds", *gaps]
+    names += ["worst", "mean", f"worst to cosine {average}", "worst to own"]
+    names += ["tokens", "memory", "time"]
     rows = [names, ["---"] * len(names), *(_cells(x, board) for x in standings)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -128,6 +129,7 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         read_out,
         standing.settings,
         str(standing.tried),
+        str(min(gap.seeds for gap in standing.gaps.values())),
         *gaps,
         *(_number(x, "+.4f") for x in _summaries(standing)),
         _fraction_cell(standing.fraction),
@@ -145,7 +147,7 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
         return "-"
     if is_reference:
         return "0"
-    return f"{gap.mean:+.4f} {f'± {gap.stderr:.4f}' if gap.seeds > 1 else '†'}"
+    return f"{gap.mean:+.4f}" + (f" ± {gap.stderr:.4f}" if gap.seeds > 1 else "")
 
 
 def _fraction_cell(fraction: float) -> str:
@@ -153,7 +155,7 @@ def _fraction_cell(fraction: float) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:{form}}"
+    return _csv_number(value, form) or "-"
 
 
 def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
@@ -173,13 +175,17 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
             row += _csv_gap(standing.gaps.get(m))
             row += _csv_gap(standing.average_gaps.get(m))[:1]
             row += _csv_gap(standing.own_gaps.get(m))[:2]
-        row += [_number(x, ".6f") for x in _summaries(standing)]
-        row.append(_fraction_cell(standing.fraction))
-        yield [*row, _number(standing.copies, ".4f"), _number(standing.time, ".4f")]
+        row += [_csv_number(x, ".6f") for x in _summaries(standing)]
+        costs = standing.fraction, standing.copies, standing.time
+        yield [*row, *(_csv_number(x, ".4f") for x in costs)]
 
 
 def _csv_gap(gap: Gap | None) -> list[str]:
     if gap is None:
-        return ["-"] * 3 + ["0"]
+        return [""] * 3 + ["0"]
     noise = (gap.stderr if gap.seeds > 1 else None, half_width(gap))
-    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.seeds)]
+    return [f"{gap.mean:.6f}", *(_csv_number(x, ".6f") for x in noise), str(gap.seeds)]
+
+
+def _csv_number(value: float | None, form: str) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:{form}}"

@@ -235,13 +235,16 @@ def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
     assert text.startswith("Before.\n\n<!-- leaderboard -->\n")
     assert text.endswith("<!-- end -->\n\nAfter.\n")
     assert "old" not in text
-    row = "| muon | constant | last | η 0.01‡ | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
+    row = "| muon | constant | last | η 0.01‡ | 3 | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
     assert row in text
-    assert "| 3 | -0.1500 † |" not in text
+    assert "| 3 | 1 | -0.1500 |" not in text
     with page.with_suffix(".csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(board.best) + len(board.rest) + len(board.not_selected)
     assert rows[0]["half_width_95_1x"] == f"{half_width(board.best[0].gaps[1.0]):.6f}"
+    words = {"optimizer", "schedule", "read_out", "settings", "selected"}
+    numbers = [float(row[name] or "nan") for row in rows for name in row.keys() - words]
+    assert math.inf in numbers  # tokens of an entry that does not reach the loss
     page.write_text("no markers")
     with pytest.raises(InputError, match=r"page\.md"):
         leaderboard_page.write(page, results, board)
