@@ -182,7 +182,7 @@ def test_local_script_starts_a_lost_process_again(unbroken, tmp_path):
         f"mark = pathlib.Path({str(tmp_path / 'lost')!r})\n"
         "if '--process=1' in sys.argv and not mark.exists():\n"
         "    mark.touch()\n"
-        f"    os.environ['LOSS'] = '{_UPDATE} 6 before SIGKILL'\n"
+        f"    os.environ['KILL_AT'] = '{_UPDATE} 6 before SIGKILL'\n"
         "process_kills.install()",
     )
     file.write_text(text)

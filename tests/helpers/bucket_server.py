@@ -11,6 +11,7 @@ import http.server
 import itertools
 import json
 import os
+import random
 import re
 import socket
 import threading
@@ -195,9 +196,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+    """A port below those of outgoing connections, one of which could take that of a stopped server.
+
+    A client that asks again and again even connects to itself, with the server's port as its own.
+    """
+    while True:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("localhost", random.SystemRandom().randrange(20_000, 32_000)))
+            return listener.getsockname()[1]
 
 
 if __name__ == "__main__":
