@@ -3,7 +3,7 @@
     python -m anytime_jax sweep --study=rivals_4x --run --jobs=2 --records=docs/studies/rivals_4x
     python -m anytime_jax report --study=rivals_4x --leaderboard=docs/leaderboard_4x.md
 
-Cost:   94M tokens, half an hour on two CPU cores.
+Cost:   189M tokens, an hour on two CPU cores.
 Result: docs/leaderboard_4x.md
 """
 
@@ -37,18 +37,24 @@ def decoder(**schedule: float | str) -> ConfigDict:
 
 
 _WARMUP = values("schedule.warmup", "0.1x")  # 192 updates
+_LONG_WARMUP = values("schedule.warmup", "0.4x")
 
 METHODS = (
     Method(
         "cosine",
         "adamw",
         COSINE,
-        best=grid(
-            cosine_space(x1=(1e-2, 3e-2), x2=(1e-2, 3e-2)), values("schedule.warmup", "0.4x")
-        ),
+        best=grid(cosine_space(x1=(1e-2, 3e-2), x2=(1e-2, 3e-2)), _LONG_WARMUP),
+        reported=grid(cosine_space(x1=(3e-2,), x2=(1e-2,)), _LONG_WARMUP),
     ),
     Method("constant", "adamw", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
-    Method("muon-constant", "muon", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
+    Method(
+        "muon-constant",
+        "muon",
+        CONSTANT,
+        best=grid(peaks(1e-2, 2e-2), _WARMUP),
+        reported=grid(peaks(1e-2), _WARMUP),
+    ),
     Method(
         "muon-inverse_sqrt",
         "muon",
