@@ -1,5 +1,7 @@
 """Horizon-free methods against the tuned cosine: optimizers, schedules and read-outs, 1x to 8x.
 
+    python -m anytime_jax prepare --source=builtin --megabytes=31 --train-vocabulary=384 \
+        --length=128 --output=runs/data/builtin-stdlib-384-128
     python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/studies/rivals
     python -m anytime_jax report --study=rivals --leaderboard=docs/leaderboard.md \
         --times=docs/studies/rivals/optimizers.json
