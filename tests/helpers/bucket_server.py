@@ -198,7 +198,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def _free_port() -> int:
     """A port below those of outgoing connections, one of which could take that of a stopped server.
 
-    A client that asks again and again even connects to itself, with the server's port as its own.
+    A client on this machine can even connect to itself, if its own port is that of the server.
     """
     while True:
         with socket.socket() as listener, contextlib.suppress(OSError):

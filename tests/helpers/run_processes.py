@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from forked_starts import environment
 
-_COLLECTIVES = re.compile(r"\[Gloo\]|is connected to|peer ranks|^\d*$")
+# A message of the collectives, and the lines after it with what is left of those of other threads,
+# which write theirs in parts at the same time.
+_COLLECTIVES = re.compile(
+    r"^.*(?:\[Gloo\]|peer ranks).*\n(?:\d*(?: is connected to \d*)?\n)*", re.MULTILINE
+)
 
 
 class Processes:
@@ -50,12 +54,8 @@ class Processes:
                 self.processes.append(subprocess.Popen([*command, *options], env=own, **streams))
 
     def output(self, i: int) -> str:
-        """The output of a process, without messages of the collectives.
-
-        Their threads write a message in parts, so one can end in the middle of another.
-        """
-        lines = self.logs[i].read_text().splitlines()
-        return "\n".join(line for line in lines if not _COLLECTIVES.search(line))
+        """The output of a process, without messages of the collectives."""
+        return "\n".join(_COLLECTIVES.sub("", self.logs[i].read_text()).splitlines())
 
     def wait(self, seconds: float = 240) -> list[int]:
         """Waits for the exit statuses."""
