@@ -95,9 +95,10 @@ def _selection(board: Leaderboard, last: str) -> str:
         "make entries of their own. A schedule without a horizon is one "
         f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
-        f"counts all settings, those not trained to {last} too. Rows are sorted by the **worst** "
-        "gap, and the first table has the read-out of each optimizer and schedule whose worst gap "
-        f"is least. *Worst to cosine {average}* is the worst gap to the tuned cosine "
+        f"counts all settings, those not trained to {last} too, *seeds* those of the gap with the "
+        "fewest. Rows are sorted by the **worst** gap, and the first table has the read-out of "
+        "each optimizer and schedule whose worst gap is least. "
+        f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
         f"read out through `{average}`, its settings selected for that, "
         "and *worst to own* that to the cosine of the same optimizer, through its live weights. "
         f"*Tokens* are those to the reference's loss at {last} over {last}, "
@@ -131,10 +132,10 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         str(standing.tried),
         str(min(gap.seeds for gap in standing.gaps.values())),
         *gaps,
-        *(_number(x, "+.4f") for x in _summaries(standing)),
+        *(_number_cell(x, "+.4f") for x in _summaries(standing)),
         _fraction_cell(standing.fraction),
-        _number(standing.copies, ".2f"),
-        _number(standing.time, ".2f"),
+        _number_cell(standing.copies, ".2f"),
+        _number_cell(standing.time, ".2f"),
     ]
 
 
@@ -151,11 +152,11 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
 
 
 def _fraction_cell(fraction: float) -> str:
-    return "> 1" if fraction == math.inf else _number(fraction, ".2f")
+    return "> 1" if fraction == math.inf else _number_cell(fraction, ".2f")
 
 
-def _number(value: float | None, form: str) -> str:
-    return _csv_number(value, form) or "-"
+def _number_cell(value: float | None, form: str) -> str:
+    return _number(value, form) or "-"
 
 
 def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
@@ -175,17 +176,17 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
             row += _csv_gap(standing.gaps.get(m))
             row += _csv_gap(standing.average_gaps.get(m))[:1]
             row += _csv_gap(standing.own_gaps.get(m))[:2]
-        row += [_csv_number(x, ".6f") for x in _summaries(standing)]
+        row += [_number(x, ".6f") for x in _summaries(standing)]
         costs = standing.fraction, standing.copies, standing.time
-        yield [*row, *(_csv_number(x, ".4f") for x in costs)]
+        yield [*row, *(_number(x, ".4f") for x in costs)]
 
 
 def _csv_gap(gap: Gap | None) -> list[str]:
     if gap is None:
         return [""] * 3 + ["0"]
     noise = (gap.stderr if gap.seeds > 1 else None, half_width(gap))
-    return [f"{gap.mean:.6f}", *(_csv_number(x, ".6f") for x in noise), str(gap.seeds)]
+    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.seeds)]
 
 
-def _csv_number(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "" if value is None or math.isnan(value) else f"{value:{form}}"

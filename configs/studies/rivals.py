@@ -47,8 +47,8 @@ class Method:
       optimizer: kind of the optimizer, with the settings of `configs/optimizers.py`.
       schedule: settings of the schedule; changes replace the zeros.
       tried: changes of the first stage, whose runs stop at 2x.
-      best: changes whose runs go on to 8x.
-      reported: changes whose runs are repeated with other seeds.
+      best: changes whose runs go on to 8x, beside those that are reported.
+      reported: changes whose runs go on to 8x and are repeated with other seeds.
       seeds: the number of seeds of those, with the first.
     """
 
@@ -70,9 +70,10 @@ class Method:
         at_2x.stop = "2x"
         others = range(1, self.seeds)
         other_seeds = paired(values("seed", *others), values("data.seed", *others))
-        best = [*self.best, *grid(self.reported, other_seeds)]
-        rest = [change for change in self.tried if change not in self.best]
-        return chain(runs(self.name, at_2x, rest, root), runs(self.name, config, best, root))
+        to_8x = [*self.best, *(x for x in self.reported if x not in self.best)]
+        rest = [x for x in self.tried if x not in to_8x]
+        to_8x += grid(self.reported, other_seeds)
+        return chain(runs(self.name, at_2x, rest, root), runs(self.name, config, to_8x, root))
 
 
 def get_study() -> Study:
@@ -161,7 +162,6 @@ METHODS = (
         "cosine_to_0",
         "adamw",
         {**COSINE, "floor": 0.0},
-        best=_TUNED_COSINES,
         reported=_TUNED_COSINES,
     ),
     Method(
@@ -176,7 +176,6 @@ METHODS = (
         "adamw",
         CONSTANT,
         tried=chain(grid(peaks(3e-3, 3e-2), _WARMUP), grid(peaks(1e-2), _LONG_WARMUP)),
-        best=grid(peaks(1e-2), _WARMUP),
         reported=grid(peaks(1e-2), _WARMUP),
         seeds=5,
     ),
@@ -232,7 +231,6 @@ METHODS = (
                 grid(peaks(1e-2, 3e-2), values("optimizer.interpolation", 0.95, 0.98)),
             ),
         ),
-        best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
         reported=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation", 0.9)),
     ),
     Method(
@@ -246,7 +244,6 @@ METHODS = (
                 grid(peaks(1e-1), values("optimizer.interpolation_power", 0.0, 0.5)),
             ),
         ),
-        best=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation_power", 0.0)),
         reported=grid(_WARMUP, peaks(3e-2), values("optimizer.interpolation_power", 0.0)),
     ),
     Method(
@@ -311,7 +308,6 @@ METHODS = (
         "ema_nesterov",
         CONSTANT,
         tried=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3, 0.6)),
-        best=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
         reported=grid(_WARMUP, peaks(1e-2), values("optimizer.extrapolation", 0.3)),
     ),
     Method(
