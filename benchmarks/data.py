@@ -17,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from anytime_jax.data.batches import read_ahead
 from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.preparation import prepare
 from anytime_jax.data.sources import FileSource, Source
-from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.data.windows import Windows
 from anytime_jax.data.worker_pool import Progress
 from anytime_jax.errors import InputError
 from benchmarks import harness, record
@@ -105,7 +106,7 @@ def _read(info: DatasetInfo, batches: Sequence[int], seconds: float) -> list[rec
     windows = Windows(info, "train", length=info.length, seed=0, repeat=True)
     readers: dict[str, Callable[[int], Iterator[np.ndarray]]] = {
         "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
-        "prefetch_batches": lambda size: prefetch_batches(windows, 0, size),
+        "read_ahead": lambda size: read_ahead(windows.batch, 0, itertools.repeat(size)),
     }
     rows = []
     for (name, read), size in itertools.product(readers.items(), batches):

@@ -9,9 +9,7 @@ Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 t
 from __future__ import annotations
 
 import concurrent.futures
-import operator
 import shlex
-from collections.abc import Iterator
 from typing import cast
 
 import grain
@@ -22,10 +20,7 @@ from anytime_jax.data.token_files import TokenReader
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import is_remote
 
-# More threads only contend for the interpreter; more batches ahead only cost memory.
-_PREFETCH = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
 _REQUESTS = 32  # to a bucket at a time
-_ENDLESS = 2**62
 
 Rows = slice | np.ndarray  # index of some rows of a batch
 
@@ -70,7 +65,7 @@ class Windows:
             )
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
-        self._path = info.path
+        self.info = info
         self._name = f'split "{split}" of {info.path}'
         self._length = length
         self._windows = info.splits[split].windows
@@ -115,25 +110,10 @@ class Windows:
             raise RunError(
                 f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
                 "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
-                f"--verify --output={shlex.quote(str(self._path))} reads all of it)"
+                f"--verify --output={shlex.quote(str(self.info.path))} reads all of it)"
             ) from error
         return tokens_BxW
 
     def _read(self, sample: int) -> np.ndarray:
         start = cast(int, self._order[sample]) * self._length
         return self._reader.read(start, start + self._length + 1)
-
-
-def prefetch_batches(
-    windows: Windows, start: int, batch_size: int, rows: Rows = slice(None)
-) -> Iterator[np.ndarray]:
-    """Iterates over batches, reading ahead in threads that end with the iterator.
-
-    Item k is `windows.batch(start + k * batch_size, batch_size, rows)`; if that raises, so does the
-    iterator, after all batches before it.
-    """
-
-    def read(k: int) -> np.ndarray:
-        return windows.batch(start + operator.index(k) * batch_size, batch_size, rows)
-
-    return iter(grain.MapDataset.range(_ENDLESS).map(read).to_iter_dataset(_PREFETCH))

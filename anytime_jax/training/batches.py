@@ -9,8 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
+from anytime_jax.data import batches
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 
 # `(config, start, batch_size, rows)` -> iterator over a run's batches of one size from sample
@@ -32,9 +33,9 @@ def iterate_batches(
 ) -> Iterator[Batch]:
     """Iterates over the batches of the updates after `step`, from window `sample` on."""
     for size, count in config.clock.batches(step):  # the batch size may grow
-        batches = read_batches(config, sample, size, sharding.local_rows(mesh, size))
+        read = read_batches(config, sample, size, sharding.local_rows(mesh, size))
         for _ in itertools.count() if count is None else range(count):
-            yield Batch(np.asarray(next(batches)), size)
+            yield Batch(np.asarray(next(read)), size)
         sample += size * (count or 0)
 
 
@@ -42,7 +43,8 @@ def read_ahead(dataset: DatasetInfo) -> ReadBatches:
     """Returns a `ReadBatches` that prefetches batches in threads."""
 
     def read(config: Config, start: int, batch_size: int, rows: np.ndarray) -> Iterator[np.ndarray]:
-        return prefetch_batches(_windows(dataset, config), start, batch_size, rows)
+        windows, sizes = _windows(dataset, config), itertools.repeat(batch_size)
+        return batches.read_ahead(lambda n, size: windows.batch(n, size, rows), start, sizes)
 
     return read
 

@@ -25,7 +25,7 @@ def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
         "preparing: hashing",
         "preparing: all",
         "reading: batch, 4 windows",
-        "reading: prefetch_batches, 4 windows",
+        "reading: read_ahead, 4 windows",
     ]
     tokenizing, hashing, both = (row["tokens_per_s"] for row in rows[:3])
     assert 1 / both == pytest.approx(1 / tokenizing + 1 / hashing, rel=0.05)

@@ -1,7 +1,6 @@
 """Datasets: damage to any of their files is named, and nothing in them is trusted unchecked."""
 
 import dataclasses
-import itertools
 import json
 import os
 import random
@@ -9,9 +8,10 @@ import shutil
 
 import pytest
 
+from anytime_jax.data.batches import read_ahead
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.verification import verify_dataset
-from anytime_jax.data.windows import Windows, prefetch_batches
+from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest
 
@@ -117,7 +117,7 @@ def test_damage_reaches_the_consumer_of_batches(copy):
     info = load_dataset(copy)
     flip(copy / TRAIN, 8 * (2 * info.length * 30 + 4))  # of window 30
     with pytest.raises(RunError, match=rf"{TRAIN} tokens .*--verify --output={copy}") as error:
-        list(itertools.islice(prefetch_batches(open_windows(info), 0, 8), 20))
+        list(read_ahead(open_windows(info).batch, 0, [8] * 20))
     assert type(error.value) is RunError
     assert "\n" not in str(error.value)
 

@@ -1,17 +1,14 @@
 """Windows: a batch depends on dataset, seed and first sample; passes are permutations."""
 
-import gc
 import hashlib
 import json
-import threading
-import time
 
 import numpy as np
 import pytest
 from token_datasets import write_dataset
 
 from anytime_jax.data.dataset import BLOCK_BYTES
-from anytime_jax.data.windows import DataExhausted, Windows, prefetch_batches
+from anytime_jax.data.windows import DataExhausted, Windows
 from anytime_jax.errors import InputError, RunError
 
 LENGTH, COUNT = 16, 566
@@ -102,34 +99,6 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
         # The batch as a whole must exist, or processes would disagree.
         windows.batch(COUNT - 4, 5, slice(0, 1))
     assert isinstance(error.value, RunError)
-
-
-def test_prefetch_yields_the_batches_in_order(info):
-    windows = open_windows(info, seed=9, repeat=True)
-    batches = prefetch_batches(windows, 11, 8, slice(2, 5))
-    for k in range(40):
-        np.testing.assert_array_equal(next(batches), windows.batch(11 + 8 * k, 8)[2:5])
-
-
-def test_prefetch_raises_after_the_last_whole_batch(info):
-    batches = prefetch_batches(open_windows(info), 0, 10)
-    for _ in range(COUNT // 10):
-        next(batches)
-    with pytest.raises(DataExhausted, match=f"samples {COUNT - COUNT % 10} to"):
-        next(batches)
-
-
-def test_prefetch_leaves_no_threads(info):
-    before = set(threading.enumerate())
-    batches = prefetch_batches(open_windows(info, repeat=True), 0, 8)
-    next(batches)
-    assert set(threading.enumerate()) - before
-    del batches
-    gc.collect()
-    deadline = time.monotonic() + 10
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not set(threading.enumerate()) - before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""Batches read ahead: an iterator over consecutive samples, from any on, of sizes that may change.
+
+A batch passes these functions on its way from a disk or bucket to the training loop: the reader of
+the dataset, `Windows.batch`, `read` below, `read_ahead`, and `next`.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
+
+Batch = TypeVar("Batch")
+
+_THREADS = 2  # more only contend for the interpreter
+_AHEAD = 8  # more only cost memory
+
+
+def read_ahead(
+    read: Callable[[int, int], Batch], first: int, sizes: Iterable[int]
+) -> Generator[Batch]:
+    """Yields `read(first, size)` for each size in turn, where `first` grows by the sizes before.
+
+    Threads read the next batches meanwhile. If one cannot be read, its error is raised in its
+    place, after all batches before it. `close()`, or the end of the iterator, ends the threads.
+
+    A run reads its own rows of each batch and puts them on its devices, from the sample on that
+    follows those it has seen. Processes need not know of each other, and the sizes that follow an
+    update are all that a growing batch needs:
+
+        def read(first, size):
+            rows = windows.batch(first, size, sharding.local_rows(mesh, size))
+            return sharding.put_batch(mesh, rows, size)
+
+        batches = read_ahead(read, samples_seen, sizes)
+
+    Args:
+      read: called in several threads at a time, with the first sample of a batch and its size.
+      first: number of samples before the first batch.
+      sizes: number of samples of each batch, over all processes; the iterator ends after the last.
+    """
+    pool = concurrent.futures.ThreadPoolExecutor(_THREADS, "batches")
+    pending = collections.deque[concurrent.futures.Future[Batch]]()
+    try:
+        for size in sizes:
+            pending.append(pool.submit(read, first, size))
+            first += size
+            if len(pending) > _AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,80 @@
+"""Reading ahead: batches, their order and their errors are as if each was read when it is due."""
+
+import gc
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from token_datasets import write_dataset
+
+from anytime_jax.data.batches import read_ahead
+from anytime_jax.data.windows import DataExhausted, Windows
+
+LENGTH, COUNT = 16, 200
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory):
+    tokens = np.arange(COUNT * LENGTH + 1)
+    info = write_dataset(tmp_path_factory.mktemp("data"), tokens, LENGTH, files=3)
+    return Windows(info, "train", length=LENGTH, seed=9, repeat=True)
+
+
+def test_sizes_may_change_and_the_samples_are_consecutive(windows):
+    sizes = [*[8] * 20, *[3] * 20, *[24] * 20]
+    batches = list(read_ahead(windows.batch, 11, sizes))
+    assert [len(batch) for batch in batches] == sizes
+    np.testing.assert_array_equal(np.concatenate(batches), windows.batch(11, sum(sizes)))
+
+
+def test_processes_that_read_their_own_rows_have_the_batch_together(windows):
+    sizes = [4] * 9 + [8] * 9
+
+    def read_rows(process):
+        return lambda first, size: windows.batch(first, size, slice(process, None, 2))
+
+    even, odd = (read_ahead(read_rows(process), 5, sizes) for process in range(2))
+    for first, size in zip(itertools.accumulate([5, *sizes]), sizes, strict=False):
+        rows = np.stack([next(even), next(odd)], 1).reshape(size, -1)
+        np.testing.assert_array_equal(rows, windows.batch(first, size))
+
+
+def test_slow_reads_do_not_change_the_order():
+    def read(first, size):
+        time.sleep(0.003 * (first % 4 == 0))
+        return first
+
+    assert list(read_ahead(read, 0, [1] * 40)) == list(range(40))
+
+
+def test_error_is_raised_after_the_batches_before_it(windows):
+    once = Windows(windows.info, "train", length=LENGTH, seed=9)
+    batches = read_ahead(once.batch, 0, itertools.repeat(9))
+    for _ in range(COUNT // 9):
+        next(batches)
+    with pytest.raises(DataExhausted, match=f"samples {COUNT - COUNT % 9} to"):
+        next(batches)
+
+
+@pytest.mark.parametrize("end", ["close", "forget", "error"])
+def test_no_thread_outlives_the_iterator(windows, end):
+    def read(first, size):
+        if end == "error" and first > 80:
+            raise ValueError
+        return windows.batch(first, size)
+
+    before = set(threading.enumerate())
+    batches = read_ahead(read, 0, itertools.repeat(8))
+    next(batches)
+    assert set(threading.enumerate()) - before
+    if end == "close":
+        batches.close()
+    elif end == "error":
+        with pytest.raises(ValueError):
+            list(batches)
+    else:
+        del batches
+        gc.collect()
+    assert not set(threading.enumerate()) - before
