@@ -137,13 +137,6 @@ PARTS = {
         "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
-    "fleet": Part(  # last, since it can use all the remaining time
-        50,
-        "benchmarks.fleet",
-        "--runs 1 16 64 256 --steps 3 --rounds 3",
-        "--runs 2 --layers 1 --width 16 --mlp-width 48 --length 32 --batch 2 --steps 1 --rounds 1",
-        columns=("program", "tokens_per_s", "times_single", "state_MB", "temporary_MB"),
-    ),
 }
 
 

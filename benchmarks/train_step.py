@@ -36,7 +36,7 @@ class Update:
     """A compiled update and its state.
 
     Attributes:
-      config: configuration of the run, or of one run of a fleet.
+      config: configuration of the run.
       function: runs one update and returns its loss.
       state_bytes: bytes per device of the state and a batch, according to the compiler.
       temporary_bytes: further bytes that the update needs.
@@ -51,7 +51,7 @@ class Update:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one run in an update."""
+        """Tokens of an update."""
         return self.config.batch_size * self.config.model.length
 
     def columns(self) -> dict[str, float]:

@@ -95,15 +95,14 @@ def settings_tables() -> str:
             setting.meaning + (f" (of {', '.join(setting.kinds)})" if setting.kinds else ""),
             "yes" if setting.identity else "no",
             setting.branch if setting.identity else "free",
-            "free" if setting.per_run else "same",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines[1:])
 
 
 _SETTINGS_HEAD = """\
-| setting | type | `base.py` | allowed | meaning | identity | branch | fleet |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+| setting | type | `base.py` | allowed | meaning | identity | branch |
+| --- | --- | --- | --- | --- | --- | --- |"""
 BLOCKS = {
     ("docs/architecture.md", "import graph"): import_graph,
     ("docs/architecture.md", "file tree"): file_tree,

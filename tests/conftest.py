@@ -44,7 +44,7 @@ from anytime_jax.distributed import jax_settings
 LONG_FILES = (
     *("trainer", "branching", "weight_names", "random_kills", "faults", "theory", "train"),
     *("bad_settings", "processes", "decoder", "risk", "manager", "runs", "averaging"),
-    *("average_memory", "run_in_bucket"),
+    "run_in_bucket",
 )
 _C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 

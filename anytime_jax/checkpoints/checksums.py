@@ -17,13 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
-from anytime_jax.distributed.sharding import is_in_host_memory, to_device_memory
 
 
 def checksums(tree: Any) -> dict[str, str]:
     """Returns checksums such as `float32[12,1024] 3294147079` of a tree's arrays by name.
 
-    Arrays must have 16- or 32-bit elements; they may be sharded or in host memory.
+    Arrays must have 16- or 32-bit elements; they may be sharded.
     """
     return checksums_and_nonfinite(tree)[0]
 
@@ -31,13 +30,8 @@ def checksums(tree: Any) -> dict[str, str]:
 def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
     """Returns `checksums(tree)` and the names of arrays that contain a NaN or an infinity."""
     flat = flatten_by_name(tree)
-    # Arrays on the device go together; those in host memory one by one, to save device memory.
-    in_host = [name for name, x in flat.items() if is_in_host_memory(x)]
-    on_device = [name for name in flat if name not in in_host]
-    sums: dict[str, tuple[Any, Any]] = {}
-    for names in [on_device] * bool(on_device) + [[name] for name in in_host]:
-        arrays = [to_device_memory(flat[name]) for name in names]
-        sums |= zip(names, jax.device_get(_inspect(arrays)), strict=True)
+    inspected = jax.device_get(_inspect(list(flat.values()))) if flat else []
+    sums = dict(zip(flat, inspected, strict=True))
     texts = {
         name: f"{x.dtype}[{','.join(map(str, x.shape))}] {sums[name][0]}"
         for name, x in flat.items()

@@ -36,7 +36,6 @@ from anytime_jax.checkpoints.retention import (
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
-from anytime_jax.distributed.sharding import is_in_host_memory
 from anytime_jax.errors import BucketError, RunError
 from anytime_jax.json_files import json_digest
 from anytime_jax.storage.paths import (
@@ -122,7 +121,7 @@ class CheckpointManager:
         meta["checksums"] = {item: sums for item, (sums, _) in inspected.items()}
         meta["digest"] = json_digest(meta)
         arrays = {
-            item: ocp.args.PyTreeSave(unflatten_by_name(flatten_by_name(_detach(tree))))
+            item: ocp.args.PyTreeSave(unflatten_by_name(flatten_by_name(tree)))
             for item, tree in items.items()
             if tree  # Orbax has no empty items, and a run may track no averages
         }
@@ -249,7 +248,7 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     params, trees = restored["params"], restored["averages"]
     added = tuple(label for label in averages if label not in stored)
     dropped = tuple(label for label in stored if label not in averages)
-    trees |= {label: jax.tree.map(_place, _copy(params), averages[label]) for label in added}
+    trees |= {label: _copy(params) for label in added}
     opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
     step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
@@ -325,16 +324,3 @@ def _restore_item(path: Path, item: str, abstract: Any) -> Any:
 def _copy(tree: Any) -> Any:
     # The sum allocates a new buffer; `jit` does not for an output that is an input.
     return jax.tree.map(lambda x: x.astype(jnp.float32) + 0, tree)
-
-
-def _place(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-    return jax.device_put(x, like.sharding) if is_in_host_memory(like) else x
-
-
-def _detach(tree: Any) -> Any:
-    """Copies arrays in host memory, since Orbax reads those in place during the save."""
-
-    def copy(x: jax.Array) -> jax.Array:
-        return jax.device_put(x, x.sharding, may_alias=False) if is_in_host_memory(x) else x
-
-    return jax.tree.map(copy, tree)

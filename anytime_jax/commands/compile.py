@@ -123,7 +123,7 @@ def _search(
     if not trials or not trials[0].fits:
         raise InputError(
             f"none of {len(trials)} layouts fits {topology.name}: take more devices, fewer "
-            "averages or average_memory = 'host', or more --tries"
+            "averages, or more --tries"
         )
     if arguments.json:
         rows = [

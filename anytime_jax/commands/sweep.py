@@ -48,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--slurm", metavar="DIR", help="write job arrays of the unfinished runs")
     add("--only", default="*", metavar="PATTERN", help="names of runs, such as 'cosine-*'")
     add("--jobs", type=positive_int, default=1, metavar="N", help="processes at once")
-    add("--fleet", type=positive_int, default=1, metavar="N", help="runs of one shape per process")
     add("--records", metavar="PATH", help="packed records, an archive or its directory")
     add("--tokens-per-s", type=float, metavar="X", help="measured speed: adds hours to --list")
 
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(_describe_remaining(tasks, speed), markup=False)
         return 0
     slots, print_line = split_machine(arguments.jobs), console.print
-    return LocalExecutor(study, arguments.study, tasks, slots, arguments.fleet, print_line).run()
+    return LocalExecutor(study, arguments.study, tasks, slots, print_line).run()
 
 
 def _make_tasks(study: Study, arguments: argparse.Namespace, console: Console) -> list[StudyTask]:

@@ -3,15 +3,11 @@
 The same command resumes a run from its latest checkpoint. Ctrl-C or SIGTERM saves first. A run
 without a horizon can be continued to a later config.stop at any time.
 
-With --study and --runs, runs of a study are trained as one program, each with a log in
-STUDY/logs; `sweep --fleet=N` starts such programs.
-
 A configuration file is Python code and is executed, so use only files you trust.
 """
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import math
 import re
@@ -19,9 +15,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import jax
-from rich.console import Console
 
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
@@ -31,11 +24,9 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
-from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.study import run_losses, study_files
-from anytime_jax.study.tasks import StudyTask, log_file, make_tasks
+from anytime_jax.study import run_losses
 from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 
@@ -63,24 +54,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--cluster", action="store_true", help="take these from Slurm, Open MPI, a TPU slice or GKE"
     )
-    add = parser.add_argument_group("several runs as one program").add_argument
-    add("--study", metavar="FILE", help="study, by file or name")
-    add("--runs", nargs="+", metavar="NAME", help="runs of the study, all of one shape")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains a run, or several as one program."""
+    """Trains a run."""
     asyncio.set_event_loop_policy(EventLoopPolicy())
     with standard_streams.lossy_stdout():  # a closed terminal ends no training
-        return _run(arguments)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    if not (arguments.study or arguments.runs):
         return _train(arguments)
-    if arguments.config or not (arguments.study and arguments.runs):
-        raise InputError("--study and --runs go together, without --config")
-    return _train_fleet(arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -179,65 +159,6 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     pairs = itertools.pairwise(["", *words])
     words = [x for before, x in pairs if not (_PROCESS_OPTION.match(x) or before in values)]
     return f"{arguments.program} {shlex.join(words)} (in every process, started as before)"
-
-
-def _train_fleet(arguments: argparse.Namespace) -> int:
-    """Trains runs of a study as one program; returns 1 if any of them failed."""
-    study = study_files.load_file(arguments.study)
-    tasks = {task.run.name: task for task in make_tasks(study)}
-    selected = [tasks[study.run(name).name] for name in dict.fromkeys(arguments.runs)]
-    _check_fleet(selected)
-    configs = [task.config for task in selected]
-    jax_settings.configure()
-    console = open_console()
-    with contextlib.ExitStack() as stack:
-        displays = []
-        for config in configs:
-            startup.check_paths(config)
-            log = stack.enter_context(log_file(study, config.name).open("a", encoding="utf-8"))
-            displays.append(Display(config.clock, Console(file=log, width=140, highlight=False)))
-        mesh = startup.make_mesh(configs[0], jax.devices()[:1])
-        dataset = startup.open_dataset(configs[0], mesh, Display(configs[0].clock, console))
-        start = time.monotonic()
-        with signals.interruptible() as interrupted:
-            outcomes = trainer.train_fleet(configs, mesh, dataset, displays, interrupted)
-        duration = format_duration(time.monotonic() - start)
-        for config, display, outcome in zip(configs, displays, outcomes, strict=True):
-            line = _fleet_line(config, outcome, duration)
-            display.say(line)
-            console.print(f"{config.name}: {line}")
-    return _fleet_status(outcomes)
-
-
-def _check_fleet(tasks: Sequence[StudyTask]) -> None:
-    for task in tasks:
-        if task.fleet_key is None:
-            raise InputError(
-                f"{task.run.name} cannot be in a fleet: its batch grows, its averages are in host "
-                "memory, or its mesh has several devices: train it alone, with --config"
-            )
-        if task.fleet_key != tasks[0].fleet_key:
-            raise InputError(
-                f"{tasks[0].run.name} and {task.run.name} cannot be one fleet: give runs that "
-                "differ in seeds, schedule, stop, branch, b1, b2 and epsilon alone"
-            )
-
-
-def _fleet_line(config: schema.Config, outcome: trainer.Outcome | Exception, duration: str) -> str:
-    """Draws the curves of a run and returns a line about its outcome."""
-    if isinstance(outcome, Exception):
-        return f"error: {outcome}"
-    if outcome.reason != "interrupted":
-        _draw_curves(config, read_records(config.run_dir))
-    return f"at {config.clock.describe(outcome.step)}: {outcome.reason}, after {duration}"
-
-
-def _fleet_status(outcomes: Sequence[trainer.Outcome | Exception]) -> int:
-    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-    if errors:
-        return 2 if all(isinstance(error, InputError) for error in errors) else 1
-    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, trainer.Outcome)}
-    return 130 if "interrupted" in reasons else 0
 
 
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:

@@ -22,7 +22,6 @@ from anytime_jax.errors import InputError
 
 MESH_AXES = ("data", "fsdp", "tensor")
 _BATCH_AXES = ("data", "fsdp")
-HOST_MEMORY = "pinned_host"  # host memory that devices can read and write
 AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary": "tensor"}
 
 
@@ -87,28 +86,6 @@ def tree_shardings(
         return NamedSharding(mesh, PartitionSpec(*spec))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
-
-
-def has_host_memory(mesh: Mesh) -> bool:
-    """Whether arrays on the mesh can be kept in host memory."""
-    memories = mesh.local_devices[0].addressable_memories()
-    return any(memory.kind == HOST_MEMORY for memory in memories)
-
-
-def is_in_host_memory(leaf: Any) -> bool:
-    """Whether an array or abstract array has a sharding in host memory."""
-    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST_MEMORY
-
-
-def to_device_memory(tree: Any) -> Any:
-    """Returns the tree with leaves in host memory copied to the devices."""
-
-    def copy(leaf: Any) -> Any:
-        if not is_in_host_memory(leaf):
-            return leaf
-        return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
-
-    return jax.tree.map(copy, tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -52,20 +52,17 @@ def split_machine(processes: int) -> list[Slot]:
     ]
 
 
-def make_command(study_file: str, name: str, *others: str) -> list[str]:
-    """Returns the command line that trains a run of a study, or several runs as a fleet."""
-    train = [sys.executable, "-m", "anytime_jax", "train"]
-    if others:
-        return [*train, f"--study={study_file}", "--runs", name, *others]
-    return [*train, f"--config={study_file}:{name}"]
+def make_command(study_file: str, name: str) -> list[str]:
+    """Returns the command line that trains a run of a study."""
+    return [sys.executable, "-m", "anytime_jax", "train", f"--config={study_file}:{name}"]
 
 
 class _Process(NamedTuple):
-    """A process that trains a run or a fleet; `log_sizes` are those of the runs' logs before."""
+    """A process that trains a run, whose log had `log_size` bytes before."""
 
-    tasks: list[StudyTask]
+    task: StudyTask
     popen: subprocess.Popen[bytes]
-    log_sizes: dict[Path, int]
+    log_size: int
     slot: Slot
     started: float
 
@@ -83,12 +80,11 @@ class LocalExecutor:
         study_file: str,
         tasks: Sequence[StudyTask],
         slots: Sequence[Slot],
-        fleet_size: int,
         print_line: Callable[[str], None],
     ):
-        """Prepares to train `tasks`, as fleets of at most `fleet_size` runs."""
+        """Prepares to train `tasks`."""
         self._study, self._study_file, self._print = study, study_file, print_line
-        self._slots, self._fleet_size = slots, fleet_size
+        self._slots = slots
         self._pending = [task for task in tasks if not task.is_finished]
         self._total, self._finished = len(tasks), len(tasks) - len(self._pending)
         self._processes: list[_Process] = []
@@ -135,60 +131,50 @@ class LocalExecutor:
         """Starts a process for the first run that is ready; False without one or a free slot."""
         used = {process.slot for process in self._processes}
         slot = next((slot for slot in self._slots if slot not in used), None)
-        tasks = self._next_fleet() if slot and self._may_start else []
-        if not slot or not tasks:
+        task = self._next_task() if slot and self._may_start else None
+        if not slot or not task:
             return False
-        names = [task.run.name for task in tasks]
         # Large pages speed up training on CPU; on GPU they change nothing.
         env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
         if slot.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = slot.gpus
-        logs = [log_file(self._study, name) for name in names]
-        sizes = {log: log.stat().st_size if log.exists() else 0 for log in logs}
-        with logs[0].open("ab") as file:
+        with log_file(self._study, task.run.name).open("ab") as file:
+            log_size = file.tell()
             popen = subprocess.Popen(
-                make_command(self._study_file, *names),
+                make_command(self._study_file, task.run.name),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=env,
                 start_new_session=True,  # Ctrl-C reaches it once, through `_forward_signals`
             )
-        self._processes.append(_Process(tasks, popen, sizes, slot, time.monotonic()))
+        self._processes.append(_Process(task, popen, log_size, slot, time.monotonic()))
         with contextlib.suppress(OSError):  # it may have ended already
             os.sched_setaffinity(popen.pid, slot.cores)  # JAX starts its threads later
         if self._signals:  # arrived while the process was started
             self._send(self._signals[-1])
-        for task in tasks:
-            self._pending.remove(task)
-            clock = task.config.clock
-            others = f", in a fleet of {len(tasks)}" if len(tasks) > 1 else ""
-            self._print(
-                f"started  {task.run.name}, from {clock.multiple(task.step):.3g}x to "
-                f"{clock.multiple(task.stop_step):.3g}x{others}"
-            )
+        self._pending.remove(task)
+        clock = task.config.clock
+        self._print(
+            f"started  {task.run.name}, from {clock.multiple(task.step):.3g}x to "
+            f"{clock.multiple(task.stop_step):.3g}x"
+        )
         return True
 
-    def _next_fleet(self) -> list[StudyTask]:
-        """The first run that is ready, with others that fit into one fleet with it.
-
-        A run is ready if its trunk is finished and no other process has it or prepares its data.
-        """
-        training = [task for process in self._processes for task in process.tasks]
+    def _next_task(self) -> StudyTask | None:
+        """The first run whose trunk is finished and that no process has or prepares data for."""
+        training = [process.task for process in self._processes]
         unfinished = {task.run.name for task in [*self._pending, *training]}
         data = {task.config.data.path for task in training}
         preparing = {path for path in data if not (storage_path(path) / METADATA_NAME).exists()}
-        ready = [
+        ready = (
             task
             for task in self._pending
             if task.run.trunk not in unfinished
             and task.config.data.path not in preparing
             and not run_directory.is_locked(task.run.run_dir)
-        ]
-        key = ready[0].fleet_key if ready and self._fleet_size > 1 else None
-        if key is None:
-            return ready[:1]
-        return [task for task in ready if task.fleet_key == key][: self._fleet_size]
+        )
+        return next(ready, None)
 
     def _collect(self) -> None:
         """Records runs that another executor finished, and the outcome of ended processes."""
@@ -199,11 +185,10 @@ class LocalExecutor:
             status = process.popen.poll()
             if status is not None:
                 self._processes.remove(process)
-                for task in process.tasks:
-                    self._record_outcome(task, process, status)
+                self._record_outcome(process, status)
 
-    def _record_outcome(self, task: StudyTask, process: _Process, status: int) -> None:
-        elapsed = format_duration(time.monotonic() - process.started)
+    def _record_outcome(self, process: _Process, status: int) -> None:
+        task, elapsed = process.task, format_duration(time.monotonic() - process.started)
         if task.is_finished:
             self._record_finished(task, f"in {elapsed}")
         elif run_directory.is_locked(task.run.run_dir):
@@ -211,10 +196,7 @@ class LocalExecutor:
         elif not (self._signals and status in _INTERRUPTED):
             log = log_file(self._study, task.run.name)
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
-            # A fleet logs what concerns all of its runs to its first run.
-            logs = (log, log_file(self._study, process.tasks[0].run.name))
-            last_lines = [_last_line(x, process.log_sizes[x]) for x in logs]
-            message = next(filter(None, last_lines), "no output")
+            message = _last_line(log, process.log_size) or "no output"
             failure = f"{message} ({cause}; log: {log})"
             self._failures[task.run.name] = failure
             self._print(f"FAILED   {task.run.name}, after {elapsed}: {failure}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,16 +86,6 @@ class StudyTask:
             return "finished"
         at = f"at {self.config.clock.multiple(self.step):.3g}x"
         return at if self.step > self.start_step else "missing"
-
-    @property
-    def fleet_key(self) -> str | None:
-        """Equal for runs that can be one fleet; None for a run that has to be trained alone."""
-        mesh = self.config.mesh
-        one_device = mesh.data in (-1, 1) and mesh.fsdp == mesh.tensor == 1
-        if self.config.clock.growth or self.config.average_memory != "device" or not one_device:
-            return None
-        phase = self.step % self.config.average_every  # all averages of a fleet update together
-        return json.dumps([self.config.select(lambda x: not x.per_run), phase], sort_keys=True)
 
 
 def log_file(study: Study, name: str) -> Path:

@@ -1,10 +1,7 @@
-"""Validation loss of the live weights and of every average, on the same windows.
-
-All trees in device memory are evaluated in one pass over the windows. Each tree in host memory
-is copied to the device for a pass of its own, so that only one of them takes device memory.
-"""
+"""Validation loss of the live weights and of every average, on the same windows."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,15 +19,14 @@ from anytime_jax.models import decoder
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
     """Returns the live weights, every average, and the read-outs of the optimizer, by label.
 
-    Averages are ordered by the labels' numbers. The state may be that of a fleet.
+    Averages are ordered by the labels' numbers.
     """
     averages = averaging.averages(state.opt_state)
     # JAX sorts the keys of a dict as strings, f100 before f6.25.
     labels = sorted(averages, key=averaging.label_order)
-    opt_state = averaging.replace_averages(state.opt_state, {})  # those in host memory stay there
-    mixtures = _mixtures if state.step.ndim == 0 else _mixtures_of_fleet
+    opt_state = averaging.replace_averages(state.opt_state, {})
     stored = optimizers.iterates(opt_state)
-    mixed = mixtures(opt_state, state.params) if stored else {}
+    mixed = _mixtures(opt_state, state.params) if stored else {}
     read_out = jax.eval_shape(optimizers.readouts, opt_state)
     of_optimizer = {label: stored[label] if label in stored else mixed[label] for label in read_out}
     averages = {label: averages[label] for label in labels}
@@ -45,15 +41,12 @@ def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Param
     return {label: tree for label, tree in trees.items() if label not in stored}
 
 
-_mixtures_of_fleet = jax.jit(jax.vmap(_mixtures))
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
     """Evaluates weight trees on the first `count` windows of the validation split.
 
-    `eval_step` returns the sum of the token losses of a batch (`step.Program.eval_step`), or an
-    array with one sum for each run of a fleet. `windows` is in stored order and repeats; `length`
+    All trees are evaluated in one pass over the windows. `eval_step` returns the sum of the token
+    losses of a batch (`step.Program.eval_step`). `windows` is in stored order and repeats; `length`
     is the number of tokens predicted in a window.
     """
 
@@ -66,29 +59,11 @@ class Evaluator:
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
-        """Returns the mean token loss in nats of each tree, or an array with one for each run.
+    ) -> dict[str, float] | None:
+        """Returns the mean token loss in nats of each tree.
 
         `interrupted` is called before every batch; once it returns true, the result is None.
         """
-        on_device: dict[str, decoder.Params] = {}
-        on_host: list[dict[str, decoder.Params]] = []
-        for label, tree in trees.items():
-            if any(sharding.is_in_host_memory(leaf) for leaf in jax.tree.leaves(tree)):
-                on_host.append({label: tree})  # one by one, to save device memory
-            else:
-                on_device[label] = tree
-        losses: dict[str, Any] = {}
-        for group in [on_device, *on_host] if on_device else on_host:
-            group_losses = self._one_pass(sharding.to_device_memory(group), interrupted)
-            if group_losses is None:
-                return None
-            losses |= group_losses
-        return {label: losses[label] for label in trees}
-
-    def _one_pass(
-        self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool]
-    ) -> dict[str, Any] | None:
         sums: list[dict[str, Any]] = []
         size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
         for start in range(0, self.count, size):
@@ -101,9 +76,6 @@ class Evaluator:
             sums.append({label: self.eval_step(tree, *inputs) for label, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
-                sums[-2] = {label: np.asarray(value) for label, value in sums[-2].items()}
+                sums[-2] = {label: float(value) for label, value in sums[-2].items()}
         tokens = self.count * self.length
-        return {
-            label: np.sum([x[label] for x in sums], axis=0, dtype=np.float64) / tokens
-            for label in trees
-        }
+        return {label: math.fsum(float(x[label]) for x in sums) / tokens for label in trees}

@@ -7,14 +7,13 @@ import jax
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.distributed import sharding
 from anytime_jax.formatting import format_bytes
 
 ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
 
 
 class StateMemory(NamedTuple):
-    """Bytes on each device; 0 for averages in host memory, although an update moves them."""
+    """Bytes on each device."""
 
     parameters: int
     moments: int
@@ -56,5 +55,7 @@ def describe_program(compiled: jax.stages.Compiled, available: int | None) -> st
 
 
 def _bytes_on_device(tree: Any) -> int:
-    leaves = [x for x in jax.tree.leaves(tree) if not sharding.is_in_host_memory(x)]
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+    sizes = (
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
+    return sum(sizes)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.schema import LogConfig
@@ -66,18 +65,15 @@ class Meter:
         self._every = every
         self._tokens = tokens
         self._peak_tokens_per_s = peak_tokens_per_s
-        self._pending: collections.deque[tuple[int, Metrics, int]] = collections.deque()
+        self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._interval = {name: list(values) for name, values in (interval or {}).items()}
         self._timed_tokens = 0
         self._seconds = 0.0
         self._clock: float | None = None  # when `_seconds` was last brought up to date
 
-    def push(self, step: int, metrics: Metrics, run: int = 0) -> list[Measurement]:
-        """Adds an update that was just dispatched; returns the measurements that are ready.
-
-        The metrics are scalars, or arrays of which this run has the element `run`.
-        """
-        self._pending.append((step, metrics, run))
+    def push(self, step: int, metrics: Metrics) -> list[Measurement]:
+        """Adds an update that was just dispatched; returns the measurements that are ready."""
+        self._pending.append((step, metrics))
         # The first update compiles: the clock starts when it is done.
         return self._read(down_to=0 if self._clock is None else AHEAD)
 
@@ -100,9 +96,8 @@ class Meter:
         return [self._read_oldest() for _ in range(len(self._pending) - down_to)]
 
     def _read_oldest(self) -> Measurement:
-        step, on_device, run = self._pending.popleft()
-        values = jax.device_get(on_device)  # arrays keep their copy, for the other runs of a fleet
-        metrics = {name: float(np.ravel(value)[run]) for name, value in values.items()}
+        step, on_device = self._pending.popleft()
+        metrics = {name: float(value) for name, value in jax.device_get(on_device).items()}
         if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
             for name in _MEANS:
                 self._interval.setdefault(name, []).append(metrics[name])

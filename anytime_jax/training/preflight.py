@@ -25,12 +25,12 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
 
 
-def make_checked_program(config: Config, mesh: Mesh, shared: Program | None = None) -> Program:
-    """Returns the functions of a run, or those that it shares with a fleet, after `check_capacity`.
+def make_checked_program(config: Config, mesh: Mesh) -> Program:
+    """Returns the functions of a run after `check_capacity`.
 
     Also raises an InputError if the mesh does not divide the parameters.
     """
-    program = shared or make_program(config, mesh)
+    program = make_program(config, mesh)
     check_capacity(config, mesh, program)
     return program
 
@@ -48,7 +48,7 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
             f"{format_bytes(memory.averages)} averages ({len(config.averaging_rules)}) + "
             f"{parameters} gradients take {format_bytes(memory.least)} on each device, which has "
             f"{format_bytes(available)}, and activations come on top: choose a larger mesh.fsdp, "
-            "fewer averages, average_memory = 'host' or a smaller model"
+            "fewer averages or a smaller model"
         )
     free, needed = free_bytes(storage_path(config.run_dir)), checkpoint_bytes(_state_bytes(program))
     if needed > free:

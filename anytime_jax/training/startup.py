@@ -41,8 +41,7 @@ def make_mesh(config: schema.Config, devices: Sequence[Any] | None = None) -> Me
     with _naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    platform, host_memory = mesh.devices.flat[0].platform, sharding.has_host_memory(mesh)
-    layout.check_layout(config, mesh.size, shards, tensor, platform, host_memory)
+    layout.check_layout(config, mesh.size, shards, tensor, mesh.devices.flat[0].platform)
     return mesh
 
 

@@ -5,7 +5,7 @@ Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches,
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
@@ -34,8 +33,7 @@ class Program:
       init: `(seed=config.seed) -> state` before the first update, with random weights.
       init_from_params: `(params) -> state` before the first update; `params` are donated.
       abstract_state: shapes, types and shardings of the state, without any array.
-      train_step: `(state, tokens_BxT, update_averages=True) -> (state, metrics)`, with `state`
-        donated. `update_averages` is a Python bool, and each value compiles its own program.
+      train_step: `(state, tokens_BxT) -> (state, metrics)`, with `state` donated.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
@@ -57,14 +55,6 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 
     shapes = jax.eval_shape(init)
     shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
-    average_shardings = None
-    if config.average_memory == "host":
-        average_shardings = averaging.averages(shardings.opt_state)
-        on_host = jax.tree.map(
-            lambda x: x.with_memory_kind(sharding.HOST_MEMORY), average_shardings
-        )
-        opt_state = averaging.replace_averages(shardings.opt_state, on_host)
-        shardings = shardings._replace(opt_state=opt_state)
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
@@ -73,9 +63,6 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     options, fast_options = compiler_options(mesh), fast_compiler_options(mesh)
     constrain = sharding.ShardingConstraint(mesh)
-    update = functools.partial(
-        train_step, config, config.learning_rate, {}, constrain, average_shardings
-    )
     return Program(
         init=jax.jit(init, out_shardings=shardings, compiler_options=fast_options),
         init_from_params=jax.jit(
@@ -86,8 +73,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         ),
         abstract_state=abstract_state,
         train_step=jax.jit(
-            update,
-            static_argnums=2,  # by position: with in_shardings, JAX takes no keywords
+            functools.partial(train_step, config, constrain),
             in_shardings=(shardings, rows),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
@@ -102,55 +88,35 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
-def lower_update(
-    program: Program, config: Config, mesh: Mesh, update_averages: bool = True
-) -> jax.stages.Lowered:
+def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """Returns the train step lowered for the mesh, whose devices need not exist."""
     shape = (config.batch_size, config.model.length + 1)
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    traced = program.train_step.trace(program.abstract_state, tokens_BxT, update_averages)
+    traced = program.train_step.trace(program.abstract_state, tokens_BxT)
     platform = mesh.devices.flat[0].platform
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
 
 def train_step(
     config: Config,
-    schedule: Callable[[jax.Array], jax.Array],
-    numbers: Mapping[str, Any],
     constrain: sharding.ShardingConstraint,
-    average_shardings: Any,
     state: TrainState,
     tokens_BxT: jax.Array,
-    update_averages: bool = True,
 ) -> tuple[TrainState, Metrics]:
-    """Returns the state after one update on a batch of windows, and its metrics.
-
-    `schedule` (learning rate by the number of updates done) and `numbers` (settings of the
-    optimizer) replace those of `config`. `average_shardings` are the device shardings of averages
-    in host memory, None for averages in device memory. `update_averages` is static.
-    """
+    """Returns the state after one update on a batch of windows, and its metrics."""
     # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
     loss, grads = loss_and_gradient(config.model, constrain, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
-    opt_state = state.opt_state
-    if update_averages and average_shardings is not None:  # out_shardings return them to the host
-        averages = jax.device_put(averaging.averages(opt_state), average_shardings)
-        opt_state = averaging.replace_averages(opt_state, averages)
-    optimizer = make_optimizer(config, schedule, numbers, constrain.split_stack)
+    optimizer = make_optimizer(config, constrain_stack=constrain.split_stack)
     updates, opt_state = optimizer.update(
-        grads,
-        opt_state,
-        state.params,
-        value=loss,
-        grad_norm=grad_norm,
-        update_averages=update_averages,
+        grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm
     )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,
-        "lr": schedule(state.step),
+        "lr": config.learning_rate(state.step),
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),

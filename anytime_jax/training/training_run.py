@@ -42,11 +42,11 @@ from anytime_jax.storage.paths import (
     storage_path,
 )
 from anytime_jax.training import branching, preflight
-from anytime_jax.training.batches import Batch, ReadBatches, iterate_batches
+from anytime_jax.training.batches import Batch, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
 from anytime_jax.training.pretrained import Pretrained, find_pretrained, init_from_pretrained
 from anytime_jax.training.progress import Display
-from anytime_jax.training.step import Metrics, Program, TrainState
+from anytime_jax.training.step import Metrics, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class TrainingRun:
 
     Attributes:
       program: its compiled functions; set by `start`.
-      step, saved_step: updates done, also at the latest checkpoint; 0 if there is none.
+      step: updates done.
+      saved_step: step of the latest checkpoint, 0 if none.
       missed_evaluation: whether the last start ended before the evaluation due at its last step.
-      result: the outcome, or the error that ended this start; None while it trains.
     """
 
     def __init__(
@@ -77,16 +77,13 @@ class TrainingRun:
         mesh: Mesh,
         dataset: DatasetInfo,
         display: Display,
-        read_batches: ReadBatches,
     ):
         """Initializes the run without reading or writing files, which `start` does."""
         self.config = config
         self.step = self.saved_step = 0
         self._stop_step: int | None = None
         self.missed_evaluation = False
-        self.result: Outcome | Exception | None = None
         self._mesh, self._dataset, self._display = mesh, dataset, display
-        self._read_batches = read_batches
         self._directory = storage_path(config.run_dir)
         self._resources = contextlib.ExitStack()
         self._eval_every, self._save_every = (
@@ -98,14 +95,11 @@ class TrainingRun:
         self._confirm_lock = lambda: None
         self._sample_offset = 0  # only a branch that reads other data than its trunk has another
 
-    def start(
-        self, shared_program: Program | None = None, fall_back: bool = False
-    ) -> TrainState | None:
+    def start(self, fall_back: bool = False) -> TrainState | None:
         """Resumes the run from its latest checkpoint, or starts it; returns its state.
 
-        `shared_program` is that of its fleet, if any. With `fall_back`, a damaged checkpoint is set
-        aside and the newest intact one is restored. Returns None, with `result` set, if the run is
-        at its stop already.
+        With `fall_back`, a damaged checkpoint is set aside and the newest intact one is restored.
+        Returns None if the run is at its stop already.
         """
         config, run_dir = self.config, self._directory
         self.saved_step = processes.broadcast(max(saved_steps(run_dir), default=0))
@@ -124,12 +118,11 @@ class TrainingRun:
                 preflight.check_not_lost(config, self.step)
             self._find_stop()
         if self._is_complete():
-            self.result = Outcome(self.step, self._stop_reason, self._samples(self.step))
             return None
         with processes.fail_together():
             if processes.is_primary():
                 check_wandb(config.log)
-            self.program = preflight.make_checked_program(config, self._mesh, shared_program)
+            self.program = preflight.make_checked_program(config, self._mesh)
             if processes.is_primary():
                 self._claim(identity, trunk)
         preflight.check_shared(run_dir)
@@ -246,7 +239,7 @@ class TrainingRun:
             meta.get("interval"),
         )
         self._batches = iterate_batches(
-            config, mesh, self.step, self._samples(self.step), self._read_batches
+            config, mesh, self._dataset, self.step, self._samples(self.step)
         )
 
     def _close_writers(self) -> None:
@@ -266,14 +259,10 @@ class TrainingRun:
         except RunError as error:
             raise self.error(str(error)) from error
 
-    def updates_averages(self) -> bool:
-        """Whether the next update updates the averages."""
-        return (self.step + 1) % self.config.average_every == 0
-
-    def finish_update(self, metrics: Metrics, index: int) -> None:
-        """Counts an update; passes its metrics, those of run `index` of a fleet, to the meter."""
+    def finish_update(self, metrics: Metrics) -> None:
+        """Counts an update, and passes its metrics to the meter."""
         self.step += 1
-        self._write(self._meter.push(self.step, metrics, index))
+        self._write(self._meter.push(self.step, metrics))
 
     def is_save_due(self) -> bool:
         """Whether to save a checkpoint at this step."""
@@ -312,14 +301,13 @@ class TrainingRun:
         self._writers.write(self.step, tokens, {**values, "eval_seconds": seconds})
         self._display.evaluated(self.step, losses)
 
-    def end(self, is_interrupted: bool) -> None:
-        """Ends this start of the run."""
-        self.close()
+    def outcome(self, is_interrupted: bool) -> Outcome:
+        """Returns how this start of the run ended."""
         reason = "interrupted" if is_interrupted else self._stop_reason
-        self.result = Outcome(self.step, reason, self._samples(self.step))
+        return Outcome(self.step, reason, self._samples(self.step))
 
-    def fail(self, error: Exception) -> None:
-        """Ends this start of the run with an error."""
+    def explain(self, error: Exception) -> Exception:
+        """Closes the run after an error, and returns the error to raise."""
         failure = error
         if processes.is_sign_of_loss(error):
             failure = lost_process_exit.make_error(error)
@@ -327,7 +315,7 @@ class TrainingRun:
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
             failure = self.error(str(error)[:300], advice)
         elif isinstance(error, (OSError, *bucket_errors())):
-            failure = self.error(str(error), "to mend that, then the same line again")
+            failure = self.error(f"{error}. Fix the cause, then run the same command again")
             if is_remote(self._directory) and not is_refusal(error):
                 failure = BucketError(str(failure))
         if failure is not error:
@@ -336,7 +324,7 @@ class TrainingRun:
             self.close()
         except RunError as failed_save:  # the checkpoint that `failure` names was not saved
             failure = failed_save
-        self.result = failure
+        return failure
 
     def close(self) -> None:
         """Waits for pending saves and unlocks the directory; raises a RunError if a save failed."""
@@ -399,10 +387,11 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def end_on_error(*runs: TrainingRun) -> Iterator[None]:
-    """Ends `runs` with an input, run, file or JAX runtime error that the body raises."""
+def closing(run: TrainingRun) -> Iterator[None]:
+    """Closes a run after the body, whose errors become those of the run."""
     try:
         yield
+        run.close()
     except (
         InputError,
         RunError,
@@ -410,5 +399,9 @@ def end_on_error(*runs: TrainingRun) -> Iterator[None]:
         jax.errors.JaxRuntimeError,
         *bucket_errors(),
     ) as error:
-        for run in runs:
-            run.fail(error)
+        failure = run.explain(error)
+        if failure is error:
+            raise
+        raise failure from error
+    finally:
+        run.close()

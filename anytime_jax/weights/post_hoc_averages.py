@@ -91,7 +91,6 @@ class StoredWeights:
 
     Attributes:
       rule: rule of the average; None for the live weights and for iterates.
-      every: number of updates between moves of the average.
       since: update from whose weights the average started.
       prefix: prefix of an iterate's names in the optimizer's state; None for other weights.
     """
@@ -99,7 +98,6 @@ class StoredWeights:
     step: int
     label: str
     rule: Rule | None = None
-    every: int = 1
     since: int = 0
     prefix: str | None = None
 
@@ -114,7 +112,7 @@ class StoredWeights:
         if self.rule is None:
             kernel[self.step] = 1
             return kernel
-        kernel[: self.step + 1] = self.rule.kernel(self.step, self.every)
+        kernel[: self.step + 1] = self.rule.kernel(self.step)
         # The past of an average that was added to an old run is one iterate.
         kernel[self.since] = kernel[: self.since + 1].sum()
         kernel[: self.since] = 0
@@ -151,7 +149,7 @@ def fit_mixture(
     if not averages:
         raise ValueError("no average is stored to mix from")
     steps = np.array([x.step for x in averages])
-    edges = _bin_edges(t, steps, max(x.every for x in averages))
+    edges = _bin_edges(t, steps)
     goal = _bin(target.kernel(t), edges)
     kernels = np.stack([_bin(x.kernel(t), edges) for x in averages])
     gram, projections = kernels @ kernels.T, kernels @ goal
@@ -190,12 +188,9 @@ def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: in
     return Mixture(parts, coefficients)
 
 
-def _bin_edges(t: int, steps: np.ndarray, every: int) -> np.ndarray:
-    """Returns the first iterates of bins, evenly spaced, with a new bin after every checkpoint.
-
-    An average that moves at every k-th update weighs one iterate in k: bins hold at least k.
-    """
-    width = every * max(1, -(-t // (_BINS * every)))
+def _bin_edges(t: int, steps: np.ndarray) -> np.ndarray:
+    """Returns the first iterates of bins, evenly spaced, with a new bin after every checkpoint."""
+    width = max(1, -(-t // _BINS))
     return np.unique([0, *range(1, t + 1, width), *(steps + 1)[steps < t]])
 
 

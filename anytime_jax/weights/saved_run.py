@@ -172,7 +172,7 @@ def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
     stored = [StoredWeights(step, LIVE)]
     for label in sorted(meta["averages"], key=label_order):
         rule = config.averaging_rules[label]
-        stored.append(StoredWeights(step, label, rule, config.average_every, since.get(label, 0)))
+        stored.append(StoredWeights(step, label, rule, since.get(label, 0)))
     return stored
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import data, fleet, roofline, short_run, train_step
+from benchmarks import data, roofline, short_run, train_step
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,6 @@ from benchmarks import data, fleet, roofline, short_run, train_step
         (roofline, ["--model", "none.py"], "--model=none.py"),
         (train_step, ["--model", "none.py"], "--model=none.py"),
         (short_run, ["--data=none", "--updates=9"], "--updates=9"),
-        (fleet, ["--runs", "0"], "--runs=0"),
         (data, ["--documents=none"], "--vocabulary"),
     ],
 )

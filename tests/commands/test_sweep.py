@@ -61,7 +61,6 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
         ["--tokens-per-s=0", "--list"],
         ["--jobs=0", "--run"],
         ["--jobs=9999", "--run"],
-        ["--fleet=0", "--run"],
     ],
 )
 def test_invalid_option_is_one_line(arguments, study, capsys):

@@ -62,7 +62,6 @@ BAD = {
         "--process=2",
     ),
     "no cluster": (["--config=good.py", "--cluster"], "--cluster"),
-    "runs without a study": (["--runs", "a"], "--study"),
     "missing data": (["--config=good.py"], "python -m anytime_jax prepare"),
 }
 

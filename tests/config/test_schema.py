@@ -331,15 +331,6 @@ def test_a_branch_inherits_all_but_the_shape_of_its_schedule():
     assert names_where(lambda x: x.branch == "named") == named
 
 
-def test_runs_of_a_fleet_differ_in_what_a_program_takes_as_data():
-    assert names_where(lambda x: x.per_run) == {
-        *("name", "run_dir", "seed", "initial_weights", "stop", "data.seed"),
-        *("branch.from_run", "branch.multiple", "branch.step", "branch.change"),
-        *("optimizer.b1", "optimizer.b2", "optimizer.epsilon"),
-        *(name for name in schema.SETTINGS if name.startswith("schedule.")),
-    }
-
-
 def test_variants_of_a_study_differ_in_more_than_seed_and_horizon():
     assert names_where(lambda x: x.identity and not x.variant) == {
         *("seed", "data.seed", "branch.multiple", "branch.step", "schedule.kind"),

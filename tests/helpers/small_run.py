@@ -72,7 +72,7 @@ _programs: dict[Any, step.Program] = {}
 
 def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
-    averages = (tuple(config.averaging_rules.items()), config.average_every, config.average_memory)
+    averages = tuple(config.averaging_rules.items())
     update = (config.model, config.optimizer, config.learning_rate, config.microbatches)
     key = (update, averages, config.seed, mesh)
     if key not in _programs:

@@ -23,7 +23,7 @@ TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
 EVAL_NAMES = {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
 
 
-# `(tokens, update_averages)` of every update since the process started.
+# Tokens of every update since the process started.
 updates = []
 
 
@@ -31,9 +31,9 @@ def recording(config, mesh):
     """Returns `small_run.program` with its updates recorded in `updates`."""
     program = small_run.program(config, mesh)
 
-    def train_step(state, tokens, update_averages=True):
-        updates.append((tokens, update_averages))
-        return program.train_step(state, tokens, update_averages)
+    def train_step(state, tokens):
+        updates.append(tokens)
+        return program.train_step(state, tokens)
 
     return dataclasses.replace(program, train_step=WrappedStep(train_step))
 

@@ -210,22 +210,6 @@ def test_state_is_sharded_and_named_like_parameters():
     assert inner.nu["blocks"]["qkv"].spec == PartitionSpec(None, None, None, "tensor")
 
 
-def test_runs_of_a_fleet_are_those_of_each_by_itself():
-    params, grads = random_tree(0, BLOCKS), random_tree(1, BLOCKS)
-    decays = np.float32([0.0, 0.5, 0.95])
-
-    def two_updates(b1, epsilon):
-        transform = muon.scale_by_muon(decoder.MATRIX_AXES, b1, b1, epsilon, normalize_rows=True)
-        _, state = transform.update(params, transform.init(params))
-        return transform.update(grads, state)
-
-    single = jax.jit(two_updates, static_argnums=(0, 1))
-    together = jax.jit(jax.vmap(two_updates))(decays, np.float32([1e-8, 1e-6, 1e-4]))
-    for i, (b1, epsilon) in enumerate(zip((0.0, 0.5, 0.95), (1e-8, 1e-6, 1e-4), strict=True)):
-        alone = single(b1, epsilon)
-        assert_close(jax.tree.map(lambda x, i=i: x[i], together), alone, atol=1e-5)
-
-
 def test_a_bad_update_changes_only_counts():
     guarded = skip_bad_updates(optimizer(normalize_rows=True), GuardConfig("nothing", 6.0, 3))
     params, good = random_tree(0), random_tree(1)

@@ -1,9 +1,8 @@
-"""Local execution: order, failures, interrupts, fleets, shares of the machine."""
+"""Local execution: order, failures, interrupts, shares of the machine."""
 
 import fcntl
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -148,24 +147,6 @@ def test_interrupt_reaches_every_run(study, fake_training, capsys):
     assert not (root / "constant-seed=0" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 6), (3, [2, 3, 1]), (8, [2, 4])], ids=str)
-def test_runs_that_fit_share_a_fleet(study, fake_training, monkeypatch, size, sizes):
-    file, root = study()
-    fake_training()
-    alone, fleets = local_executor.make_command, []
-
-    def make_command(file, *names):
-        fleets.append(names)
-        return ["sh", "-c", " && ".join(shlex.join(alone(file, name)) for name in names)]
-
-    monkeypatch.setattr(local_executor, "make_command", make_command)
-    assert run(file, f"--fleet={size}") == 0
-    assert [len(names) for names in fleets] == sizes
-    names = [name for fleet in fleets for name in fleet]
-    assert sorted(names) == sorted(x.name for x in study_files.load_file(file).runs)
-    assert len([x for x in read_order(root) if x[0] == "end"]) == 6
-
-
 @TWO_CORES
 def test_split_machine_shares_out_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
@@ -174,18 +155,6 @@ def test_split_machine_shares_out_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(InputError, match="--jobs=2"):
         local_executor.split_machine(2)
-
-
-@pytest.mark.slow
-def test_study_is_trained_as_fleets(study, dataset, capsys):
-    """Real training: two trunks as one program, then their branches as another."""
-    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
-    assert run(file, "--fleet=2") == 0
-    assert "4 of 4 runs are finished" in capsys.readouterr().out
-    for name in ("constant-seed=0", "constant-seed=1", "wsd-seed=0-horizon=2x"):
-        assert saved_steps(root / name)[-1] == 20
-        assert "validation" in (root / "logs" / f"{name}.log").read_text()
-        assert (root / name / "curves.png").is_file()
 
 
 @pytest.mark.slow

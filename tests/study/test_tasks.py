@@ -1,13 +1,11 @@
-"""Tasks: what makes a study invalid, and which runs fit into one fleet."""
+"""Tasks: what makes a study invalid."""
 
 import json
 
 import pytest
-from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
-from anytime_jax.commands import train
 from anytime_jax.errors import InputError
 from anytime_jax.study import study_files
 from anytime_jax.study.tasks import make_tasks
@@ -133,24 +131,3 @@ def test_runs_on_two_data_sets_are_rejected(study):
     write_run(second, fingerprint="abd")
     with pytest.raises(InputError, match="constant-seed=1: its data differ"):
         make(file)
-
-
-def test_fleet_key_separates_runs_of_different_programs(study, capsys):
-    """Another number of layers is another fleet; a batch that grows is trained alone."""
-    other = """plan.runs("other", config, plan.chain(
-        plan.values("model.layers", 1), plan.values("batch_growth", (("1x", 16),))),
-        trunks[0].config.run_dir + "_other")"""
-    file, _ = study(more=other)
-    keys = {task.run.name: task.fleet_key for task in make(file)}
-    trunk, *same, layers, growing = keys
-    assert [keys[name] for name in same] == [keys[trunk]]
-    assert keys[trunk] is not None
-    assert keys[layers] not in (keys[trunk], None)
-    assert keys[growing] is None
-    for names, message in (
-        ([trunk, layers], "cannot be one fleet"),
-        ([trunk, growing], growing),
-        ([trunk, "constant-seed=7"], "constant-seed=7"),
-    ):
-        assert run_command(train, [f"--study={file}", "--runs", *names]) == 2
-        assert message in capsys.readouterr().err

@@ -1,7 +1,5 @@
-"""Runs of every kind of optimizer: resumed, branched, in fleets, on meshes, and read out."""
+"""Runs of every kind of optimizer: resumed, branched, on meshes, and read out."""
 
-import functools
-import io
 import json
 import shutil
 
@@ -11,7 +9,6 @@ import pytest
 import safetensors.numpy
 import small_run
 from optimizer_kinds import KINDS, kind_parameters, optimizer
-from rich.console import Console
 from run_command import run_command
 from training_runs import after, bits, finished, records, start
 
@@ -20,8 +17,7 @@ from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
 from anytime_jax.errors import InputError
-from anytime_jax.training.progress import Display
-from anytime_jax.training.trainer import Outcome, train_fleet
+from anytime_jax.training.trainer import Outcome
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
 
@@ -245,30 +241,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(kind, changes, named):
     assert all(word in str(caught.value) for word in named), caught.value
 
 
-# Fleets and meshes
-
-
-@pytest.mark.parametrize("kind", kind_parameters(ONE))
-def test_fleet_equals_its_runs_trained_alone(kind, dataset, tmp_path):
-    own = {"peak": 5e-3, "warmup": "6 steps", "warmup_init": 0.2}
-    runs = {"one": CONSTANT, "two": {**CONSTANT, **own}}
-    changes = {"stop": "8 steps", "eval__every": "4 steps"}
-    configs, displays = [], []
-    for name, schedule in runs.items():
-        mine = changes_of(kind, schedule=schedule, **changes)
-        configs.append(small_run.config(tmp_path / "fleet" / name, dataset.path, **mine))
-        displays.append(Display(configs[-1].clock, Console(file=io.StringIO(), width=200)))
-        start(tmp_path / "alone" / name, dataset, **mine)
-    results = train_fleet(configs, small_run.mesh(), dataset, displays)
-    assert results == [Outcome(8, "stop")] * 2
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
-    for name in runs:
-        paths = [tmp_path / x / name for x in ("fleet", "alone")]
-        check_close(*map(records, paths))
-        one, other = map(saved_run.open_run, paths)
-        for label in READOUTS[kind]:
-            weights = [saved_run.load_weights(x, x.readouts[label]) for x in (one, other)]
-            jax.tree.map(close, *weights)
+# Meshes
 
 
 def check_close(rows, expected_rows):
@@ -303,14 +276,3 @@ def test_eight_devices_train_like_one(kind, dataset, tmp_path):
     start(tmp_path / "one", dataset, **changes)
     start(tmp_path / "eight", dataset, mesh=small_run.mesh(8, data=2, fsdp=2, tensor=2), **changes)
     check_close(records(tmp_path / "eight"), records(tmp_path / "one"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["schedule_free_muon", "pace"])
-def test_averages_in_host_memory_change_nothing(kind, dataset, tmp_path):
-    for memory in ("device", "host"):
-        changes = {"average_memory": memory, "average_every": 2, "stop": "7 steps"}
-        start(tmp_path / memory, dataset, after(3), **changes_of(kind, **changes))
-        start(tmp_path / memory, dataset, **changes_of(kind, **changes))
-    assert bits(tmp_path / "host", 7) == bits(tmp_path / "device", 7)
-    assert records(tmp_path / "host") == records(tmp_path / "device")

@@ -128,17 +128,6 @@ def test_iterates_of_optimizer_start_from_pretrained_weights(kind, model, datase
     assert len(pointers) == len(jax.tree.leaves(state))  # none given away twice
 
 
-@pytest.mark.slow
-def test_averages_start_in_host_memory(model, dataset, tmp_path):
-    state, program = first_state(model, dataset, tmp_path / "run", average_memory="host")
-    averages, expected = (averaging.averages(x.opt_state) for x in (state, program.abstract_state))
-    kinds, expected = (
-        {x.sharding.memory_kind for x in jax.tree.leaves(tree)} for tree in (averages, expected)
-    )
-    assert kinds == expected
-    assert all(is_pretrained(tree) for tree in averages.values())
-
-
 def test_first_updates_equal_those_of_state_set_by_hand(run, dataset):
     config = small_run.config(run, dataset.path)
     state = small_run.program(config, small_run.mesh()).init()

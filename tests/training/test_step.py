@@ -1,6 +1,6 @@
 """Training step: against NumPy and plain `jax.grad`, on every layout.
 
-Averages, donation and compilations: test_average_memory.py and test_update_costs.py.
+Donation and compilations: test_update_costs.py.
 """
 
 import jax

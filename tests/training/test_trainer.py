@@ -300,13 +300,6 @@ def test_evaluation_of_all_tokens(dataset, tmp_path):
     assert evaluated["eval/last/loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_average_every_beyond_the_run_is_rejected(dataset):
-    with pytest.raises(InputError, match=r"average_every = 11 .* 10 updates"):
-        small_run.config("run", average_every=11)
-    small_run.config("run", average_every=10)
-    small_run.config("run", average_every=11, averages=())
-
-
 def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
     config = small_run.config("run", tmp_path / "mispelt", data__builtin_megabytes=0.1)
     display = Display(config.clock, Console())

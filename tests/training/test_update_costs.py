@@ -90,7 +90,7 @@ def compile_step(architecture, layer_loop, averages):
         **{f"model__{name}": value for name, value in SHAPE.items()},
     )
     program = make_program(config, small_run.mesh())
-    lowered = program.train_step.lower(program.abstract_state, token_batch(), True)
+    lowered = program.train_step.lower(program.abstract_state, token_batch())
     return config, program, lowered.compile()
 
 
@@ -240,9 +240,9 @@ class Watch:
     def make_program(self, config, mesh):
         program = small_run.program(config, mesh)
 
-        def train_step(state, tokens, update_averages=True):
+        def train_step(state, tokens):
             before = self._count()
-            state, values = program.train_step(state, tokens, update_averages)
+            state, values = program.train_step(state, tokens)
             self.compiled.append(self._count() - before)
             number = len(self.compiled)
             if self._guard and number == 1:

@@ -20,8 +20,8 @@ STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 T = 4000
 
 
-def stored(*steps, f=STORED, **about):
-    return [StoredWeights(t, f"f{x:g}", GrowingWindow(x), **about) for t in steps for x in f]
+def stored(*steps, f=STORED):
+    return [StoredWeights(t, f"f{x:g}", GrowingWindow(x)) for t in steps for x in f]
 
 
 def kernel_of(mix, t):
@@ -40,23 +40,22 @@ def iterates(count):
     return rng.normal(size=(count + 1, 5)).cumsum(axis=0) + rng.normal(size=(count + 1, 5))
 
 
-def average(walk, rule, every=1, since=0):
+def average(walk, rule, since=0):
     """The recursion itself, in float64."""
     value = walk[since]
     for t in range(since + 1, len(walk)):
-        if t % every == 0:
-            value = value + rule.evaluate(t, every) * (walk[t] - value)
+        value = value + rule.evaluate(t) * (walk[t] - value)
     return value
 
 
 @pytest.mark.parametrize("rule", [GrowingWindow(25.0), FixedDecay(0.9), Uniform(3)])
-@pytest.mark.parametrize(("every", "since"), [(1, 0), (1, 40), (4, 0), (4, 40)])
-def test_kernel_equals_the_recursion(rule, every, since):
+@pytest.mark.parametrize("since", [0, 40])
+def test_kernel_equals_the_recursion(rule, since):
     """That of an earlier checkpoint ignores the iterates after it."""
     walk = iterates(150)
-    kernel = StoredWeights(120, "x", rule, every, since).kernel(150)
+    kernel = StoredWeights(120, "x", rule, since).kernel(150)
     assert kernel.sum() == pytest.approx(1)
-    np.testing.assert_allclose(kernel @ walk, average(walk[:121], rule, every, since), rtol=1e-9)
+    np.testing.assert_allclose(kernel @ walk, average(walk[:121], rule, since), rtol=1e-9)
 
 
 def test_inner_products_match_the_closed_form():
@@ -141,15 +140,3 @@ def test_fraction_is_validated(fraction):
         LastFraction(fraction)
     with pytest.raises(ValueError, match=r"fraction = .* is not allowed"):
         DecayedRate(fraction, "linear").kernel(10)
-
-
-@pytest.mark.parametrize("every", [2, 10])
-@pytest.mark.parametrize("steps", [(T // 2, T), (T,)])
-def test_averages_that_move_every_k_updates_mix_as_well(every, steps):
-    """Their kernels weigh one iterate in several, which is near those around it."""
-    target, plain = GrowingWindow(35.0), fit_mixture(stored(*steps), GrowingWindow(35.0), T, 2)
-    mix = fit_mixture(stored(*steps, every=every), target, T, 2)
-    assert mix.kernel_error == pytest.approx(plain.kernel_error, rel=0.1, abs=2e-3)
-    np.testing.assert_allclose(mix.coefficients, plain.coefficients, atol=0.1)
-    ages = T - np.arange(T + 1)
-    assert kernel_of(mix, T) @ ages == pytest.approx(target.kernel(T) @ ages, rel=0.05)
