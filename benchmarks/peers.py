@@ -55,7 +55,7 @@ class Trainer:
     """
 
     def __init__(self, config: Config) -> None:
-        mesh = sharding.make_mesh(config.mesh)
+        self._config, mesh = config, sharding.make_mesh(config.mesh)
         program = step.make_program(config, mesh)
         tokens = harness.random_tokens(config, _BATCHES)
         self._batches = [sharding.put_batch(mesh, batch, config.batch_size) for batch in tokens]
@@ -65,7 +65,9 @@ class Trainer:
 
     def update(self) -> jax.Array:
         """Makes one update and returns its loss."""
-        self._state, metrics = self._step(self._state, self._batches[self._updates % _BATCHES])
+        batch = self._batches[self._updates % _BATCHES]
+        rate = step.rate_of_update(self._config, self._updates)
+        self._state, metrics = self._step(self._state, batch, rate)
         self._updates += 1
         return metrics["loss"]
 

@@ -66,16 +66,12 @@ def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the compiled update of a run, with its state and a batch on the devices."""
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
-    compiled = step.lower_update(program, config, mesh).compile()
-    return wrap_update(config, mesh, compiled, program.init(), batch)
-
-
-def wrap_update(config: Config, mesh: Mesh, compiled: Any, state: Any, batch: jax.Array) -> Update:
-    """Returns an `Update` that calls a compiled train step."""
+    compiled: Any = step.lower_update(program, config, mesh).compile()
+    state, rate = program.init(), step.rate_of_update(config, 0)
 
     def function() -> jax.Array:
         nonlocal state
-        state, metrics = compiled(state, batch)
+        state, metrics = compiled(state, batch, rate)
         return metrics["loss"]
 
     memory, device, least = compiled.memory_analysis(), device_spec(mesh.devices.flat[0]), None

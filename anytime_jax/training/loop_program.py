@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
@@ -39,16 +40,20 @@ class LoopProgram:
         batch_size = min(config.eval.batch_size, -(-count // shards) * shards)
         self._evaluator = Evaluator(program.eval_step, windows, length, count, batch_size, mesh)
 
-    def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def update(
+        self, state: TrainState, batch: Batch, rate: np.float32
+    ) -> tuple[TrainState, Metrics]:
         """Makes one update, donating `state`; returns the new state and metrics."""
         tokens = sharding.put_batch(self._mesh, *batch)
         if tokens.shape not in self._compiled:
-            self._compiled[tokens.shape] = self._compile(state, tokens)
-        return self._compiled[tokens.shape](state, tokens)
+            self._compiled[tokens.shape] = self._compile(state, tokens, rate)
+        return self._compiled[tokens.shape](state, tokens, rate)
 
-    def _compile(self, state: TrainState, tokens: jax.Array) -> jax.stages.Compiled:
+    def _compile(
+        self, state: TrainState, tokens: jax.Array, rate: np.float32
+    ) -> jax.stages.Compiled:
         began = time.perf_counter()
-        compiled = self._train_step.lower(state, tokens).compile()
+        compiled = self._train_step.lower(state, tokens, rate).compile()
         if not self._compiled:
             seconds = format_duration(time.perf_counter() - began)
             memory = describe_program(compiled, sharding.device_memory(self._mesh))

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -33,7 +34,8 @@ class Program:
       init: `(seed=config.seed) -> state` before the first update, with random weights.
       init_from_params: `(params) -> state` before the first update; `params` are donated.
       abstract_state: shapes, types and shardings of the state, without any array.
-      train_step: `(state, tokens_BxT) -> (state, metrics)`, with `state` donated.
+      train_step: `(state, tokens_BxT, rate) -> (state, metrics)`, with `state` donated.
+        The learning rate is an argument, so that one program serves every schedule.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
     """
 
@@ -74,7 +76,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         abstract_state=abstract_state,
         train_step=jax.jit(
             functools.partial(train_step, config, constrain),
-            in_shardings=(shardings, rows),
+            in_shardings=(shardings, rows, replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
             compiler_options=options,
@@ -88,12 +90,22 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
+def rate_of_update(config: Config, step: int) -> np.float32:
+    """Returns the learning rate of the update after `step` updates.
+
+    It is a scalar in host memory, which a call copies to the devices of this process: to put it on
+    the devices of several processes beforehand would take a collective an update.
+    """
+    return np.float32(config.learning_rate.evaluate(step))
+
+
 def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """Returns the train step lowered for the mesh, whose devices need not exist."""
     shape = (config.batch_size, config.model.length + 1)
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    traced = program.train_step.trace(program.abstract_state, tokens_BxT)
+    rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
+    traced = program.train_step.trace(program.abstract_state, tokens_BxT, rate)
     platform = mesh.devices.flat[0].platform
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
@@ -103,20 +115,21 @@ def train_step(
     constrain: sharding.ShardingConstraint,
     state: TrainState,
     tokens_BxT: jax.Array,
+    rate: jax.Array,
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after one update on a batch of windows, and its metrics."""
     # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
     loss, grads = loss_and_gradient(config.model, constrain, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
-    optimizer = make_optimizer(config, constrain_stack=constrain.split_stack)
+    optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
     updates, opt_state = optimizer.update(
         grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm
     )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,
-        "lr": config.learning_rate(state.step),
+        "lr": rate,
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),

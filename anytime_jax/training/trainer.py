@@ -10,7 +10,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import RunError
 from anytime_jax.training.loop_program import LoopProgram
 from anytime_jax.training.progress import Display
-from anytime_jax.training.step import TrainState
+from anytime_jax.training.step import TrainState, rate_of_update
 from anytime_jax.training.training_run import Outcome, TrainingRun, closing
 
 
@@ -40,7 +40,9 @@ def train(
         if run.missed_evaluation:
             _evaluate(run, program, state, interrupted)
         while not (is_interrupted := interrupted()) and not run.is_at_stop():
-            state, metrics = program.update(state, run.read_batch())
+            state, metrics = program.update(
+                state, run.read_batch(), rate_of_update(config, run.step)
+            )
             run.finish_update(metrics)
             # Before the evaluation: one that is cut short is made up for at the next start.
             if run.is_save_due():

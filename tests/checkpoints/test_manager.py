@@ -95,7 +95,9 @@ def trained():
     count = small_run.BATCH * (small_run.LENGTH + 1)
     tokens = np.arange(count, dtype=np.int32) * 7919 % small_run.VOCABULARY
     for _ in range(3):
-        state, _ = program.train_step(state, jnp.asarray(tokens.reshape(small_run.BATCH, -1)))
+        state, _ = program.train_step(
+            state, jnp.asarray(tokens.reshape(small_run.BATCH, -1)), np.float32(1e-2)
+        )
     return state, program
 
 

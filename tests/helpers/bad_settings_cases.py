@@ -167,7 +167,7 @@ def _trace(config, mesh, data, program) -> None:
     )
     weights = jax.ShapeDtypeStruct((config.eval.batch_size,), jnp.float32)
     program.init.trace()
-    jax.eval_shape(program.train_step, state, train_tokens)
+    jax.eval_shape(program.train_step, state, train_tokens, jax.ShapeDtypeStruct((), jnp.float32))
     program.eval_step.trace(state.params, eval_tokens, weights)
     if data.splits["train"].documents != NO_FILES and config.batch_size < 10_000:
         order = {"seed": config.data.seed, "repeat": config.data.repeat}

@@ -241,9 +241,9 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     def make_program(config, mesh, make=preflight.make_program):
         program = make(config, mesh)
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, rate):
             byte[0] = PHASES.index("updating")  # until the next save or evaluation
-            result = program.train_step(state, tokens)
+            result = program.train_step(state, tokens, rate)
             if moment == "update":
                 reach_moment()  # the device is computing the update
             return result

@@ -73,8 +73,9 @@ _programs: dict[Any, step.Program] = {}
 def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
     averages = tuple(config.averaging_rules.items())
-    update = (config.model, config.optimizer, config.learning_rate, config.microbatches)
-    key = (update, averages, config.seed, mesh)
+    warmup = (config.schedule.warmup, config.schedule.warmup_init)  # which some kinds weigh by
+    batch = (config.batch_size, config.microbatches)
+    key = (config.model, config.optimizer, config.guard, warmup, batch, averages, config.seed, mesh)
     if key not in _programs:
         _programs[key] = step.make_program(config, mesh)
     return _programs[key]

@@ -31,9 +31,9 @@ def recording(config, mesh):
     """Returns `small_run.program` with its updates recorded in `updates`."""
     program = small_run.program(config, mesh)
 
-    def train_step(state, tokens):
+    def train_step(state, tokens, rate):
         updates.append(tokens)
-        return program.train_step(state, tokens)
+        return program.train_step(state, tokens, rate)
 
     return dataclasses.replace(program, train_step=WrappedStep(train_step))
 
@@ -61,7 +61,9 @@ def update_by_hand(state, config, dataset, sizes, first=0):
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
     windows = Windows(dataset, "train", length=small_run.LENGTH, **order)
     for size in sizes:
-        state, metrics = program.train_step(state, jnp.asarray(windows.batch(first, size)))
+        rate = step.rate_of_update(config, int(state.step))
+        tokens = jnp.asarray(windows.batch(first, size))
+        state, metrics = program.train_step(state, tokens, rate)
         first += size
         yield state, metrics
 

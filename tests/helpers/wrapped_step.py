@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WrappedStep:
-    """A function `(state, tokens)` that can be lowered and compiled like a jit."""
+    """A function `(state, tokens, rate)` that can be lowered and compiled like a jit."""
 
     def __init__(self, function: Callable[..., Any]):
         self._function = function

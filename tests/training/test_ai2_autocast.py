@@ -15,6 +15,7 @@ from paths import REPOSITORY
 
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
+from anytime_jax.training import step
 from configs import quickstart
 
 UPDATES, LAST = 400, 100
@@ -45,8 +46,8 @@ def train(tokens, dtype, seed):
     program = small_run.program(config, small_run.mesh())
     state, metrics = program.init(), []
     weights = params_to_tensors(OLMO.tensors, jax.device_get(state.params))
-    for rows in tokens:
-        state, row = program.train_step(state, rows)
+    for count, rows in enumerate(tokens):
+        state, row = program.train_step(state, rows, step.rate_of_update(config, count))
         metrics.append(jax.device_get((row["loss"], row["lr"])))
     losses, rates = np.array(metrics).T
     return losses, rates, weights, config

@@ -53,10 +53,10 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
         if key not in _compiled:  # compiled once for all tests
             _compiled[key] = step_lib.make_program(config, small_run.mesh()).train_step
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, rate):
             if int(state.step) + 1 in updates:
                 tokens = jnp.full_like(tokens, BAD_TOKENS[factor])
-            return _compiled[key](state, tokens)
+            return _compiled[key](state, tokens, rate)
 
         return train_step
 
@@ -135,8 +135,8 @@ def test_spike_is_reported_and_skipped_if_configured(dataset, tmp_path, monkeypa
 
 def test_nonfinite_weights_are_never_saved(dataset, tmp_path, monkeypatch):
     def change(_, program):
-        def train_step(state, tokens):
-            state, metrics = program.train_step(state, tokens)
+        def train_step(state, tokens, rate):
+            state, metrics = program.train_step(state, tokens, rate)
             if int(state.step) == 8:
                 state = state._replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
             return state, metrics
@@ -164,10 +164,10 @@ def test_error_of_the_runtime_ends_run_in_one_line(is_lost, dataset, tmp_path, m
     """In a run of several processes it tells of a lost one, for which commands have a status."""
 
     def change(config, program):
-        def train_step(state, tokens):
+        def train_step(state, tokens, rate):
             if int(state.step) == 5:
                 raise jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer")
-            return program.train_step(state, tokens)
+            return program.train_step(state, tokens, rate)
 
         return train_step
 

@@ -21,13 +21,13 @@ SCALARS = 9  # int32 and float32 of the optimizer: its counts, the guard's stati
     ],
 )
 def test_state_bytes_equal_compiler_arguments(devices, axes):
-    """The arguments of an update are the state and the tokens; the state is updated in place."""
+    """The arguments of an update are the state, the tokens and the rate; the state is in place."""
     config, mesh = small_run.config("run"), small_run.mesh(devices, **axes)
     program = make_program(config, mesh)
     analysis = lower_update(program, config, mesh).compile().memory_analysis()
     state = sum(measure_state(program.abstract_state)) + 4  # the step
     tokens = 4 * config.batch_size * (config.model.length + 1) // sharding.batch_shards(mesh)
-    assert analysis.argument_size_in_bytes == state + tokens
+    assert analysis.argument_size_in_bytes == state + tokens + 4
     assert analysis.alias_size_in_bytes == state
 
 

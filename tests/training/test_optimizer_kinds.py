@@ -17,6 +17,7 @@ from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
 from anytime_jax.errors import InputError
+from anytime_jax.training import step
 from anytime_jax.training.trainer import Outcome
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
@@ -86,6 +87,19 @@ def test_branch_equals_run_that_decays_there(kind, trunk, dataset, tmp_path):
     assert bits(tmp_path / "branch", 20) == bits(tmp_path / "whole", 20)
     assert records(tmp_path / "branch") == [x for x in records(tmp_path / "whole") if x[0] > 18]
     assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
+
+
+def test_one_program_serves_trunk_branch_and_every_peak(kind):
+    branch = {"branch__from_run": "trunk", "branch__multiple": 2.0, "stop": "horizon"}
+    decay = {"schedule": {**WSD, "horizon": "branch"}, **branch}
+    higher = {"schedule": {**CONSTANT, "peak": 3e-2}}
+    configs = [small_run.config("run", **changes_of(kind, **x)) for x in ({}, decay, higher)]
+    programs = [step.make_program(config, small_run.mesh()) for config in configs]
+    texts = {
+        step.lower_update(program, config, small_run.mesh()).as_text()
+        for program, config in zip(programs, configs, strict=True)
+    }
+    assert len(texts) == 1
 
 
 # Read-outs

@@ -9,6 +9,7 @@ from paths import FIXTURES
 from reference_decoders import OLMO, from_olmo, oracle
 
 from anytime_jax import averaging
+from anytime_jax.training import step
 
 SHAPE = {
     name: getattr(OLMO, name)
@@ -47,8 +48,9 @@ def ours(request, oracle):
     opt_state = averaging.replace_averages(first.opt_state, copies)
     state = first._replace(params=params, opt_state=opt_state)
     rows = []
-    for tokens in oracle["tokens"]:
-        state, metrics = program.train_step(state, jnp.asarray(tokens))
+    for count, tokens in enumerate(oracle["tokens"]):
+        rate = step.rate_of_update(config, count)
+        state, metrics = program.train_step(state, jnp.asarray(tokens), rate)
         rows.append(jax.device_get(metrics))
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}, state
 

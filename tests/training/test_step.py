@@ -24,8 +24,9 @@ def train(config=CONFIG, mesh=None, steps=STEPS):
     program = small_run.program(config, mesh or small_run.mesh())
     state = program.init()
     states, metrics = [small_run.leaves(state)], []
-    for tokens in TOKENS[:steps]:
-        state, row = program.train_step(state, jnp.asarray(tokens))
+    for count, tokens in enumerate(TOKENS[:steps]):
+        rate = step.rate_of_update(config, count)
+        state, row = program.train_step(state, jnp.asarray(tokens), rate)
         states.append(small_run.leaves(state))
         metrics.append({name: float(value) for name, value in row.items()})
     return states, metrics, state
@@ -105,7 +106,8 @@ def test_layouts_of_eight_devices_train_alike(trained, axes, microbatches, compi
     config, mesh = small_run.config("unused", microbatches=microbatches), small_run.mesh(8, **axes)
     states, metrics, state = train(config, mesh)
     with compilations() as count:
-        state, _ = small_run.program(config, mesh).train_step(state, jnp.asarray(TOKENS[0]))
+        train_step = small_run.program(config, mesh).train_step
+        state, _ = train_step(state, jnp.asarray(TOKENS[0]), np.float32(1e-2))
     assert count() == 0
     assert small_run.same_bits(states[0], single_states[0])  # the initial weights
     # Sums in another order change a loss of 6 by some 1e-6.

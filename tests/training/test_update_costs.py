@@ -90,7 +90,7 @@ def compile_step(architecture, layer_loop, averages):
         **{f"model__{name}": value for name, value in SHAPE.items()},
     )
     program = make_program(config, small_run.mesh())
-    lowered = program.train_step.lower(program.abstract_state, token_batch())
+    lowered = program.train_step.lower(program.abstract_state, token_batch(), np.float32(1))
     return config, program, lowered.compile()
 
 
@@ -233,20 +233,21 @@ class Watch:
     """
 
     def __init__(self, count, guard=None):
-        """Counts compilations with `count`; from update 1 to 8, `guard` forbids transfers."""
+        """Counts compilations with `count`; from update 1 to 8, `guard` forbids waiting transfers."""
         self._count, self._guard = count, guard
         self.compiled, self.delays = [], {}
 
     def make_program(self, config, mesh):
         program = small_run.program(config, mesh)
 
-        def train_step(state, tokens):
+        def train_step(state, tokens, rate):
             before = self._count()
-            state, values = program.train_step(state, tokens)
+            state, values = program.train_step(state, tokens, rate)
             self.compiled.append(self._count() - before)
             number = len(self.compiled)
             if self._guard and number == 1:
-                self._guard.enter_context(jax.transfer_guard("disallow"))
+                self._guard.enter_context(jax.transfer_guard_device_to_host("disallow"))
+                self._guard.enter_context(jax.transfer_guard_device_to_device("disallow"))
             if self._guard and number == UPDATES:
                 self._guard.close()
 
@@ -259,7 +260,7 @@ class Watch:
 
 
 def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
-    """What goes to the device is put there; what comes back is asked for when it is ready."""
+    """Of an update, the rate alone goes to the device; what comes back is read when it is ready."""
     monkeypatch.setattr(small_run, "_programs", {})  # other tests have compiled theirs
     checksums._inspect.clear_cache()
     changes = {"averages": (6.25,), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
