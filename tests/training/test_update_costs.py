@@ -233,7 +233,7 @@ class Watch:
     """
 
     def __init__(self, count, guard=None):
-        """Counts compilations with `count`; from update 1 to 8, `guard` forbids waiting transfers."""
+        """Counts compilations with `count`; `guard` forbids waits from update 1 to 8."""
         self._count, self._guard = count, guard
         self.compiled, self.delays = [], {}
 
