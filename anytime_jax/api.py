@@ -1,4 +1,4 @@
-"""Python API: train a run from a configuration; forecast it; use its weights.
+"""Python API: train a run from a configuration; use its weights.
 
     from anytime_jax import api
 
@@ -6,7 +6,6 @@
     outcome = api.train(config)
     params = api.load("runs/mine", "f25")
     losses = api.evaluate("runs/mine", ["last", "f25", "f=35"])
-    forecast = api.forecast("runs/mine", to="4x")
     text = api.generate("runs/mine", "def main(", weights="f25", tokens=100)
 
 A run is named by its directory, and may still be training. Names of weights are those of the
@@ -31,11 +30,9 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.sources import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.errors import InputError
-from anytime_jax.forecast.run_forecast import DEFAULT_PLAN, DecayPlan, RunForecast
 from anytime_jax.models import decoder, sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.study import forecast_subject
 from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 from anytime_jax.training.trainer import Outcome
@@ -171,21 +168,6 @@ def generate(
     new = sampling.generate_tokens(model, params, ids, settings, tokens, end)
     text = vocabulary.incremental_decoder()
     return "".join(text.decode(int(token)) for token in (*ids, *new)) + text.flush()
-
-
-def forecast(
-    run_dir: str | Path,
-    to: str | None = None,
-    study: str | None = None,
-    decay: DecayPlan = DEFAULT_PLAN,
-) -> RunForecast:
-    """Returns the forecast of a run at its next doublings up to the point `to`, such as "8x".
-
-    By default, up to four times the run so far. `study` is a study with runs of the same model and
-    data, `decay` what `RunForecast.rows` assume of a decay that ends at each point.
-    """
-    subject = forecast_subject.open_run(storage_path(run_dir), study)
-    return forecast_subject.forecast(subject, to, decay)
 
 
 @contextlib.contextmanager

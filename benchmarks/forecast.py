@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from anytime_jax import schedules
-from anytime_jax.forecast import law_fit
-from anytime_jax.forecast.functional_law_fit import INTERVAL, FunctionalFit
-from anytime_jax.forecast.laws import Law, MultiPowerLaw, PowerLaw
-from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.prior import general_prior
+from anytime_jax.lab.forecast import law_fit
+from anytime_jax.lab.forecast.functional_law_fit import INTERVAL, FunctionalFit
+from anytime_jax.lab.forecast.laws import Law, MultiPowerLaw, PowerLaw
+from anytime_jax.lab.forecast.loss_history import LossHistory
+from anytime_jax.lab.forecast.prior import general_prior
 from benchmarks import harness, loss_curves, record
 
 # Fits by the name of their law; another law is one more line.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytime_jax import schedules
-from anytime_jax.forecast import loss_csv
-from anytime_jax.forecast.laws import MultiPowerLaw
-from anytime_jax.forecast.loss_history import LossHistory, RecordedRates
+from anytime_jax.lab.forecast import loss_csv
+from anytime_jax.lab.forecast.laws import MultiPowerLaw
+from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
 from benchmarks.harness import REPOSITORY
 

@@ -21,8 +21,8 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
-from anytime_jax.study import study_files
-from anytime_jax.study.leaderboard import ADAMW, optimizer_name
+from anytime_jax.lab.leaderboard.leaderboard import ADAMW, optimizer_name
+from anytime_jax.lab.study import study_files
 from benchmarks import harness, record
 from benchmarks.train_step import make_update
 

@@ -17,11 +17,11 @@ from anytime_jax import schedules
 from anytime_jax.averaging import GrowingWindow
 from anytime_jax.config import python_files, schema
 from anytime_jax.config.schema import Config
-from anytime_jax.forecast.functional_law_fit import INTERVAL, FunctionalFit
-from anytime_jax.forecast.loss_history import LossHistory
-from anytime_jax.forecast.prior import general_prior
+from anytime_jax.lab.forecast.functional_law_fit import INTERVAL, FunctionalFit
+from anytime_jax.lab.forecast.loss_history import LossHistory
+from anytime_jax.lab.forecast.prior import general_prior
+from anytime_jax.lab.study import published
 from anytime_jax.schedules import Schedule
-from anytime_jax.study import published
 from benchmarks import harness, record
 
 _F25 = {"f25": GrowingWindow(25.0)}

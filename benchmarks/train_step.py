@@ -20,12 +20,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.compilation import hlo
-from anytime_jax.compilation.roofline import analyze
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.distributed.jax_settings import configure
+from anytime_jax.lab.compilation import hlo
+from anytime_jax.lab.compilation.roofline import analyze
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from benchmarks import harness, record, roofline

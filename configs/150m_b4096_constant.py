@@ -9,9 +9,11 @@ Result:   unpublished as numbers (the paper's large-batch figure).
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    return paper.constant(paper.large_batch("150m_b4096_constant"), peak=3e-3, b2=0.95)
+    return paper_settings.constant(
+        paper_settings.large_batch("150m_b4096_constant"), peak=3e-3, b2=0.95
+    )

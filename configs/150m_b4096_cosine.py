@@ -10,9 +10,11 @@ Result:   unpublished as numbers (the paper's large-batch figure).
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    return paper.cosine(paper.large_batch("150m_b4096_cosine"), peak=3e-3, b2=0.95, horizon="1x")
+    return paper_settings.cosine(
+        paper_settings.large_batch("150m_b4096_cosine"), peak=3e-3, b2=0.95, horizon="1x"
+    )

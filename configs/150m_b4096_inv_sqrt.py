@@ -9,10 +9,10 @@ Result:   unpublished as numbers (the paper's large-batch figure).
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.large_batch("150m_b4096_inv_sqrt")
-    return paper.inverse_sqrt(config, peak=3e-3, b2=0.95, alpha=3_200.0)
+    config = paper_settings.large_batch("150m_b4096_inv_sqrt")
+    return paper_settings.inverse_sqrt(config, peak=3e-3, b2=0.95, alpha=3_200.0)

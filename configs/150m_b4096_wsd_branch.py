@@ -16,10 +16,10 @@ Result:   unpublished as numbers (the paper's large-batch figure).
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.large_batch("150m_b4096_wsd_branch")
-    return paper.wsd(config, peak=3e-3, b2=0.95, trunk="150m_b4096_constant")
+    config = paper_settings.large_batch("150m_b4096_wsd_branch")
+    return paper_settings.wsd(config, peak=3e-3, b2=0.95, trunk="150m_b4096_constant")

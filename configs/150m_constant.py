@@ -12,9 +12,9 @@ Result:   validation loss of f25, published:
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    return paper.constant(paper.model_150m("150m_constant"), peak=3e-3, b2=0.99)
+    return paper_settings.constant(paper_settings.model_150m("150m_constant"), peak=3e-3, b2=0.99)

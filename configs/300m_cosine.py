@@ -13,9 +13,11 @@ Result:   validation loss of the last iterate, the best setting at each horizon,
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    return paper.cosine(paper.model_300m("300m_cosine"), peak=3e-3, b2=0.95, horizon="1x")
+    return paper_settings.cosine(
+        paper_settings.model_300m("300m_cosine"), peak=3e-3, b2=0.95, horizon="1x"
+    )

@@ -12,10 +12,10 @@ Result:   validation loss of f25, published:
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.model_300m("300m_inv_sqrt")
-    return paper.inverse_sqrt(config, peak=3e-3, b2=0.99, alpha=51_200.0)
+    config = paper_settings.model_300m("300m_inv_sqrt")
+    return paper_settings.inverse_sqrt(config, peak=3e-3, b2=0.99, alpha=51_200.0)

@@ -19,10 +19,10 @@ Result:   validation loss of the last iterate, published (the best branch of any
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.model_300m("300m_wsd_branch")
-    return paper.wsd(config, peak=3e-3, b2=0.95, trunk="300m_constant")
+    config = paper_settings.model_300m("300m_wsd_branch")
+    return paper_settings.wsd(config, peak=3e-3, b2=0.95, trunk="300m_constant")

@@ -10,12 +10,12 @@ Device memory: python -m anytime_jax compile --config=configs/7b_inv_sqrt.py --t
 
 from ml_collections import ConfigDict
 
-from configs import paper
+from configs import paper_settings
 
 
 def get_config() -> ConfigDict:
     """Returns the configuration."""
-    config = paper.model_300m("7b_inv_sqrt")
+    config = paper_settings.model_300m("7b_inv_sqrt")
     config.batch_size = 2048
     config.model.update(architecture="olmo2", layers=32, heads=32, width=4096, mlp_width=11_008)
     config.model.update(remat="products", layer_loop="scan")
@@ -23,4 +23,4 @@ def get_config() -> ConfigDict:
     config.stop = "1x"
     config.mesh.fsdp = 8
     config.eval.batch_size = 512  # so that 512 devices can share it
-    return paper.inverse_sqrt(config, peak=3e-4, b2=0.95, alpha=51_200.0)
+    return paper_settings.inverse_sqrt(config, peak=3e-4, b2=0.95, alpha=51_200.0)

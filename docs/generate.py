@@ -24,7 +24,7 @@ def layers() -> list[list[str]]:
     """Returns the packages of each layer, the highest first, as pyproject.toml states them."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     contract = settings["tool"]["importlinter"]["contracts"][0]
-    return [layer.split(" | ") for layer in contract["layers"]]
+    return [layer.split(" : ") for layer in contract["layers"]]
 
 
 def import_graph() -> str:
@@ -47,12 +47,7 @@ def file_tree() -> str:
         if not folder.is_dir():
             lines += _entry(f"{name}.py", folder.with_suffix(".py"))
             continue
-        lines += _entry(f"{name}/", folder / "__init__.py")
-        for file in sorted(folder.glob("*.py")):
-            if file.stem != "__init__":
-                lines += _entry(f"  {file.name}", file)
-        for inner in sorted(folder.glob("*/__init__.py")):
-            lines += _entry(f"  {inner.parent.name}/", inner)
+        lines += _folder_entries(folder, "")
     return "\n".join([*lines, "```"])
 
 
@@ -129,6 +124,17 @@ def _node(name: str) -> str:
     return f'{name}_["{label}"]'
 
 
+def _folder_entries(folder: pathlib.Path, indent: str) -> list[str]:
+    """A line for a package, and for each module and package in it."""
+    lines = _entry(f"{indent}{folder.name}/", folder / "__init__.py")
+    for file in sorted(folder.glob("*.py")):
+        if file.stem != "__init__":
+            lines += _entry(f"{indent}  {file.name}", file)
+    for inner in sorted(folder.glob("*/__init__.py")):
+        lines += _folder_entries(inner.parent, f"{indent}  ")
+    return lines
+
+
 def _entry(name: str, file: pathlib.Path) -> list[str]:
     """A name and the first sentence of its docstring, wrapped beside it."""
     docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
@@ -145,7 +151,7 @@ def _package_imports() -> dict[str, set[str]]:
     for module in graph.modules:
         for target in graph.find_modules_directly_imported_by(module):
             ends = (*(f"{x}.".split(".")[1] for x in (module, target)),)
-            if ends[0] != ends[1] and set(ends) <= names:
+            if ends[0] != ends[1] != "lab" and set(ends) <= names:
                 imports[ends[0]].add(ends[1])
     return imports
 

@@ -52,7 +52,7 @@ def test_lowest_layers_load_nothing_heavy(modules):
 
 
 def test_command_loads_no_other_command():
-    commands = {f"anytime_jax.commands.{name}" for name in dispatch.COMMANDS}
+    commands = {dispatch.module_name(name) for name in dispatch.COMMANDS}
     _, ours = loaded_by("anytime_jax.commands.dispatch as d; d.import_command('runs')")
     assert ours & commands == {"anytime_jax.commands.runs"}
 

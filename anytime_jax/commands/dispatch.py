@@ -39,6 +39,15 @@ COMMANDS = {
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
+# The laboratory's commands are the `command.py` of a package; the others are modules beside this.
+_LABORATORY = {
+    "sweep": "study",
+    "watch": "monitor",
+    "report": "paper",
+    "forecast": "forecast",
+    "compile": "compilation",
+    "theory": "theory",
+}
 
 
 def main(program: str) -> int:
@@ -111,7 +120,14 @@ def _uninterrupted_imports() -> Iterator[None]:
 
 def import_command(name: str) -> ModuleType:
     """Imports the module of one command only."""
-    return importlib.import_module(f"anytime_jax.commands.{name}")
+    return importlib.import_module(module_name(name))
+
+
+def module_name(name: str) -> str:
+    """Returns the name of the module of a command."""
+    if name in _LABORATORY:
+        return f"anytime_jax.lab.{_LABORATORY[name]}.command"
+    return f"anytime_jax.commands.{name}"
 
 
 def display_path(path: str, name: str) -> str:

@@ -18,7 +18,12 @@ from rich.console import Console
 
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE, label_order
-from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import (
+    checkpoint_listing,
+    checkpoint_reader,
+    recorded_losses,
+    run_directory,
+)
 from anytime_jax.checkpoints.metric_records import (
     Row,
     count_before,
@@ -31,7 +36,6 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.json_files import load_json
 from anytime_jax.storage.paths import list_files
-from anytime_jax.study import run_losses
 from anytime_jax.tables import Table
 
 EXAMPLES = ("", "--run=runs/quickstart --verify")
@@ -178,7 +182,7 @@ def _is_being_removed(path: Path) -> bool:
 def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
     table = Table()
     table.add_numbers("step", "tokens", "multiple", "size")
-    losses = {row.step: losses for row, losses in run_losses.evaluations(rows)}
+    losses = {row.step: losses for row, losses in recorded_losses.evaluations(rows)}
     if any(x.entry.step in losses for x in listed):
         table.add_column("validation loss", no_wrap=True)
     for name in ("averages", "verified"):
@@ -205,7 +209,7 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
     if trained:
         row = trained[-1]
         lines.append(f"training loss {row.values['train/loss']:.4f} at step {row.step:,}")
-    if evaluated := run_losses.evaluations(rows):
+    if evaluated := recorded_losses.evaluations(rows):
         row, losses = evaluated[-1]
         others = {label: loss for label, loss in losses.items() if label != LIVE}
         parts = [f"{losses[LIVE]:.4f} {LIVE}"] if LIVE in losses else []

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from anytime_jax.checkpoints import recorded_losses
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
@@ -26,7 +27,6 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.study import run_losses
 from anytime_jax.training import signals, startup, trainer
 from anytime_jax.training.progress import Display
 
@@ -108,10 +108,10 @@ def _report(
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, storage_path(config.run_dir)
     rows = read_records(run_dir, display.say)
-    evaluated = run_losses.evaluations(rows)
+    evaluated = recorded_losses.evaluations(rows)
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
-        display.console.print(run_losses.loss_table(clock, doublings or evaluated[-1:]))
+        display.console.print(recorded_losses.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:
@@ -163,9 +163,9 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
 
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     try:
-        from anytime_jax.study import run_figure  # half a second: not before the first update
+        from anytime_jax.checkpoints import curves  # half a second: not before the first update
 
-        return run_figure.draw(config.run_dir, config.name, rows)
+        return curves.draw(config.run_dir, config.name, rows)
     except Exception as error:  # of Matplotlib or of the disk: the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)

@@ -1,9 +1,9 @@
 """Python files of configurations and studies: found by path or name, listed, and executed.
 
-A name such as `quickstart` is that of a file in `configs/` of the working directory, or else of one
-that is shipped. Inside a file, `from configs import base` finds modules in the same places, but
-first in the `configs` folder in which the file itself is: a file works wherever it is copied, and a
-shipped one always imports shipped modules.
+A name such as `quickstart` is that of a file in `configs/` of the working directory (a study's in
+`configs/studies/`), or else of one that is shipped. Inside a file, `from configs import base` finds
+modules in the same places, but first in the `configs` folder in which the file itself is: a file
+works wherever it is copied, and a shipped one always imports shipped modules.
 """
 
 import ast
@@ -30,12 +30,10 @@ SHIPPED = next(
     (path for path in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if path.is_dir()),
     _PACKAGE / "configs",
 )
+SHIPPED_STUDIES = _PACKAGE / "lab" / "studies"
 _LOCAL = Path("configs")
-# The folder of each kind, and the function that makes a file one of them.
-_FOLDERS: dict[Kind, tuple[str, str]] = {
-    "configuration": (".", "get_config"),
-    "study": ("studies", "get_study"),
-}
+# The function that makes a file one of a kind.
+_FUNCTIONS: dict[Kind, str] = {"configuration": "get_config", "study": "get_study"}
 
 
 def find(option: str, text: str, *kinds: Kind) -> Path:
@@ -65,17 +63,21 @@ def is_name(text: str, kind: Kind) -> bool:
 def _named(text: str, kinds: Sequence[Kind]) -> Path | None:
     if not text.isprintable() or Path(text).name != text:
         return None
-    folders = [root / _FOLDERS[kind][0] for kind in kinds for root in (_LOCAL, SHIPPED)]
-    files = (folder / f"{text}.py" for folder in folders)
+    files = (folder / f"{text}.py" for kind in kinds for folder in _folders(kind))
     return next((file for file in files if file.is_file()), None)
+
+
+def _folders(kind: Kind) -> tuple[Path, Path]:
+    """The folders of files that have a name, the local one first."""
+    return (_LOCAL / "studies", SHIPPED_STUDIES) if kind == "study" else (_LOCAL, SHIPPED)
 
 
 def summaries(kind: Kind) -> dict[str, str]:
     """Returns the first docstring line of every file of a kind, by name, without executing any."""
-    folder, function = _FOLDERS[kind]
+    function = _FUNCTIONS[kind]
     found: dict[str, str] = {}
-    for root in (SHIPPED, _LOCAL):
-        for file in sorted((root / folder).glob("*.py")):
+    for folder in reversed(_folders(kind)):
+        for file in sorted(folder.glob("*.py")):
             with contextlib.suppress(OSError, SyntaxError, ValueError):
                 tree = ast.parse(file.read_bytes())
                 if any(isinstance(x, ast.FunctionDef) and x.name == function for x in tree.body):
@@ -106,7 +108,9 @@ def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def _importable_configs(file: Path) -> Iterator[None]:
     """Makes `configs` the package of all folders in which a file's imports are looked for."""
-    own = [folder for folder in file.resolve().parents if folder.name == "configs"][:1]
+    parents = file.resolve().parents
+    own = [folder for folder in parents if folder.name == "configs"][:1]
+    own += [SHIPPED] if SHIPPED_STUDIES in parents else []
     spec = importlib.machinery.ModuleSpec("configs", None, is_package=True)
     spec.submodule_search_locations = [str(x) for x in (*own, _LOCAL.resolve(), SHIPPED)]
 

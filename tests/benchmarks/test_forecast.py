@@ -2,7 +2,7 @@
 
 import pytest
 
-from anytime_jax.forecast.laws import PowerLaw
+from anytime_jax.lab.forecast.laws import PowerLaw
 from benchmarks import forecast, paper_forecast
 
 

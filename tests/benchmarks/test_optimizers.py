@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import small_run
 
-from anytime_jax.study.plan import Study, grid, runs, values
+from anytime_jax.lab.study.plan import Study, grid, runs, values
 from benchmarks import harness, optimizers, train_step
 
 

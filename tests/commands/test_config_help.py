@@ -6,8 +6,10 @@ import pytest
 from paths import REPOSITORY
 from run_command import run_command
 
-from anytime_jax.commands import sweep, theory, train
+from anytime_jax.commands import train
 from anytime_jax.config.schema import SETTINGS
+from anytime_jax.lab.study import command as sweep
+from anytime_jax.lab.theory import command as theory
 
 
 @pytest.fixture

@@ -23,12 +23,15 @@ def get_config():
 def folder(tmp_path, monkeypatch):
     """An empty working directory, beside a shipped folder of two configurations and a study."""
     shipped = tmp_path / "installed" / "configs"
-    (shipped / "studies").mkdir(parents=True)
+    studies = tmp_path / "installed" / "studies"
+    shipped.mkdir(parents=True)
+    studies.mkdir()
     (shipped / "base.py").write_text("NAME = 'shipped'\nprint('executed')\n")
     for name in ("quickstart", "large"):
         (shipped / f"{name}.py").write_text(FILE.format(name=name))
-    (shipped / "studies" / "laptop.py").write_text("def get_study(): pass\n")
+    (studies / "laptop.py").write_text("def get_study(): pass\n")
     monkeypatch.setattr(python_files, "SHIPPED", shipped)
+    monkeypatch.setattr(python_files, "SHIPPED_STUDIES", studies)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -12,7 +12,7 @@ from anytime_jax.commands import command_line, config_file, dispatch
 from anytime_jax.config import python_files
 from configs import quickstart
 
-CONFIGS = sorted((REPOSITORY / "configs").rglob("*.py"))
+CONFIGS = sorted([*python_files.SHIPPED.glob("*.py"), *python_files.SHIPPED_STUDIES.glob("*.py")])
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
 COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w+) *(.*)", re.MULTILINE)
 

@@ -7,6 +7,7 @@ import runpy
 import pytest
 from paths import REPOSITORY
 
+PACKAGE = REPOSITORY / "anytime_jax"
 ALLOWED = {"f25", "run"}  # a label; run.json
 GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
 
@@ -23,7 +24,9 @@ def test_replace_block_requires_the_markers():
         GENERATE["replace_block"]("text", "no such block", "")
 
 
-@pytest.mark.parametrize("package", sorted((REPOSITORY / "anytime_jax").glob("*/__init__.py")))
+@pytest.mark.parametrize(
+    "package", sorted([*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("lab/*/__init__.py")])
+)
 def test_package_docstring_names_its_modules(package):
     """Every `module`, `module.py` or `module.symbol` that it mentions is in the package."""
     docstring = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""

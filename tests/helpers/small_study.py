@@ -7,13 +7,13 @@ import pytest
 from paths import HELPERS, REPOSITORY
 
 from anytime_jax.config import schema
-from anytime_jax.study import local_executor, study_files
+from anytime_jax.lab.study import local_executor, study_files
 
 STUDY = """
 import sys
 sys.path[:0] = [{helpers!r}, {repository!r}]
 import small_run
-from anytime_jax.study import plan
+from anytime_jax.lab.study import plan
 
 def get_study():
     config = small_run.settings("unused", {data!r}, stop="2x")

@@ -11,7 +11,7 @@ import functools
 import lzma
 from pathlib import Path
 
-from anytime_jax.compilation import hlo
+from anytime_jax.lab.compilation import hlo
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 1}
 
@@ -19,5 +19,5 @@ MESH = {"data": 2, "fsdp": 2, "tensor": 1}
 @functools.cache
 def load_program(topology: str) -> hlo.Module:
     """Parses the program for "h100:4" or "v5e:2x2"."""
-    path = Path(__file__).parents[1] / "compilation" / "programs"
+    path = Path(__file__).parents[1] / "lab" / "compilation" / "programs"
     return hlo.parse(lzma.open(path / f"{topology.replace(':', '_')}.hlo.xz", "rt").read())

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
-from anytime_jax.study import study_files
-from anytime_jax.study.plan import Study, branches, chain, grid, paired, runs, values
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.plan import Study, branches, chain, grid, paired, runs, values
 from configs import quickstart
 
 FACTORS = {"last": 0.0, "f6.25": 6.25, "f12.5": 12.5, "f25": 25.0, "f50": 50.0, "f100": 100.0}

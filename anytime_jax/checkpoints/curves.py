@@ -1,0 +1,98 @@
+"""Figure of one run: its losses so far, and the gain of each average.
+
+Separate from `recorded_losses`, which every start of a run imports: Matplotlib takes half a second.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from anytime_jax import plotting
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.recorded_losses import evaluations, gain_limits, gains, weight_labels
+from anytime_jax.storage.paths import storage_path
+
+FILE = "curves.png"
+_FEW_DOUBLINGS = 8
+_PART_SIZE = (6.4, 4.4)  # inches
+
+
+def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
+    """Draws the records of a run as `curves.png`; returns its path, None without evaluations.
+
+    Left: training and validation loss. Right: gain of each average over the live weights. An
+    average that a resumed run added or dropped is drawn where it was evaluated.
+    """
+    evaluated = evaluations(rows)
+    if not evaluated:
+        return None
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(f"{name}: validation loss, live weights and averages", parse_math=False)
+    _draw_losses(left, rows, evaluated)
+    _draw_gains(right, evaluated)
+    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
+
+
+def draw_losses(rows: Sequence[Row]) -> Figure:
+    """Returns the left part of the figure; at least one of the rows has an evaluation."""
+    figure = Figure(figsize=_PART_SIZE, layout="constrained")
+    _draw_losses(figure.subplots(), rows, evaluations(rows))
+    return figure
+
+
+def draw_gains(rows: Sequence[Row]) -> Figure:
+    """Returns the right part of the figure; at least one of the rows has an evaluation."""
+    figure = Figure(figsize=_PART_SIZE, layout="constrained")
+    _draw_gains(figure.subplots(), evaluations(rows))
+    return figure
+
+
+def draw_frame(axes: Axes, label: str = "training tokens (millions)", columns: int = 6) -> None:
+    """Draws the logarithmic axis of the progress of a run, the grid, and the legend below."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel(label)
+    low, high = axes.get_xlim()
+    if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.grid(alpha=0.3)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
+    axes.legend(frameon=False, ncols=columns, columnspacing=1.2, **below)
+
+
+def _millions(rows: Sequence[Row]) -> list[float]:
+    return [row.tokens / 1e6 for row in rows]
+
+
+def _draw_losses(
+    axes: Axes, rows: Sequence[Row], evaluated: Sequence[tuple[Row, dict[str, float]]]
+) -> None:
+    begin = evaluated[0][0].tokens / 4
+    trained = [row for row in rows if "train/loss" in row.values and row.tokens >= begin]
+    losses = [row.values["train/loss"] for row in trained]
+    axes.plot(_millions(trained), losses, color="0.6", linewidth=0.8, label="training")
+    final = evaluated[-1][1]
+    best = min(final, key=lambda label: final[label])
+    for label, color in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():
+        points = [(row, losses[label]) for row, losses in evaluated if label in losses]
+        x, y = _millions([row for row, _ in points]), [loss for _, loss in points]
+        axes.plot(x, y, ".-", color=color, label=f"validation, {label}")
+    axes.set_ylabel("loss (nats per token)")
+    draw_frame(axes)
+
+
+def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
+    axes.axhline(0, color="black", linewidth=1, label=LIVE)
+    for i, label in enumerate(weight_labels(evaluated, LIVE)):
+        points = gains(evaluated, label)
+        style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
+        x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
+        axes.plot(x, y, marker=".", label=label, **style)
+    axes.set_ylim(gain_limits(evaluated))
+    axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
+    draw_frame(axes)

@@ -1,0 +1,229 @@
+"""Compile the update of a run for accelerators that are not there.
+
+The device's own compiler says whether the update compiles and fits, and how it communicates. The
+roofline is the least time of an update: each kernel takes at least its FLOPs over the device's peak
+and its bytes over the memory's bandwidth. No device is needed, only the compiler: JAX's package for
+TPUs or GPUs, in a virtual environment of its own.
+
+A compilation takes from seconds to minutes. `--search` tries microbatches, remat, layer loop and
+fsdp, and prints the program with the lowest roofline that fits, as overrides; it keeps its results.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anytime_jax.commands import config_file
+from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands.console import open_console
+from anytime_jax.config import schema
+from anytime_jax.distributed import jax_settings, xla_settings
+from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.lab.compilation import search, topologies
+from anytime_jax.lab.compilation.update_report import (
+    UpdateReport,
+    compile_update,
+    dearest_kernels,
+    group_collectives,
+    is_out_of_memory,
+)
+from anytime_jax.training import startup
+from anytime_jax.training.memory import ADVICE
+
+EXAMPLES = (
+    "--config=150m_inv_sqrt --topology=v5e:4x4",
+    "--config=7b_inv_sqrt --topology=h100:8x8 --config.mesh.fsdp=8 --json",
+)
+
+_KERNELS = 10  # rows of the table
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    config_file.add_option(parser, schema.SETTINGS)
+    add = parser.add_argument
+    add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--search", action="store_true", help="find the fastest layout that fits")
+    add("--tries", type=positive_int, default=12, metavar="N", help="layouts that it compiles")
+    add("--hlo", metavar="FILE", type=Path, help="write the compiled program, as text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compiles the update and prints the report."""
+    source = config_file.load(arguments)
+    config = schema.build(source)
+    if arguments.hlo and not arguments.hlo.parent.is_dir():
+        raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
+    topology = topologies.parse(arguments.topology)
+    devices = topologies.make_devices(topology)
+    device = device_spec(devices[0])
+    if device is None:
+        raise InputError(f"--topology={topology.name}: {devices[0].device_kind} is unknown")
+    console = open_console(width=120)
+    if arguments.search:
+        return _search(arguments, source, topology, devices, device, console)
+    mesh = startup.make_mesh(config, devices)
+    message = f"compiling the update of {config.name} for {topology.name} ..."
+    with Console(stderr=True).status(message):
+        report = _compile(config, mesh, device, topology)
+    if arguments.hlo:
+        arguments.hlo.write_text(report.text, "utf-8")
+    if arguments.json:
+        settings = {x.name: value for x, value in xla_settings.describe(topology.platform)}
+        names = {"topology": topology.name, "config": config.name, "settings": settings}
+        print(json.dumps({**names, **report.to_dict()}))
+    else:
+        for part in _describe(config, topology, report):
+            console.print(part)
+    return 0 if report.fits else 2
+
+
+def _compile(
+    config: schema.Config,
+    mesh: jax.sharding.Mesh,
+    device: DeviceSpec,
+    topology: topologies.Topology,
+) -> UpdateReport:
+    try:
+        return compile_update(config, mesh, device)
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        problem = " ".join(str(error).split())
+        raise InputError(
+            f"{config.name} does not fit {topology.name}: {problem[:300]}; {ADVICE}"
+        ) from error
+
+
+def _search(
+    arguments: argparse.Namespace,
+    source: dict[str, Any],
+    topology: topologies.Topology,
+    devices: Sequence[Any],
+    device: DeviceSpec,
+    console: Console,
+) -> int:
+    def report(layout: search.Layout) -> None:
+        print(f"compiling {_overrides(layout)} ...", file=sys.stderr, flush=True)
+
+    directory = jax_settings.cache_directory() / "layouts"
+    trials = search.search(source, devices, device, directory, arguments.tries, report)
+    if not trials or not trials[0].fits:
+        raise InputError(
+            f"none of {len(trials)} layouts fits {topology.name}: take more devices, fewer "
+            "averages, or more --tries"
+        )
+    if arguments.json:
+        rows = [
+            {
+                **x.layout.settings(),
+                "fits": x.fits,
+                "memory": x.memory,
+                "roofline_seconds": x.seconds,
+            }
+            for x in trials
+        ]
+        print(json.dumps({"topology": topology.name, "trials": rows}))
+        return 0
+    columns = ("ms", "GB", "fits", "microbatches", "remat", "layer loop", "fsdp")
+    table = _new_table(f"layouts of {source['name']} on {topology.name}", columns)
+    for trial in trials:
+        fsdp, remat, loop, microbatches = trial.layout
+        table.add_row(
+            "" if trial.seconds is None else f"{1e3 * trial.seconds:.1f}",
+            "" if trial.memory is None else f"{trial.memory / 1e9:.1f}",
+            "yes" if trial.fits else "no",
+            *map(str, (microbatches, remat, loop, fsdp)),
+        )
+    console.print(table)
+    console.print(f"the fastest that fits: {_overrides(trials[0].layout)}")
+    return 0
+
+
+def _overrides(layout: search.Layout) -> str:
+    return shlex.join(f"--config.{name}={value}" for name, value in layout.settings().items())
+
+
+def _describe(
+    config: schema.Config, topology: topologies.Topology, report: UpdateReport
+) -> Iterator[str | Table]:
+    program, device = report.roofline, report.device
+    tokens = config.batch_size * config.model.length
+    yield (
+        f"{config.name} on {topology.name}: {report.devices} devices, "
+        f"compiled in {report.compile_seconds:.0f} s"
+    )
+    parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in report.memory.items())
+    verdict = "fits" if report.fits else "DOES NOT FIT"
+    yield (
+        f"memory      {parts} = {format_bytes(report.total_memory)} of "
+        f"{format_bytes(device.memory)} on each device: {verdict}"
+    )
+    extra = program.flops / report.model_flops - 1
+    yield (
+        f"FLOPs       {format_count(report.model_flops)} of the model on each device, "
+        f"{format_count(program.flops)} of the program ({extra:+.0%})"
+    )
+    yield f"bytes       {format_bytes(program.bytes)} read and written"
+    kinds = ("matmul", "attention", "memory", "prefetch")
+    parts = ((kind, 1e3 * program.of_kind(kind).seconds) for kind in kinds)
+    times = ", ".join(f"{kind} {time:.1f}" for kind, time in parts if time)
+    times += " beside the others" if program.of_kind("prefetch").kernels else ""
+    yield (
+        f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
+        f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
+    )
+    for setting, value in xla_settings.describe(topology.platform):
+        yield f"setting     {setting.name} = {value}: {setting.effect}"
+    yield _kernel_table(report)
+    if program.collectives:
+        yield _collective_table(report)
+
+
+def _kernel_table(report: UpdateReport) -> Table:
+    table = _new_table("dearest kernels", ("ms", "calls", "GB", "TFLOP", "kind", "operation"))
+    for kernel in dearest_kernels(report.roofline)[:_KERNELS]:
+        table.add_row(
+            f"{1e3 * kernel.seconds:.2f}",
+            f"{kernel.calls:,}",
+            f"{kernel.bytes / 1e9:.1f}",
+            f"{kernel.flops / 1e12:.2f}",
+            kernel.kind,
+            kernel.op_name[-64:] or kernel.name,
+        )
+    return table
+
+
+def _collective_table(report: UpdateReport) -> Table:
+    table = _new_table("communication", ("GB", "calls", "kind", "mesh axes", "where", "overlaps"))
+    for one in group_collectives(report.roofline.collectives):
+        table.add_row(
+            f"{one.bytes / 1e9:.3f}",
+            f"{one.calls:,}",
+            one.kind,
+            one.axes,
+            "in a loop" if one.in_loop else "once an update",
+            "yes" if one.overlaps else "no",
+        )
+    return table
+
+
+def _new_table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+    numbers = ("ms", "calls", "GB", "TFLOP")
+    for name in columns:
+        justify = "right" if name in numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=True)
+    return table

@@ -1,0 +1,133 @@
+"""Report of a calibration: how far forecasts of a study's runs were off, and how often covered."""
+
+import csv
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from anytime_jax.atomic import atomic_write
+from anytime_jax.averaging import LIVE
+from anytime_jax.lab.forecast.forecast_calibration import Outcome
+from anytime_jax.tables import Table
+
+TABLE, FIGURE = "forecasts.csv", "forecasts.png"
+_GROUPS = {  # rows of the tables: the name, the kind of run, and whether of averages
+    "run, live": ("run", False),
+    "run, averages": ("run", True),
+    "decay, live": ("decay", False),
+    "cosine, live": ("cosine", False),
+}
+
+
+def write(directory: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Writes every forecast as CSV, and the figure of predicted against actual losses."""
+    table = directory / TABLE
+    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        names = [field.name for field in dataclasses.fields(Outcome)]
+        rows.writerow(names)
+        for outcome in outcomes:
+            rows.writerow(_cell(getattr(outcome, name)) for name in names)
+    return [table, _draw(directory / FIGURE, outcomes)]
+
+
+def tables(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Returns the tables: coverage and errors by kind of run, and the gains of averages."""
+    return [_coverage(outcomes), _errors(outcomes), _gains(outcomes)]
+
+
+def _coverage(outcomes: Sequence[Outcome]) -> Table:
+    table = Table("losses in their 80% intervals, and the mean width of these (nats)")
+    table.add_numbers("prior", "from", "to", "losses", "runs", "covered", "half width")
+    for prior, begin, end, group in _ranges(outcomes):
+        covered = float(np.mean([x.is_covered for x in group]))
+        width = float(np.mean([x.high - x.low for x in group])) / 2
+        runs = str(len({x.run for x in group}))
+        cells = (prior, begin, end, str(len(group)), runs, f"{covered:.0%}", f"{width:.4f}")
+        table.add_row(*cells)
+    return table
+
+
+def _errors(outcomes: Sequence[Outcome]) -> Table:
+    table = Table("root mean square error, and mean error (nats)")
+    table.add_numbers("prior", "from", "to", *_GROUPS)
+    for prior, begin, end, group in _ranges(outcomes):
+        cells = []
+        for kind, averages in _GROUPS.values():
+            part = [x.error for x in group if x.kind == kind and (x.label != LIVE) == averages]
+            cells.append(f"{_rms(part):.4f} {np.mean(part):+.4f}" if part else "")
+        table.add_row(prior, begin, end, *cells)
+    return table
+
+
+def _gains(outcomes: Sequence[Outcome]) -> Table:
+    table = Table("root mean square error of the gain of an average over the live loss (nats)")
+    labels = dict.fromkeys(x.label for x in outcomes if x.label != LIVE)
+    table.add_numbers("prior", "from", "to", "gain", *labels)
+    for prior, begin, end, group in _ranges(outcomes):
+        for name in ("law", "constant"):
+            cells = []
+            for label in labels:
+                part = [x for x in group if x.kind == "run" and x.label == label]
+                gains = [x.gain if name == "law" else x.constant_gain for x in part]
+                cells.append(
+                    f"{_rms([g - x.actual_gain for g, x in zip(gains, part, strict=True)]):.4f}"
+                )
+            table.add_row(prior, begin, end, name, *cells)
+    return table
+
+
+def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
+    from matplotlib.figure import Figure  # half a second, for a command that may draw nothing
+
+    from anytime_jax import plotting
+
+    priors = list(dict.fromkeys(x.prior for x in outcomes))
+    figure = Figure(figsize=(5.2 * len(priors), 5.0), layout="constrained")
+    parts = np.atleast_1d(figure.subplots(1, len(priors), sharex=True, sharey=True))
+    for axes, prior in zip(parts, priors, strict=True):
+        for i, (name, (kind, averages)) in enumerate(_GROUPS.items()):
+            part = [
+                x
+                for x in outcomes
+                if (x.prior, x.kind, x.label != LIVE) == (prior, kind, averages)
+                and (not averages or x.label == "f25")
+            ]
+            axes.errorbar(
+                [x.actual for x in part],
+                [x.loss for x in part],
+                [[x.loss - x.low for x in part], [x.high - x.loss for x in part]],
+                fmt=plotting.MARKERS[i],
+                color=plotting.PALETTE[i],
+                markersize=3,
+                linewidth=0.6,
+                label=name.replace("averages", "f25"),
+            )
+        low, high = axes.get_xlim()
+        axes.plot([low, high], [low, high], color="black", linewidth=0.8)
+        axes.set(xlabel="loss (nats per token)", title=f"prior: {prior}")
+        axes.set_ylabel("forecast and its 80% interval")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, loc="upper left")
+    return plotting.save(figure, path, dpi=140)
+
+
+def _ranges(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, list[Outcome]]]:
+    """The forecasts of each prior, begin and end."""
+
+    def key(x: Outcome) -> tuple[str, float, float]:
+        return x.prior, x.begin, x.end
+
+    groups = itertools.groupby(sorted(outcomes, key=key), key)
+    return [(p, f"{begin:g}x", f"{end:g}x", list(group)) for (p, begin, end), group in groups]
+
+
+def _rms(errors: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else float("nan")
+
+
+def _cell(value: object) -> object:
+    return f"{value:.5f}" if isinstance(value, float) else value

@@ -1,0 +1,160 @@
+"""Losses of somebody else's run: a CSV file with a step, a learning rate and a loss in each row."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checks import LARGEST_COUNT
+from anytime_jax.errors import InputError
+from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
+from anytime_jax.schedules import Schedule
+
+_STEP = ("step", "_step", "global_step", "trainer/global_step", "train/global_step", "iter")
+_RATE = ("lr", "learning_rate", "train/lr", "train/learning_rate", "optim/lr", "lr-adamw")
+_LOSS = ("loss", "eval/last/loss", "eval/loss", "val/loss", "val_loss", "validation/loss")
+_LOSS += ("train/loss", "train_loss", "train/cross_entropy_loss", "loss/train")
+_TOLERANCE = 0.01  # of a recorded rate, relative to the schedule's
+
+
+def read_csv(
+    path: str | Path,
+    schedule: Schedule | None = None,
+    columns: Mapping[str, str] | None = None,
+    warmup_steps: int | None = None,
+) -> LossHistory:
+    """Reads the losses of the live weights from a CSV file with columns step, lr and loss.
+
+    The column names of common trackers are known, also behind `name - ` as WandB exports them;
+    `columns` gives others, by "step", "lr" and "loss". Rows with an empty cell are skipped; of two
+    rows with one step, the later counts. The warmup ends where the rate is highest first.
+
+    Raises an InputError for a file without such columns or with what is not a number, or if the
+    rates are neither in the file nor given by `schedule`, or differ.
+    """
+    path = Path(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or "it is not text with commas"
+        raise InputError(f"{path} cannot be read as CSV ({reason}): give another file") from error
+    if not header:
+        raise InputError(f"{path} is empty: give a CSV file with the columns step, lr and loss")
+    names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
+    index = {x: _column(path, header, names[x], (columns or {}).get(x)) for x in names}
+    for what, column in index.items():
+        if column is None and (what != "lr" or schedule is None):
+            name = "learning rates" if what == "lr" else f"the {what}"
+            advice = "name it" + (" or give the schedule" if what == "lr" else "")
+            first = ", ".join(header)
+            raise InputError(
+                f"{path} has no column of {name} in its first line ({first}): {advice}"
+            )
+    values: dict[int, tuple[float, float]] = {}
+    for number, row in rows:
+        cells = {x: row[i].strip() for x, i in index.items() if i is not None and i < len(row)}
+        if "" in cells.values() or len(cells) < sum(i is not None for i in index.values()):
+            continue
+        try:
+            step = float(cells["step"])
+            if not (step.is_integer() and 0 <= step < LARGEST_COUNT):
+                raise ValueError(f"{step:g} is not a number of updates below 2^31")
+            values[int(step)] = float(cells["loss"]), float(cells.get("lr", "nan"))
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    return from_columns(
+        list(values),
+        [loss for loss, _ in values.values()],
+        [rate for _, rate in values.values()] if index["lr"] is not None else None,
+        schedule,
+        warmup_steps,
+        name=str(path),
+    )
+
+
+def from_columns(
+    steps: Sequence[int],
+    losses: Sequence[float],
+    rates: Sequence[float] | None = None,
+    schedule: Schedule | None = None,
+    warmup_steps: int | None = None,
+    name: str = "the log",
+) -> LossHistory:
+    """Returns the history of live losses after `steps` updates, with recorded rates or a schedule.
+
+    Raises an InputError if there are no losses, a loss or rate is not finite, or the rates are not
+    those of the schedule.
+    """
+    lengths = {len(x) for x in (steps, losses, rates) if x is not None}
+    if lengths == {0}:
+        raise InputError(f"{name} has no rows with a loss")
+    if len(lengths) > 1:
+        raise InputError(
+            f"{name}: steps, losses and rates differ in number: give one of each a row"
+        )
+    order = np.argsort(steps, kind="stable")
+    at = np.asarray(steps, np.int64)[order]
+    end = schedule.horizon_steps if schedule else None
+    if end is not None and at[-1] > end:
+        raise InputError(
+            f"{name} has a loss at step {at[-1]:,}, after the end of the schedule at {end:,}: give "
+            "the schedule of that run"
+        )
+    if rates is not None:
+        recorded = np.asarray(rates, float)[order]
+        if not np.isfinite(recorded).all() or recorded.min() < 0 or recorded.max() == 0:
+            raise InputError(f"{name}: learning rates must be numbers of 0 or more, not all 0")
+        if schedule is None:
+            schedule = RecordedRates(tuple(at.tolist()), tuple(recorded.tolist()))
+        else:
+            _check_rates(name, schedule, at, recorded)
+    if schedule is None:
+        raise InputError(f"{name} has no learning rates: give a schedule")
+    if warmup_steps is None:
+        known = schedule.evaluate(at)
+        warmup_steps = int(at[known >= known.max() * (1 - 1e-6)][0])
+    return LossHistory(
+        schedule,
+        warmup_steps,
+        np.maximum(at, 1),
+        np.maximum(at, 1),
+        np.asarray(losses, float)[order],
+        (LIVE,) * len(at),
+        np.zeros(len(at), bool),
+    )
+
+
+def _column(
+    path: Path, header: Sequence[str], names: Sequence[str], name: str | None
+) -> int | None:
+    """The column of a name of ours, or None; a WandB export has `run - ` before each name."""
+    if name is not None:
+        if name not in header:
+            raise InputError(f"{path} has no column {name!r}: it has {', '.join(header)}")
+        return header.index(name)
+    short = [cell.rpartition(" - ")[2].strip().lower() for cell in header]
+    for known in names:
+        found = [i for i, cell in enumerate(short) if cell == known]
+        if len(found) > 1:
+            columns = ", ".join(header[i] for i in found)
+            raise InputError(f"{path} has several columns of {known}: give one by name: {columns}")
+        if found:
+            return found[0]
+    return None
+
+
+def _check_rates(name: str, schedule: Schedule, steps: np.ndarray, recorded: np.ndarray) -> None:
+    """Raises unless the rates are those of the schedule, before or after the step's update."""
+    known = np.stack([schedule.evaluate(steps), schedule.evaluate(np.maximum(steps - 1, 0))])
+    wrong = (np.abs(known - recorded) > _TOLERANCE * schedule.peak).all(0)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise InputError(
+            f"{name} has a learning rate of {recorded[i]:.4g} at step {steps[i]:,}, where the "
+            f"schedule has {known[0, i]:.4g}: give the schedule of that run"
+        )

@@ -1,0 +1,99 @@
+"""Loss history of a run, from its records and settings, to forecast it."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.recorded_losses import evaluations
+from anytime_jax.config import schema
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.lab.forecast.loss_history import LossHistory
+from anytime_jax.lab.monitor import run_snapshot
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.plan import StudyRun
+
+
+class NoLossError(InputError):
+    """A run without a recorded loss."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """A run with its settings, the fingerprint of its data, and its losses so far."""
+
+    name: str
+    config: Config
+    data: str
+    history: LossHistory
+
+
+def read(run_dir: Path, warn: Callable[[str], None] = lambda text: None) -> RecordedRun:
+    """Reads a run; a branch with the losses of its trunk, as far as they are there.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
+    """
+    name, config, data, branch = run_snapshot.read_settings(run_dir)
+    rows = read_records(run_dir, warn)
+    if branch is not None:
+        trunk, step = branch
+        rows = [row for row in read_records(trunk, warn) if row.step <= step] + rows
+    return RecordedRun(name, config, data, from_rows(config, rows))
+
+
+def read_study(
+    path: str, warn: Callable[[str], None] = lambda text: None, option: str = "study"
+) -> list[tuple[RecordedRun, StudyRun]]:
+    """Reads the runs of a study that have recorded a loss; a branch has its own losses alone.
+
+    Raises the errors of `study_files.open_study`, which name the `option`.
+    """
+    runs = []
+    with study_files.open_study(path, option) as study:
+        for run in study.runs:
+            identity = run_directory.read_identity(run.run_dir, "take it out of the study") or {}
+            config = schema.build(run.settings)
+            with contextlib.suppress(NoLossError):
+                history = from_rows(config, read_records(run.run_dir, warn))
+                data = identity.get("data.fingerprint", "")
+                runs.append((RecordedRun(run.name, config, data, history), run))
+    return runs
+
+
+def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
+    """Returns the training losses, means since the row before, and the held-out ones; no NaN.
+
+    Raises a NoLossError if there are none.
+    """
+    found: list[tuple[int, int, float, str, bool]] = []
+    before = 0
+    for row in rows:
+        if "train/loss" in row.values:
+            found.append((max(before, 1), row.step, row.values["train/loss"], LIVE, True))
+            before = row.step
+    known = {LIVE, *config.averaging_rules}
+    for row, losses in evaluations(rows):
+        found += [
+            (row.step, row.step, x, label, False) for label, x in losses.items() if label in known
+        ]
+    found = [x for x in found if x[1] > 0 and math.isfinite(x[2])]
+    if not found:
+        raise NoLossError(f"{config.name} has recorded no loss yet: train on")
+    first, last, losses, labels, training = zip(*found, strict=True)
+    return LossHistory(
+        config.learning_rate,
+        config.clock.step_at(config.schedule.warmup, "warmup"),
+        np.array(first),
+        np.array(last),
+        np.array(losses, float),
+        tuple(labels),
+        np.array(training, bool),
+        config.averaging_rules,
+    )

@@ -1,0 +1,339 @@
+"""Leaderboard of a study: every optimizer, schedule and read-out against the tuned cosine.
+
+An entry is an optimizer, a schedule and the weights that are read out. Everything else that varies
+(peak, alpha, warmup, ...) is tuned with the first seed: an entry without a horizon is one
+trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
+best settings at each multiple. The reference is the study's first kind of cosine, tuned at each
+multiple and read out through the live weights.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+from scipy import special
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.config.optimization import OptimizerConfig
+from anytime_jax.config.schema import DEFAULTS, Config, MeshConfig
+from anytime_jax.distributed import sharding
+from anytime_jax.errors import InputError
+from anytime_jax.lab.study.results import COSINE, HORIZON_FREE, LossCurve, Results, describe
+from anytime_jax.lab.study.selection import (
+    Gap,
+    Selection,
+    at_grid_edge,
+    best_at_each,
+    closest,
+    gap_at,
+)
+from anytime_jax.plotting import schedule_name
+from anytime_jax.training import memory, step
+
+ADAMW = "adamw"
+EDGE = "‡"  # after the least or largest value that was tried
+
+
+class Entry(NamedTuple):
+    """Names of an optimizer, a schedule and the weights that are read out."""
+
+    optimizer: str
+    schedule: str
+    read_out: str
+
+    @property
+    def method(self) -> tuple[str, str]:
+        """The entry without its read-out."""
+        return self.optimizer, self.schedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Standing:
+    """An entry at the settings that were selected, or at others that were tried.
+
+    Attributes:
+      settings: the tuned settings, for each multiple if they differ; with `EDGE` if selected from
+        the edge of those tried.
+      selected: whether these are the settings of the entry; not if none was trained to the end.
+      tried: settings tried for the entry.
+      multiples: those of the reference.
+      gaps: differences to the reference, where there is a loss.
+      average_gaps: differences to the tuned cosine read out through its average.
+      own_gaps: differences to the tuned cosine of the same optimizer.
+      fraction: tokens to the reference's last loss, over those of the reference; infinite if the
+        entry was trained as long and did not reach it, NaN if it was not trained as long.
+      copies: copies of the weights beside the parameters and the gradient.
+      time: time of an update over that of AdamW; None if it was not measured.
+    """
+
+    entry: Entry
+    settings: str
+    selected: bool
+    tried: int
+    multiples: Sequence[float]
+    gaps: Mapping[float, Gap]
+    average_gaps: Mapping[float, Gap]
+    own_gaps: Mapping[float, Gap]
+    fraction: float
+    copies: float
+    time: float | None
+
+    @property
+    def worst(self) -> float:
+        """The largest mean gap; NaN unless there is one at every multiple."""
+        return self._summarize(max, self.gaps)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the gaps; NaN unless there is one at every multiple."""
+        return self._summarize(statistics.fmean, self.gaps)
+
+    @property
+    def worst_to_average(self) -> float:
+        """`worst`, to the tuned cosine read out through its average."""
+        return self._summarize(max, self.average_gaps)
+
+    @property
+    def worst_to_own(self) -> float:
+        """`worst`, to the tuned cosine of the same optimizer; NaN if it has none."""
+        return self._summarize(max, self.own_gaps)
+
+    def _summarize(
+        self, summarize: Callable[[list[float]], float], gaps: Mapping[float, Gap]
+    ) -> float:
+        complete = gaps.keys() >= {*self.multiples}
+        return summarize([gaps[m].mean for m in self.multiples]) if complete else math.nan
+
+
+class Leaderboard(NamedTuple):
+    """Standings of a study, sorted by their largest gap.
+
+    Attributes:
+      reference: the tuned cosine, and `average_reference` the one read out through its average.
+      best: the best read-out of each optimizer and schedule, and the reference.
+      rest: other read-outs, and entries without settings that were trained to the end.
+      not_selected: other settings that were tried.
+    """
+
+    reference: Entry
+    average_reference: Entry
+    multiples: Sequence[float]
+    best: Sequence[Standing]
+    rest: Sequence[Standing]
+    not_selected: Sequence[Standing]
+
+
+def make(results: Results, update_times: Mapping[str, float] | None = None) -> Leaderboard:
+    """Ranks the entries of a study.
+
+    Args:
+      results: of the study; their `average` is that of the second reference.
+      update_times: time of an update over that of AdamW, by optimizer (`optimizer_name`).
+
+    Raises:
+      InputError: for a study without cosines.
+    """
+    reference = _Reference(results, update_times or {})
+    standings = [x for family in _families(results) for x in reference.standings(family)]
+    standings.sort(key=lambda x: (math.isnan(x.worst), x.worst, x.mean))
+    selected = [x for x in standings if x.selected]
+    best = {x.entry.method: x for x in reversed(selected)}
+    first = [x for x in selected if x is best[x.entry.method] or x.entry == reference.entry]
+    in_first = {x.entry for x in first}
+    reached = {x.entry for x in selected}
+    rest = [x for x in selected if x.entry not in in_first]
+    others = [x for x in standings if not x.selected]
+    for entry in dict.fromkeys(x.entry for x in others if x.entry not in reached):
+        rest.append(_furthest([x for x in others if x.entry == entry]))
+    return Leaderboard(
+        reference.entry,
+        reference.entry._replace(read_out=results.average),
+        reference.multiples,
+        first,
+        rest,
+        [x for x in others if x not in rest],
+    )
+
+
+def half_width(gap: Gap) -> float:
+    """Half the width of the 95% interval of a gap, from Student's t; NaN with one seed."""
+    return float(special.stdtrit(gap.seeds - 1, 0.975)) * gap.stderr
+
+
+def optimizer_name(config: OptimizerConfig) -> str:
+    """Returns the kind of an optimizer, with its switches that are on and its words."""
+    settings = config.to_dict()
+    switches = [k for k, x in settings.items() if x is True]
+    words = {k: x for k, x in settings.items() if isinstance(x, str) and k != "kind"}
+    return ", ".join([config.kind, *switches, *([describe(words)] if words else [])])
+
+
+def crossing(losses: Mapping[float, float], target: float) -> float:
+    """Returns the first multiple at which losses reach a target; infinite if they do not.
+
+    Between evaluations, the loss is linear in the log of the tokens.
+    """
+    points = sorted(losses.items())
+    if points[0][1] <= target:
+        return points[0][0]
+    for (before, above), (after, below) in itertools.pairwise(points):
+        if below <= target:
+            return before * (after / before) ** ((above - target) / (above - below))
+    return math.inf
+
+
+def _families(results: Results) -> list[list[LossCurve]]:
+    return results.families(*dict.fromkeys(run.kind for run in results.runs))
+
+
+def _furthest(standings: Sequence[Standing]) -> Standing:
+    """The standing with the least gap at the largest multiple that any of them has."""
+    return min(standings, key=lambda x: (-max(x.gaps), x.gaps[max(x.gaps)].mean))
+
+
+class _Reference:
+    """The tuned cosine, and the standings of entries beside it."""
+
+    def __init__(self, results: Results, update_times: Mapping[str, float]):
+        self._results, self._update_times = results, update_times
+        self._copies: dict[OptimizerConfig, float] = {}
+        cosines = results.comparable_curves(COSINE)
+        averaged = [x.read_through(results.average) for x in cosines]
+        self._cosines = best_at_each(cosines, results.multiples)
+        self._averaged = best_at_each(averaged, results.multiples)
+        if not self._cosines:
+            raise InputError(
+                f"study {results.study.name}: no cosine was evaluated at its horizon yet, and gaps "
+                "of a leaderboard are differences to the tuned cosine: train them first"
+            )
+        self.multiples = list(self._cosines)
+        self.entry = _entry(results, cosines, LIVE)
+        self._own: dict[str, Selection] = {}  # cosines by optimizer, the first floor of each
+        for family in results.families(COSINE):
+            optimizer = _entry(results, family, LIVE).optimizer
+            self._own.setdefault(optimizer, best_at_each(family, self.multiples))
+
+    def standings(self, family: Sequence[LossCurve]) -> list[Standing]:
+        """Returns the standings of every read-out of comparable curves."""
+        standings = []
+        for label in self._results.labels:
+            curves = [x.read_through(label) for x in family]
+            curves = [x for x in curves if x.losses.keys() & {*self.multiples}]
+            if curves:
+                entry = _entry(self._results, family, label)
+                standings += self._standings_of(entry, curves, len(family))
+        return standings
+
+    def _standings_of(
+        self, entry: Entry, curves: Sequence[LossCurve], tried: int
+    ) -> list[Standing]:
+        names = [*dict.fromkeys(name for x in curves for name in x.settings)]
+        varying = [k for k in names if k == "peak" or len({x.settings.get(k) for x in curves}) > 1]
+        stand = functools.partial(self._stand, entry, varying, tried)
+        whole = [x for x in curves if x.losses.keys() >= {*self.multiples}]
+        if curves[0].kind in HORIZON_FREE:
+            best = closest(whole, self._cosines, summarize=max)
+            selection = dict.fromkeys(best.losses, best) if best else {}
+        else:
+            selection = best_at_each(curves, self._results.multiples)
+            selection = selection if selection.keys() >= {*self.multiples} else {}
+        selected = [stand(selection, selected=True)] if selection else []
+        others = [
+            dict.fromkeys(x.losses, x)
+            for x in curves
+            if any(selection.get(m) is not x for m in x.losses if m in self.multiples)
+        ]
+        return [*selected, *(stand(x, selected=False) for x in others)]
+
+    def _stand(
+        self,
+        entry: Entry,
+        varying: Sequence[str],
+        tried: int,
+        selection: Selection,
+        *,
+        selected: bool,
+    ) -> Standing:
+        curve, last = next(iter(selection.values())), self.multiples[-1]
+        config = _config(self._results, curve)
+        if config.optimizer not in self._copies:
+            self._copies[config.optimizer] = _moments(config)
+        return Standing(
+            entry=entry,
+            settings=self._settings(selection, varying, selected),
+            selected=selected,
+            tried=tried,
+            multiples=self.multiples,
+            gaps=self._gaps(selection, self._cosines),
+            average_gaps=self._gaps(selection, self._averaged),
+            own_gaps=self._gaps(selection, self._own.get(entry.optimizer, {})),
+            fraction=self._fraction(selection) if last in selection else math.nan,
+            copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
+            time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),
+        )
+
+    def _settings(self, selection: Selection, names: Sequence[str], mark_edges: bool) -> str:
+        """The tuned settings of a selection, once for multiples that share them."""
+        at: dict[str, list[float]] = {}
+        first = min(selection)
+        # Without a horizon, one curve has all multiples, and the first is that of all curves.
+        is_one_curve = selection[first].kind in HORIZON_FREE
+        for m, curve in {first: selection[first]}.items() if is_one_curve else selection.items():
+            settings = {k: curve.settings[k] for k in names if k in curve.settings}
+            edges = at_grid_edge(self._results, curve, [m]) if mark_edges else []
+            settings |= {k: f"{x:g}{EDGE}" for k, x in settings.items() if k in edges}
+            at.setdefault(describe(settings), []).append(m)
+        if len(at) == 1:
+            return next(iter(at))
+        return "; ".join(f"{', '.join(f'{m:g}x' for m in ms)}: {text}" for text, ms in at.items())
+
+    def _gaps(self, selection: Selection, cosines: Selection) -> dict[float, Gap]:
+        return {
+            m: gap_at(self._results, curve, m, cosines)
+            for m, curve in selection.items()
+            if m in cosines
+        }
+
+    def _fraction(self, selection: Selection) -> float:
+        """Tokens to the reference's last loss, from losses averaged over the seeds of all."""
+        last = self.multiples[-1]
+        losses = {m: self._by_seed(curve, m) for m, curve in selection.items() if m <= last}
+        target = self._by_seed(self._cosines[last], last)
+        seeds = sorted({*target}.intersection(*losses.values()))
+        means = {m: statistics.fmean(each[x] for x in seeds) for m, each in losses.items()}
+        return crossing(means, statistics.fmean(target[x] for x in seeds)) / last
+
+    def _by_seed(self, curve: LossCurve, multiple: float) -> dict[tuple[int, int], float]:
+        replicates = self._results.replicates(curve)
+        return {x.seed: x.losses[multiple] for x in replicates if multiple in x.losses}
+
+
+def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
+    curve, optimizer = family[0], _config(results, family[0]).optimizer
+    schedule = schedule_name(curve.kind, math=False)
+    named = {"optimizer", *optimizer.to_dict()}
+    words = {k: x for k, x in curve.variant.items() if k not in named and x != DEFAULTS.get(k)}
+    if "floor" in words:
+        schedule += f" to {words.pop('floor'):g}"
+    if words.get("shape") == "linear":
+        del words["shape"]
+    schedule = ", ".join([schedule, *([describe(words)] if words else [])])
+    return Entry(optimizer_name(optimizer), schedule, label)
+
+
+def _config(results: Results, curve: LossCurve) -> Config:
+    """The configuration of the curve's first run."""
+    return results.configs[next(iter(curve.runs.values())).name]
+
+
+def _moments(config: Config) -> float:
+    """Size of the optimizer's state over that of the parameters, without the averages."""
+    one_device = dataclasses.replace(config, mesh=MeshConfig(1, 1, 1), average_memory="device")
+    mesh = sharding.make_mesh(one_device.mesh, jax.devices()[:1])
+    size = memory.measure_state(step.make_program(one_device, mesh).abstract_state)
+    return size.moments / size.parameters

@@ -1,0 +1,192 @@
+"""Leaderboard page of a study: Markdown tables between two markers, and a CSV with every setting.
+
+The text around the markers is written by hand and stays.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from anytime_jax.atomic import atomic_write
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count
+from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing, half_width
+from anytime_jax.lab.study.results import Results
+from anytime_jax.lab.study.selection import Gap
+
+BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"
+
+
+def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
+    """Writes the page and the CSV beside it and returns both.
+
+    A page that exists keeps all that is not between the markers.
+
+    Raises:
+      InputError: if the page exists and does not have the markers once.
+    """
+    text = f"# Leaderboard\n\n{BEGIN}\n{END}\n"
+    if page.exists():
+        text = page.read_text("utf-8")
+    pattern = rf"{BEGIN}\n.*?{END}"
+    block = f"{BEGIN}\n{_block(results, board, page.with_suffix('.csv').name)}\n{END}"
+    text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)
+    if count != 1:
+        raise InputError(
+            f"--leaderboard={page} has {count} blocks from {BEGIN} to {END}: put the two markers, "
+            "each on a line, once where the tables are to be"
+        )
+    with atomic_write(page) as part:
+        part.write_text(text, encoding="utf-8")
+    table = page.with_suffix(".csv")
+    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(_csv_rows(board))
+    return [page, table]
+
+
+def _block(results: Results, board: Leaderboard, table: str) -> str:
+    last = f"{board.multiples[-1]:g}x"
+    paragraphs = [
+        _facts(results),
+        _selection(board, last),
+        _table(board.best, board),
+        f"Other read-outs, and entries of which no settings were trained to {last}, at those "
+        f"with the least gap where they got furthest. [{table}]({table}) has these tables, "
+        f"{len(board.not_selected)} more rows of single settings, and "
+        "the number of seeds and the 95% interval of every gap.",
+        _table(board.rest, board),
+    ]
+    return "\n\n".join(x for x in paragraphs if x)
+
+
+def _facts(results: Results) -> str:
+    config, clock = next(iter(results.configs.values())), results.clock
+    model, runs = config.model, results.runs
+    finished = sum(x.state == "finished" for x in runs)
+    return (
+        f"Study `{results.study.name}`: {results.study.title.rstrip('.')}. {model.layers} layers "
+        f"of width {model.width}, windows of {model.length} tokens, {config.batch_size} in an "
+        f"update, a vocabulary of {model.vocab_size:,}. 1x is "
+        f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens, "
+        f"{clock.chinchilla_steps:,} updates. {_validation(config)} {finished} of {len(runs)} runs "
+        "are finished."
+    )
+
+
+def _validation(config: Config) -> str:
+    tokens = config.eval.tokens
+    return f"Losses are over {tokens:,} validation tokens." if isinstance(tokens, int) else ""
+
+
+def _selection(board: Leaderboard, last: str) -> str:
+    reference = f"{board.reference.optimizer} with {board.reference.schedule}"
+    average = board.average_reference.read_out
+    return (
+        f"**Gaps** are validation losses in nats per token minus those of the reference: "
+        f"{reference}, tuned at each budget and read out through the live weights "
+        f"(`{board.reference.read_out}`). They are means over seeds of the paired difference (same "
+        "initial weights, same data) ± its standard error (the 95% interval is ± 4.3 of these with "
+        "three seeds, ± 2.8 with five). A single seed compares with a mean of several no better "
+        "than their spread. **Settings** were selected with the first seed, on the same validation "
+        f"tokens; {EDGE} marks the least or largest of several values. Settings that are words "
+        "make entries of their own. A schedule without a horizon is one "
+        f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
+        " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
+        f"counts all settings, those not trained to {last} too, *seeds* those of the gap with the "
+        "fewest. Rows are sorted by the **worst** gap, and the first table has the read-out of "
+        "each optimizer and schedule whose worst gap is least. "
+        f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
+        f"read out through `{average}`, its settings selected for that, "
+        "and *worst to own* that to the cosine of the same optimizer, through its live weights. "
+        f"*Tokens* are those to the reference's loss at {last} over {last}, "
+        "interpolated in the log of the tokens. *Memory* is copies of the weights beside the "
+        "parameters and the gradient: the optimizer's state, and the average if there is one. "
+        "*Time* is that of an update over AdamW's, without averages, for the first batch size."
+    )
+
+
+def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
+    if not standings:
+        return ""
+    gaps = [f"{m:g}x" for m in board.multiples]
+    average = board.average_reference.read_out
+    names = ["optimizer", "schedule", "read-out", "settings", "tried", "seeds", *gaps]
+    names += ["worst", "mean", f"worst to cosine {average}", "worst to own"]
+    names += ["tokens", "memory", "time"]
+    rows = [names, ["---"] * len(names), *(_cells(x, board) for x in standings)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _cells(standing: Standing, board: Leaderboard) -> list[str]:
+    is_reference = standing.entry == board.reference
+    gaps = (_gap_cell(standing.gaps.get(m), is_reference) for m in board.multiples)
+    optimizer, schedule, read_out = standing.entry
+    return [
+        optimizer,
+        f"{schedule} (reference)" if is_reference else schedule,
+        read_out,
+        standing.settings,
+        str(standing.tried),
+        str(min(gap.seeds for gap in standing.gaps.values())),
+        *gaps,
+        *(_number_cell(x, "+.4f") for x in _summaries(standing)),
+        _fraction_cell(standing.fraction),
+        _number_cell(standing.copies, ".2f"),
+        _number_cell(standing.time, ".2f"),
+    ]
+
+
+def _summaries(standing: Standing) -> tuple[float, ...]:
+    return standing.worst, standing.mean, standing.worst_to_average, standing.worst_to_own
+
+
+def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
+    if gap is None:
+        return "-"
+    if is_reference:
+        return "0"
+    return f"{gap.mean:+.4f}" + (f" ± {gap.stderr:.4f}" if gap.seeds > 1 else "")
+
+
+def _fraction_cell(fraction: float) -> str:
+    return "> 1" if fraction == math.inf else _number_cell(fraction, ".2f")
+
+
+def _number_cell(value: float | None, form: str) -> str:
+    return _number(value, form) or "-"
+
+
+def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
+    average = board.average_reference.read_out
+    header = ["optimizer", "schedule", "read_out", "settings", "selected", "tried"]
+    for m in board.multiples:
+        header += [f"{name}_{m:g}x" for name in ("gap", "stderr", "half_width_95", "seeds")]
+        header += [
+            f"{name}_{m:g}x" for name in (f"gap_to_cosine_{average}", "gap_to_own", "stderr_to_own")
+        ]
+    header += ["worst", "mean", f"worst_to_cosine_{average}", "worst_to_own"]
+    yield [*header, "tokens_fraction", "copies", "time"]
+    for standing in (*board.best, *board.rest, *board.not_selected):
+        row = [*standing.entry, standing.settings]
+        row += ["yes" if standing.selected else "no", str(standing.tried)]
+        for m in board.multiples:
+            row += _csv_gap(standing.gaps.get(m))
+            row += _csv_gap(standing.average_gaps.get(m))[:1]
+            row += _csv_gap(standing.own_gaps.get(m))[:2]
+        row += [_number(x, ".6f") for x in _summaries(standing)]
+        costs = standing.fraction, standing.copies, standing.time
+        yield [*row, *(_number(x, ".4f") for x in costs)]
+
+
+def _csv_gap(gap: Gap | None) -> list[str]:
+    if gap is None:
+        return [""] * 3 + ["0"]
+    noise = (gap.stderr if gap.seeds > 1 else None, half_width(gap))
+    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.seeds)]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:{form}}"

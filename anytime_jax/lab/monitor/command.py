@@ -1,0 +1,79 @@
+"""Watch a run in the terminal: its state, loss curves and last evaluations.
+
+The run may be training, here or on another machine that shares its directory; nothing is written.
+Ctrl-C ends the watching, not the run. Where the output is not a terminal, lines about what was
+recorded are printed instead. In a browser: python -m anytime_jax report --run=DIR --serve.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.live import Live
+
+from anytime_jax.commands import command_line, standard_streams
+from anytime_jax.commands.console import open_console
+from anytime_jax.lab.monitor import run_report
+from anytime_jax.lab.monitor.follow import follow, until_interrupted
+from anytime_jax.lab.monitor.run_screen import Screen
+from anytime_jax.lab.monitor.run_snapshot import Snapshot
+
+EXAMPLES = ("--run=runs/quickstart", "--run=runs/quickstart --every=60 >> watch.log")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("--run", required=True, metavar="DIR", help="run to watch")
+    parser.add_argument(
+        "--every",
+        type=command_line.seconds,
+        default=5,
+        metavar="SECONDS",
+        help="how often to look at the run",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows the run until Ctrl-C; returns the exit status."""
+    console = open_console()
+    show = _show_screen if console.is_terminal and not console.is_dumb_terminal else _print_lines
+    with until_interrupted():
+        show(follow(arguments.run, arguments.every), console)
+    return 0
+
+
+def _show_screen(snapshots: Iterator[Snapshot | None], console: Console) -> None:
+    latest = next(snapshots)  # before the screen is cleared: there may be no run
+    assert latest is not None
+    size = console.size
+    try:
+        with Live(Screen(latest), console=console, screen=True, auto_refresh=False) as live:
+            live.refresh()
+            for snapshot in snapshots:
+                latest = snapshot or latest
+                if snapshot is not None or console.size != size:
+                    size = console.size
+                    live.update(Screen(latest), refresh=True)
+    finally:  # what stays on the terminal
+        with standard_streams.lossy_stdout():
+            console.print(latest.describe_position())
+            if latest.rows:
+                console.print(f"  {latest.describe_best()}")
+
+
+def _print_lines(snapshots: Iterator[Snapshot | None], console: Console) -> None:
+    before: Snapshot | None = None
+    for snapshot in snapshots:
+        if snapshot is None:
+            continue
+        if before is None or _is_news(before, snapshot):
+            after = before.evaluated[-1][0].step if before and before.evaluated else -1
+            for line in run_report.describe(snapshot, after):
+                console.print(line)
+        before = snapshot
+
+
+def _is_news(before: Snapshot, now: Snapshot) -> bool:
+    return (before.rows[-1:], before.is_training) != (now.rows[-1:], now.is_training) or (
+        before.warnings != now.warnings
+    )

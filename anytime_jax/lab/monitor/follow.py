@@ -1,0 +1,41 @@
+"""Following of a run that trains: snapshots of it, until Ctrl-C or SIGTERM."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.lab.monitor import run_snapshot
+from anytime_jax.lab.monitor.run_snapshot import Snapshot
+
+_RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
+
+
+def follow(run_dir: str, every: float) -> Iterator[Snapshot | None]:
+    """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
+
+    Raises an InputError if there is no run at first, a RunError if it goes away later.
+    """
+    snapshot = run_snapshot.take(run_dir)
+    while True:
+        yield snapshot
+        end = time.monotonic() + every
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _RESIZE_SECONDS))
+            yield None
+        try:
+            snapshot = run_snapshot.take(run_dir, snapshot)
+        except InputError as error:
+            raise RunError(f"the run that was watched has gone: {error}") from error
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ends the block at Ctrl-C, or at SIGTERM like it: a terminal must get its cursor back."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,166 @@
+"""Snapshot of one run, in progress or not: its records, and whether a process trains it."""
+
+import dataclasses
+import functools
+import math
+import operator
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.recorded_losses import evaluations
+from anytime_jax.config import schema
+from anytime_jax.config.clock import Clock
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import storage_path
+
+_LONGEST = 1e10  # seconds
+# Reading the records of a long run takes seconds of a processor, which the training may need: the
+# next reading waits for so many times as long.
+_REST = 30
+_SHORT = 0.1  # seconds of a reading that needs no rest
+
+
+class RunSettings(NamedTuple):
+    """What the `run.json` of a run says.
+
+    `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk
+    and the step at which the run left it, None for a run that is no branch.
+    """
+
+    name: str
+    config: Config
+    data: str
+    branch: tuple[str, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+      name: name of the run.
+      horizon: the step at which its schedule ends; None without a horizon.
+      rows: its records.
+      warnings: a line for each damaged part of the records.
+      change: `metric_records.last_change` when the records were read.
+      next_reading: when the records may be read again, by `time.monotonic`.
+      is_training: whether a process trains it.
+      time: when the snapshot was taken, in seconds since 1970.
+    """
+
+    run_dir: Path
+    name: str
+    clock: Clock
+    horizon: int | None
+    rows: list[Row]
+    warnings: list[str]
+    change: tuple[float, int]
+    next_reading: float
+    is_training: bool
+    time: float
+
+    @functools.cached_property
+    def evaluated(self) -> list[tuple[Row, dict[str, float]]]:
+        """The rows with an evaluation, each with its losses by weight label."""
+        return evaluations(self.rows)
+
+    @functools.cached_property
+    def _latest(self) -> dict[str, float]:
+        return {name: value for row in self.rows for name, value in row.values.items()}
+
+    def describe_position(self) -> str:
+        """Describes the latest step in all units."""
+        if not self.rows:
+            return f"{self.name} has written no record yet, in {self.run_dir}"
+        return f"{self.name} at {self.clock.describe(self.rows[-1].step)}, in {self.run_dir}"
+
+    def describe_process(self) -> str:
+        """Says whether a process trains the run, and how old its last record is."""
+        age = "" if not self.rows else format_duration(max(self.time - self.change[0], 0.0))
+        if self.is_training:
+            return f"training; last record {age} ago" if age else "training"
+        if self.rows and self.horizon is not None and self.rows[-1].step >= self.horizon:
+            return f"finished at its horizon {age} ago"
+        return f"no process has trained it for {age}" if age else "no process trains it"
+
+    def describe_training(self) -> str | None:
+        """Describes loss, rate, speed and the time to the next doubling, if recorded."""
+        values = self._latest
+        if "train/loss" not in values:
+            return None
+        step, speed = self.rows[-1].step, values.get("tokens_per_s", 0.0)
+        line = f"training loss {values['train/loss']:.4f}"
+        if "lr" in values:
+            line += f", rate {values['lr']:.3e}"
+        doubling = self.clock.next_doubling(step)
+        left = self.clock.tokens(doubling) - self.clock.tokens(step)
+        if not 0 < speed < math.inf or left / speed >= _LONGEST:  # a clock stood still, or jumped
+            return line
+        line += f", {format_count(speed)} tokens/s"
+        if not self.is_training:
+            return line
+        return line + f"; {self.clock.multiple(doubling):.4g}x in {format_duration(left / speed)}"
+
+    def describe_best(self) -> str:
+        """Describes the best weights at the latest evaluation."""
+        if not self.evaluated:
+            return "no evaluation yet: see config.eval.every"
+        row, losses = self.evaluated[-1]
+        best = min(losses, key=lambda label: losses[label])
+        gain = losses.get(LIVE, losses[best]) - losses[best]
+        line = f"best weights: {best}, {losses[best]:.4f} nats"
+        if best != LIVE:
+            line += f", {gain:.4f} below the live weights"
+        return f"{line}, at {self.clock.describe(row.step)}"
+
+
+def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
+    """Returns a snapshot of a run; with a `previous` one, reads only records that changed.
+
+    Where that takes long, the records are read again only after a while.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has begun.
+    """
+    run_dir = storage_path(run_dir)
+    name, config, *_ = read_settings(run_dir)
+    # Asked before the records are read: those of a process that ended are then complete.
+    is_training = run_directory.is_locked(run_dir)
+    now = time.monotonic()
+    change = metric_records.last_change(run_dir)
+    if previous is not None and (change == previous.change or now < previous.next_reading):
+        return dataclasses.replace(previous, is_training=is_training, time=time.time())
+    warnings: list[str] = []
+    start = time.thread_time()
+    rows = metric_records.read_records(run_dir, warnings.append)
+    seconds = time.thread_time() - start
+    next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
+    horizon = config.learning_rate.horizon_steps
+    read = (run_dir, name, config.clock, horizon, rows, warnings, change, next_reading)
+    return Snapshot(*read, is_training=is_training, time=time.time())
+
+
+def read_settings(run_dir: Path) -> RunSettings:
+    """Returns the settings of a run.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has begun.
+    """
+    file = run_dir / run_directory.RUN_FILE
+    about = run_directory.read_run_file(run_dir, "give another run")
+    if about is None:
+        raise InputError(
+            f"--run={run_dir} is not a run directory: it has no {file.name}, which a run writes "
+            "when it begins"
+        )
+    try:
+        name, config, branch = str(about["name"]), schema.build(about["config"]), None
+        if (origin := about.get("branch")) is not None:
+            branch = str(origin["from_run"]), operator.index(origin["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error!r}): give another run") from error
+    return RunSettings(name, config, about["identity"].get("data.fingerprint", ""), branch)

@@ -1,0 +1,147 @@
+"""Selection of settings: the cosine envelope, the curve closest to it, the best at each budget.
+
+The paper selects with the weights that it reports: an average for horizon-free runs, the live
+weights for runs that decay. Only the study's first seed selects; the other seeds of the selected
+settings estimate the noise.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from anytime_jax.lab.study import published
+from anytime_jax.lab.study.results import COSINE, HORIZON_FREE, LossCurve, Results
+
+Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
+
+
+class Gap(NamedTuple):
+    """Difference to the cosine envelope at one multiple, in nats.
+
+    Attributes:
+      mean: over all seeds.
+      stderr: standard error of `mean`; 0 with one seed.
+      others: mean over the seeds that did not select, whose bias is low; NaN without any.
+      seeds: number of seeds.
+    """
+
+    mean: float
+    stderr: float
+    others: float
+    seeds: int
+
+
+class Selections(NamedTuple):
+    """Selected curves of a study; a kind without any is left out.
+
+    Attributes:
+      cosines: the envelope: the best cosine of each horizon.
+      best: for every kind, the best curve at each multiple of the envelope.
+      single: the main comparison (Section 4 of the paper, "Training and evaluation details"): the
+        one curve closest to the envelope of a horizon-free kind, otherwise as `best`.
+    """
+
+    cosines: Selection
+    best: Mapping[str, Selection]
+    single: Mapping[str, Selection]
+
+
+def select(results: Results) -> Selections:
+    """Selects the curves that a report shows."""
+    cosines = best_at_each(results.comparable_curves(COSINE), results.multiples)
+    best: dict[str, Selection] = {}
+    single: dict[str, Selection] = {}
+    for kind in dict.fromkeys([*published.KINDS, *(curve.kind for curve in results.all_curves)]):
+        curves = results.comparable_curves(kind)
+        best[kind] = single[kind] = best_at_each(curves, cosines)
+        if kind in HORIZON_FREE:
+            curve = closest(curves, cosines)
+            single[kind] = dict.fromkeys(differences(curve, cosines), curve) if curve else {}
+    best = {kind: selection for kind, selection in best.items() if selection}
+    single = {kind: selection for kind, selection in single.items() if selection}
+    return Selections(cosines, best, single)
+
+
+def best_at_each(curves: Sequence[LossCurve], multiples: Iterable[float]) -> dict[float, LossCurve]:
+    """Returns the curve with the lowest loss at each multiple at which any was evaluated."""
+    best = {m: best_at(curves, m) for m in multiples}
+    return {m: curve for m, curve in best.items() if curve is not None}
+
+
+def best_at(curves: Sequence[LossCurve], multiple: float) -> LossCurve | None:
+    """Returns the curve with the lowest loss at a multiple; None if none was evaluated there."""
+    evaluated = [curve for curve in curves if multiple in curve.losses]
+    return min(evaluated, key=lambda curve: curve.losses[multiple], default=None)
+
+
+def losses_of(selection: Selection) -> dict[float, float]:
+    """Returns the loss of the selected curve at each multiple, in nats."""
+    return {m: curve.losses[m] for m, curve in selection.items()}
+
+
+def differences(curve: LossCurve, cosines: Selection) -> dict[float, float]:
+    """Returns the losses of a curve minus those of the envelope, in nats, by multiple."""
+    return {m: x - cosines[m].losses[m] for m, x in curve.losses.items() if m in cosines}
+
+
+def closest(
+    curves: Sequence[LossCurve],
+    cosines: Selection,
+    summarize: Callable[[Iterable[float]], float] = statistics.fmean,
+) -> LossCurve | None:
+    """Returns the curve with the least mean difference to the envelope.
+
+    Only curves that are to reach the end of the envelope take part, at the multiples that all of
+    them have (`common_multiples`). With `summarize=max`, the largest difference is the least.
+
+    Source: Section 4 and Table 2 of the paper.
+    """
+    common = common_multiples(curves, cosines)
+    if not common:
+        return None
+    gaps = {curve: differences(curve, cosines) for curve in _long_curves(curves, cosines)}
+    return min(gaps, key=lambda curve: summarize(gaps[curve][m] for m in common))
+
+
+def common_multiples(curves: Sequence[LossCurve], cosines: Selection) -> list[float]:
+    """Returns the multiples of the envelope at which all curves that take part have a loss."""
+    each = [set(differences(curve, cosines)) for curve in _long_curves(curves, cosines)]
+    return sorted(set.intersection(*each)) if each else []
+
+
+def _long_curves(curves: Sequence[LossCurve], cosines: Selection) -> list[LossCurve]:
+    """The curves that are to reach the end of the envelope; all of them if none is."""
+    return [x for x in curves if cosines and x.stop >= max(cosines)] or list(curves)
+
+
+def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selection) -> Gap:
+    """Returns the difference of a curve to the envelope at a multiple, with its noise over seeds.
+
+    The envelope of another seed has the settings that the first seed selected.
+    """
+    envelope = {x.seed: x.losses for x in results.replicates(cosines[multiple])}
+    each = [
+        x.losses[multiple] - envelope[x.seed][multiple]
+        for x in results.replicates(curve)
+        if multiple in x.losses and multiple in envelope.get(x.seed, {})
+    ]
+    several = len(each) > 1
+    stderr = statistics.stdev(each) / math.sqrt(len(each)) if several else 0.0
+    others = statistics.fmean(each[1:]) if several else math.nan
+    return Gap(statistics.fmean(each), stderr, others, len(each))
+
+
+def at_grid_edge(results: Results, curve: LossCurve, multiples: Sequence[float]) -> list[str]:
+    """Returns the settings of a curve that are the least or largest value tried.
+
+    Compared are the curves that differ in that setting alone and have a loss at all `multiples`; a
+    setting with one value is at no edge.
+    """
+    curves = [x for x in results.alternatives(curve) if x.losses.keys() >= set(multiples)]
+    edges = []
+    for name, value in curve.settings.items():
+        tried = {x.settings[name] for x in curves if x.differs_in(curve) <= {name}}
+        if isinstance(value, float) and len(tried) > 1 and value in (min(tried), max(tried)):
+            edges.append(name)
+    return edges

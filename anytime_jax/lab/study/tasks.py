@@ -1,0 +1,211 @@
+"""Tasks: the runs of a study with their cost, progress and place on disk."""
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints.metric_records import is_evaluated
+from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
+from anytime_jax.config import schema
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.lab.study.plan import Study, StudyRun
+from anytime_jax.models import flops
+from anytime_jax.models.decoder import count_params
+from anytime_jax.storage.paths import is_directory, storage_path
+from anytime_jax.training import branching
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyTask:
+    """A run to train, from `start_step` (of its trunk, or 0) to `stop_step`.
+
+    `is_packed` is whether its records are finished, and only remain to be put in place.
+    """
+
+    run: StudyRun
+    config: Config
+    start_step: int
+    stop_step: int
+    is_packed: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Training tokens without those of the trunk."""
+        clock = self.config.clock
+        return clock.tokens(self.stop_step) - clock.tokens(self.start_step)
+
+    @property
+    def remaining(self) -> float:
+        """Fraction of the training after the latest checkpoint."""
+        clock = self.config.clock
+        left = clock.tokens(self.stop_step) - clock.tokens(self.step)
+        return left / self.tokens
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the training."""
+        return float(self.tokens * flops.flops_per_token(self.config.model))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Disk space of the checkpoints that stay."""
+        floats = count_params(self.config.model)["all"] * (3 + len(self.config.averages))
+        policy = retention_policy(self.config)
+        count = policy.count_kept(self.start_step, self.stop_step) + policy.rolling
+        return count * checkpoint_bytes(4 * floats)
+
+    @property
+    def step(self) -> int:
+        """Updates done at the latest checkpoint."""
+        return max(checkpoint_listing.saved_steps(self.run.run_dir), default=self.start_step)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is evaluated at its stop, and saved there.
+
+        A run of which there are records alone, without a directory of checkpoints, was saved
+        elsewhere.
+        """
+        if self.is_packed:
+            return True
+        directory = self.run.run_dir / checkpoint_listing.DIRECTORY
+        if self.step < self.stop_step and is_directory(directory):
+            return False
+        return is_evaluated(self.run.run_dir, self.stop_step)
+
+    @property
+    def state(self) -> str:
+        """`finished`, `packed`, `at 2x` or `missing`."""
+        if self.is_packed:
+            return "packed"
+        if self.is_finished:
+            return "finished"
+        at = f"at {self.config.clock.multiple(self.step):.3g}x"
+        return at if self.step > self.start_step else "missing"
+
+
+def log_file(study: Study, name: str) -> Path:
+    """Returns the path of a run's log, in a directory that it creates."""
+    directory = Path(study.root) / "logs"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / f"{name}.log"
+
+
+def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
+    """Returns a task for each run of a study; those of names in `packed` are packed.
+
+    Raises an InputError that names the run if a configuration is invalid, a branch does not fit
+    its trunk, or a run directory belongs to another run.
+    """
+    tasks: dict[str, StudyTask] = {}
+    fingerprints: dict[str, str] = {}  # of data: the first run trained on them
+    for run in study.runs:
+        task = dataclasses.replace(read_task(study, run), is_packed=run.name in packed)
+        with _naming(study, run):
+            _check_directory(task, fingerprints)
+            _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
+        tasks[run.name] = task
+    return list(tasks.values())
+
+
+def read_task(study: Study, run: StudyRun) -> StudyTask:
+    """Returns the task of a run, whatever is on disk.
+
+    Raises an InputError that names the run if its configuration is invalid.
+    """
+    with _naming(study, run):
+        config = schema.build(run.settings)
+        stop_step = config.stop_rule.step
+        if stop_step is None or config.stop_rule.doubles:
+            raise InputError(
+                f"config.stop = {config.stop!r}: a run of a study stops once; give a point or "
+                "'horizon'"
+            )
+        return StudyTask(run, config, config.branch_step or 0, stop_step)
+
+
+@contextlib.contextmanager
+def _naming(study: Study, run: StudyRun) -> Iterator[None]:
+    """Names a run in errors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"study {study.name}, run {run.name}: {error}") from error
+
+
+def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
+    """Checks that the run directory is new or the run's own, and that all runs share their data."""
+    saved = run_directory.read_identity(task.run.run_dir)
+    if saved is None:
+        run_directory.check_identity(task.run.run_dir, {})
+        return
+    fingerprint = str(saved.get("data.fingerprint"))
+    if not task.config.branch.data:
+        fingerprints.setdefault(fingerprint, task.run.name)
+    if len(fingerprints) > 1:
+        raise InputError(
+            f"its data differ from those of {next(iter(fingerprints.values()))} (by fingerprint): "
+            "losses are compared on one dataset; move one of the run directories away"
+        )
+    run_directory.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
+
+
+def expected_identity(
+    task: StudyTask, saved: Mapping[str, Any], fingerprint: str
+) -> dict[str, Any]:
+    """Returns the identity settings that a run has on data with a fingerprint.
+
+    The digests of what it starts from are those of its `saved` identity settings, except that of a
+    checkpoint of its trunk that is there.
+    """
+    config, identity = task.config, task.config.identity(fingerprint)
+    if config.initial_weights:
+        identity["initial_weights"] = saved.get("initial_weights")
+    if task.start_step:
+        from_run = storage_path(config.branch.from_run)
+        identity["branch.checkpoint"] = saved.get("branch.checkpoint")
+        if task.start_step in checkpoint_listing.saved_steps(from_run):
+            path = checkpoint_listing.checkpoint_path(from_run, task.start_step)
+            identity["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
+    return identity
+
+
+def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
+    """Checks that a branch has a trunk that reaches it, and inherits from it."""
+    if not task.start_step:
+        return
+    from_run = storage_path(task.config.branch.from_run)
+    if trunk is None:
+        if not (from_run / run_directory.RUN_FILE).exists() and not task.is_finished:
+            raise InputError(
+                f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
+                "on disk: add the trunk to the study, or train it"
+            )
+        return
+    if trunk.run.run_dir.absolute() != from_run.absolute():
+        raise InputError(
+            f"its trunk is {trunk.run.name}, but config.branch.from_run = {str(from_run)!r}: give "
+            "the directory of the trunk"
+        )
+    branching.check_inheritance(task.config, trunk.config, task.start_step)
+    point = task.config.clock.describe(task.start_step)
+    if task.start_step > trunk.stop_step:
+        raise InputError(
+            f"it branches from {trunk.run.name} at {point}, after its stop: train the trunk further"
+        )
+    if task.state == "missing" and trunk.is_finished and trunk.step < trunk.stop_step:
+        raise InputError(
+            f"it branches from {trunk.run.name}, of which there are records but no checkpoints: "
+            "put its checkpoints back; or move its directory and those of its branches away, and "
+            "all of them are trained again"
+        )
+    is_kept = retention_policy(trunk.config).keeps_forever(task.start_step)
+    if not is_kept and task.start_step != trunk.stop_step:
+        raise InputError(
+            f"it branches from {trunk.run.name} at {point}, where no checkpoint is kept: choose a "
+            "milestone, or set checkpoint.keep_every"
+        )

@@ -1,1 +1,0 @@
-"""Studies: lists of named runs, and what to read in them."""

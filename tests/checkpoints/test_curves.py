@@ -1,0 +1,53 @@
+"""The figure of one run, from synthetic rows."""
+
+import matplotlib.image
+import pytest
+
+from anytime_jax.checkpoints import curves
+from anytime_jax.checkpoints.metric_records import Row
+
+
+def make_rows(evaluated, labels=("last", "f25")):
+    rows = []
+    for step in range(1, 41):
+        values = {"train/loss": 6.0 / step, "lr": 1e-3, "train/grad_norm": 1.0}
+        if step in evaluated:
+            values |= {f"eval/{label}/loss": 5.0 / step + i for i, label in enumerate(labels)}
+        rows.append(Row(step, 1000 * step, values))
+    return rows
+
+
+NAN = float("nan")
+LATER = Row(80, 80_000, {"eval/last/loss": 0.1, "eval/f50/loss": 0.05})
+LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform", "ema0.9")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        make_rows((10, 20, 40), LABELS),
+        make_rows((40,)),
+        make_rows((20, 40), ("last",)),
+        [*make_rows((10, 20)), LATER],
+        [*make_rows((10, 20, 30, 40)), LATER, Row(90, 90_000, {"eval/f7/loss": 0.2})],
+        [*make_rows((10, 20, 30)), Row(80, 80_000, {"eval/last/loss": 0.1})],
+        [*make_rows((10, 20, 30)), Row(80, 80_000, {"eval/last/loss": 0.1, "eval/f25/loss": NAN})],
+    ],
+    ids=[
+        *("many averages", "one point", "no averages", "average replaced", "averages added later"),
+        *("averages dropped", "NaN"),
+    ],
+)
+def test_figure_is_drawn(tmp_path, rows):
+    path = curves.draw(tmp_path, "a run_with $odd^ name", rows)
+    assert list(tmp_path.iterdir()) == [path] == [tmp_path / "curves.png"]
+    image = matplotlib.image.imread(path)
+    assert image.shape[0] > 400
+    assert image.shape[1] > 1000
+    assert image[..., :3].std() > 0.02  # not blank
+
+
+@pytest.mark.parametrize("rows", [[], make_rows(())], ids=["no records", "no evaluation"])
+def test_run_without_evaluation_has_no_figure(tmp_path, rows):
+    assert curves.draw(tmp_path, "run", rows) is None
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,42 @@
+"""Validation losses of one run: reading and printing."""
+
+import io
+
+from rich.console import Console
+
+from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.recorded_losses import evaluations, loss_table
+from anytime_jax.config.clock import Clock
+
+
+def test_table_of_the_rows_with_losses_marks_the_best():
+    row = Row(2, 20, {"train/loss": 1.0, "eval/last/loss": 2.0, "eval/f6.25/loss": 3.0})
+    evaluated = evaluations([Row(1, 10, {"train/loss": 1.0}), row, Row(3, 30, {"eval_seconds": 1})])
+    assert evaluated == [(row, {"last": 2.0, "f6.25": 3.0})]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(loss_table(Clock(1, 10, 20), evaluated))
+    assert console.file.getvalue().split()[-5:] == ["1x", "2", "20", "2.0000*", "3.0000"]
+
+
+def test_table_has_averages_that_were_added_or_dropped():
+    rows = [
+        Row(1, 10, {"eval/last/loss": 3.0, "eval/f25/loss": 2.0}),
+        Row(2, 20, {"eval/f7/loss": 1.0, "eval/last/loss": 1.5}),
+    ]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(loss_table(Clock(1, 10, 20), evaluations(rows)))
+    words = console.file.getvalue().split()
+    assert words[words.index("tokens") + 1 :][:3] == ["last", "f7", "f25"]
+    assert words[-3:] == ["20", "1.5000", "1.0000*"]
+
+
+def test_table_has_every_digit_at_80_columns():
+    labels = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform")
+    values = {f"eval/{label}/loss": 10 + i / 7 for i, label in enumerate(labels)}
+    rows = [Row(12_500_000, 3_276_800_000_000, values)]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(loss_table(Clock(512, 512, 10**12), evaluations(rows)))
+    out = console.file.getvalue()
+    assert max(map(len, out.splitlines())) <= 80
+    expected = {"12,500,000", "3.28T", *labels, *(f"{10 + i / 7:.4f}" for i in range(1, 7))}
+    assert expected <= set(out.split())

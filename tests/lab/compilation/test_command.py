@@ -1,0 +1,83 @@
+"""Tests of the compile command, on CPU devices in place of an accelerator's."""
+
+import json
+import re
+
+import jax
+import pytest
+import small_run
+from run_command import run_command
+
+from anytime_jax.commands import config_file
+from anytime_jax.distributed.device_specs import DeviceSpec
+from anytime_jax.lab.compilation import command as compile_command
+from anytime_jax.lab.compilation import topologies
+
+
+@pytest.fixture
+def compile_small_run(monkeypatch):
+    """Runs the command on a small run and four devices with so much memory."""
+
+    def run(memory, *arguments, topology="h100:4", **changes):
+        settings = small_run.settings("run", "data", **changes)
+        monkeypatch.setattr(config_file, "load", lambda arguments: settings.to_dict())
+        monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
+        device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
+        monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)
+        return run_command(compile_command, [f"--topology={topology}", *arguments])
+
+    return run
+
+
+def test_report_has_memory_roofline_and_communication(compile_small_run, capsys, tmp_path):
+    file = tmp_path / "program.hlo"
+    assert compile_small_run(10**9, f"--hlo={file}", mesh__fsdp=2) == 0
+    output = capsys.readouterr().out
+    parts = ("4 devices", "temporaries", "of 1 GB", ": fits", "MFU", "dearest", "all-gather")
+    for words in (*parts, "XLA_CLIENT_MEM_FRACTION = 0.9: share"):
+        assert words in output
+    assert file.read_text().startswith("HloModule")
+
+
+def test_json_report_of_a_run_that_does_not_fit(compile_small_run, capsys):
+    assert compile_small_run(1000, "--json") == 2
+    report = json.loads(capsys.readouterr().out)
+    assert (report["topology"], report["devices"], report["fits"]) == ("h100:4", 4, False)
+    assert report["memory"]["averages"] == 2 * report["memory"]["parameters"]
+    assert 0 < report["highest_mfu"] < 1
+    assert report["settings"]["xla_gpu_enable_latency_hiding_scheduler"] == "True"
+    assert {"kind", "axes", "bytes", "calls"} <= report["collectives"][0].keys()
+    assert sum(x["seconds"] for x in report["kernels"]) == pytest.approx(report["roofline_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology": "v9:2x2"}, "--topology='v9:2x2' is unknown"),
+        ({"mesh__fsdp": 8}, "config.mesh: .* does not fit 4 devices"),
+        (
+            {"mesh__data": 1, "mesh__fsdp": 4, "model__width": 18, "model__heads": 3},
+            "does not divide",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(compile_small_run, capsys, changes, message):
+    assert compile_small_run(10**9, **changes) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+
+
+def test_directory_for_the_program_is_required_first(compile_small_run, capsys, tmp_path):
+    assert compile_small_run(10**9, f"--hlo={tmp_path}/none/file") == 2
+    assert "there is no directory" in capsys.readouterr().err
+
+
+def test_compiler_out_of_memory_is_one_line(compile_small_run, capsys, monkeypatch):
+    def fail(config, mesh, device):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory: 18G of 16G")
+
+    monkeypatch.setattr(compile_command, "compile_update", fail)
+    assert compile_small_run(10**9) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "does not fit h100:4: RESOURCE_EXHAUSTED" in line
+    assert "take more microbatches" in line

@@ -1,0 +1,33 @@
+"""Commands, events while one follows a run, and the results of the synthetic study."""
+
+import pytest
+import synthetic_study
+from command_fixtures import command, rejected, trained_fixture  # noqa: F401
+
+from anytime_jax.lab.monitor import follow
+from anytime_jax.lab.study.results import Results
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Calls functions, one at each look at the run or at the terminal, and then Ctrl-C."""
+
+    def call(*events, pause=3600.0):
+        remaining, clock = list(events), [0.0]
+
+        def sleep(duration):
+            clock[0] += pause
+            if not remaining:
+                raise KeyboardInterrupt
+            remaining.pop(0)()
+
+        monkeypatch.setattr(follow.time, "sleep", sleep)
+        monkeypatch.setattr(follow.time, "monotonic", lambda: clock[0])
+
+    return call
+
+
+@pytest.fixture(scope="session", name="results")
+def results_fixture(tmp_path_factory):
+    """Results of the whole synthetic study."""
+    return Results(synthetic_study.write_study(tmp_path_factory.mktemp("study") / "all"))

@@ -1,0 +1,217 @@
+"""The forecast command: a run, a log, a run that trains, JSON, bad input."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from paths import REPOSITORY
+from synthetic_run import RecordedRun
+
+from anytime_jax.lab.forecast import command as forecast
+from anytime_jax.lab.forecast.forecast_subject import forecast_run
+from anytime_jax.lab.forecast.run_forecast import DecayPlan
+from anytime_jax.lab.study import study_files
+
+
+@pytest.fixture(scope="module", name="forecasted")
+def forecasted_fixture(tmp_path_factory):
+    """A run with enough evaluations."""
+    run_dir = tmp_path_factory.mktemp("forecast") / "run"
+    return RecordedRun(run_dir).add(*range(60, 500, 60), *range(500, 961, 20))
+
+
+@pytest.fixture(name="log")
+def log_fixture(tmp_path):
+    """A log with a column of rates, and functions of its rows."""
+
+    def write(name="log.csv", header="step,lr,loss", rate=lambda s: 0.003, loss=None, last=4000):
+        falls = loss or (lambda s: 2 + 6 * s**-0.35)
+        rows = [[s, rate(s), falls(s)] for s in range(100, last + 1, 100)]
+        kept = [i for i, x in enumerate(("step", "lr", "loss")) if i < len(header.split(","))]
+        if "lr" not in header and header.count(",") == 1:
+            kept = [0, 2]
+        lines = [",".join(str(row[i]) for i in kept) for row in rows]
+        (tmp_path / name).write_text("\n".join([header, *lines]))
+        return f"--csv={tmp_path / name}"
+
+    return write
+
+
+def test_forecast_of_a_run(forecasted, command):
+    status, out, err = command(forecast, f"--run={forecasted.run_dir}")
+    assert (status, err) == (0, "")
+    assert "forecast of recorded from 960 steps (2x, 3.93M tokens)" in out
+    words = out.split()
+    assert "3,840" in words  # four times the run so far
+    assert "*" not in words
+    assert out.count("±") > 8
+    assert (forecasted.run_dir / "forecast.png").exists()
+
+
+def test_numbers_are_printed_where_the_figure_cannot_be_written(forecasted, command, tmp_path):
+    run_dir = shutil.copytree(forecasted.run_dir, tmp_path / "run")
+    (run_dir / "forecast.png").unlink(missing_ok=True)
+    (run_dir / "forecast.png").mkdir()
+    status, out, _ = command(forecast, f"--run={run_dir}", "--to=4x")
+    assert status == 0
+    assert f"could not be drawn in {run_dir}" in out
+
+
+def test_json_has_the_numbers_of_the_python_call(forecasted, command, tmp_path):
+    (forecasted.run_dir / "forecast.png").unlink(missing_ok=True)
+    arguments = (f"--run={forecasted.run_dir}", "--to=4x", "--json", "--decay=1-sqrt:0.2:0")
+    status, out, _ = command(forecast, *arguments, f"--output={tmp_path / 'new'}")
+    assert status == 0
+    assert out.count("\n") == 1
+    values = json.loads(out)
+    assert [row["step"] for row in values["rows"]] == [1920]
+    assert 0.2 in [x["fraction"] for x in values["decays"]]
+    found = forecast_run(forecasted.run_dir, "4x", decay=DecayPlan("1-sqrt", 0.2, 0.0)).rows[0]
+    assert found.decayed.loss == pytest.approx(values["rows"][0]["decayed"]["loss"])
+    assert found.losses["last"].low == pytest.approx(values["rows"][0]["losses"]["last"]["low"])
+    assert (tmp_path / "new" / "forecast.png").exists()
+    assert not (forecasted.run_dir / "forecast.png").exists()
+
+
+def test_log_with_rates_or_a_schedule(log, command, tmp_path):
+    source = log()
+    status, out, _ = command(forecast, source, "--tokens-per-step=1000")
+    assert status == 0
+    assert "from step 4,000" in out
+    assert "stay at 0.003" in out
+    assert "16M" in out.split()
+    assert not list(tmp_path.glob("*.png"))
+    source = log("bare.csv", "_step,train/loss")
+    status, out, _ = command(forecast, source, "--schedule=constant:peak=3e-3", "--to=6000 steps")
+    assert status == 0
+    assert "6,000" in out.split()
+    assert "stay at" not in out
+    assert "tokens" not in out.replace("per token", "")
+
+
+def test_bad_input_is_one_line(forecasted, log, rejected, tmp_path):
+    run, good = f"--run={forecasted.run_dir}", log()
+    for arguments in (
+        (run, "--to=1x"),
+        (run, "--to=4"),
+        (run, "--decay=foo:0.2"),
+        (run, "--decay=linear:2"),
+        (run, "--decay=linear"),
+        (run, "--decay=linear:x"),
+        (run, "--study=docs/studies/laptop"),
+        (run, "--schedule=constant:peak=1"),
+        (run, "--columns=loss=train/loss"),
+        (run, "--tokens-per-step=10"),
+        (run, "--every=5"),
+        (good, "--study=laptop"),
+        (good, "--watch"),
+        (good, "--every=5"),
+        (good, "--to=3B tokens"),
+        (good, "--schedule=cosine:peak=3e-3"),
+        (good, "--schedule=cosine:peak=x,horizon=2000"),
+        (good, "--schedule=cosine:peak=3e-3,end=2000"),
+        (good, "--schedule=sine:peak=3e-3"),
+        (good, "--columns=rate=lr"),
+        (good, "--columns=step"),
+        (good, f"--output={good.removeprefix('--csv=')}"),
+        (f"--calibrate={tmp_path}",),
+        ("--calibrate=nonsense",),
+    ):
+        assert arguments[-1].partition("=")[0] in rejected(forecast, *arguments), arguments
+    assert "horizon" in rejected(forecast, good, "--schedule=cosine:peak=3e-3")
+    assert "schedule" in rejected(forecast, good, "--schedule=cosine:peak=3e-3,horizon=2000")
+    assert "peak" in rejected(forecast, good, "--schedule=cosine:peak=-1,horizon=5000")
+    rejected(forecast)
+    rejected(forecast, run, good)
+    assert str(tmp_path) in rejected(forecast, f"--run={tmp_path}")
+    assert "missing.csv" in rejected(forecast, "--csv=missing.csv")
+
+
+def test_logs_without_a_forecast_are_named(log, rejected):
+    assert "learning rates" in rejected(forecast, log("bare.csv", "step,loss"))
+    assert "too few" in rejected(forecast, log(last=700))
+    assert "rises" in rejected(forecast, log(loss=lambda s: 2 + s / 1000))
+    assert "nan" in rejected(forecast, log(loss=lambda s: float("nan")))
+    assert "learning rate" in rejected(forecast, log(rate=lambda s: -1.0))
+    assert "line 2" in rejected(forecast, log(loss=lambda s: "low"))
+
+
+def test_run_that_is_too_short_is_named(tmp_path, rejected):
+    run = RecordedRun(tmp_path / "run").add(60)
+    assert "too few" in rejected(forecast, f"--run={run.run_dir}")
+
+
+def test_watch_prints_anew_where_the_run_went_on(tmp_path, command, meanwhile, monkeypatch):
+    """At an evaluation, or 5% later; not in between; a short run is waited for."""
+    shown = []
+
+    def show(arguments, console):
+        shown.append(run.last)
+        if run.last < 300:
+            raise forecast.InputError("too few")
+
+    class Growing(RecordedRun):
+        last = 0
+
+        def add(self, *steps, **options):
+            self.last = steps[-1]
+            return super().add(*steps, **options)
+
+    monkeypatch.setattr(forecast, "_show", show)
+    run = Growing(tmp_path / "run")
+    meanwhile(
+        lambda: run.add(120, 240),
+        lambda: run.add(260, evaluate=False),
+        lambda: run.add(300),
+        lambda: None,
+        lambda: run.add(310, evaluate=False),
+        lambda: run.add(330, evaluate=False),
+        lambda: run.add(332),
+    )
+    status, out, _ = command(forecast, f"--run={run.run_dir}", "--watch")
+    assert status == 0
+    assert shown == [240, 260, 300, 330, 332]
+    assert out.count("too few") == 1
+
+
+def test_watch_ends_where_the_run_goes_away(tmp_path, command, meanwhile):
+    run = RecordedRun(tmp_path / "run").add(60)
+    meanwhile(lambda: shutil.rmtree(run.run_dir), lambda: None)
+    status, _, err = command(forecast, f"--run={run.run_dir}", "--watch")
+    assert status == 1
+    assert str(run.run_dir) in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["constant-peak=0.01", "inverse_sqrt-peak=0.03-alpha=480"])
+def test_study_makes_the_intervals_narrower(name, tmp_path):
+    """Of runs of the laptop study, from a fourth of them; the truth is in their records."""
+    study = str(REPOSITORY / "docs" / "studies" / "laptop")
+    with study_files.open_study(study) as opened:
+        (run,) = (run for run in opened.runs if run.name == name)
+        shutil.copytree(run.run_dir, tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about | {"config": run.settings}))
+    (file,) = (tmp_path / "run" / "records").glob("*.jsonl")
+    header, *rows = file.read_text().splitlines()
+    values = {json.loads(row)["step"]: json.loads(row)["values"] for row in rows}
+    kept = [row for row in rows if json.loads(row)["step"] <= 960]
+    file.write_text("\n".join([header, *kept]) + "\n")
+    widths = []
+    for path in (None, study):
+        row = forecast_run(tmp_path / "run", to="4x", study=path).rows[0]
+        best = row.losses[row.best_average]
+        widths.append(best.half_width)
+        assert abs(best.loss - values[1920][f"eval/{row.best_average}/loss"]) < 3 * best.half_width
+    assert widths[1] < widths[0]
+
+
+def test_examples_are_options_of_the_command(log):
+    """The schedule of the example in --help is read."""
+    (text,) = (x for x in forecast.EXAMPLES if "--schedule" in x)
+    value = re.search(r"--schedule=(\S+)", text)[1]
+    schedule, warmup = forecast._schedule(value)
+    assert warmup == 2000
+    np.testing.assert_allclose(schedule.evaluate([2000, 50_000]), [3e-4, 3e-5])

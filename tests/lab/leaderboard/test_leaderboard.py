@@ -1,0 +1,285 @@
+"""Leaderboard of a made-up study whose losses are in this file."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+import synthetic_study
+from run_command import run_command
+from scipy import stats
+
+from anytime_jax.errors import InputError
+from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
+from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
+from anytime_jax.lab.paper import command as report
+from anytime_jax.lab.study.plan import Study, chain, grid, paired, runs, values
+from anytime_jax.lab.study.results import Results
+
+# By name of the run: losses at each multiple, of the live weights and of f25.
+LOSSES = {
+    "cosine-peak=0.01-horizon=1x": {1: (3.00, 2.99)},
+    "cosine-peak=0.03-horizon=1x": {1: (3.10, 2.98)},
+    "cosine-peak=0.01-horizon=2x": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.62, 2.58)},
+    "cosine-peak=0.03-horizon=2x": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.60, 2.61)},
+    "cosine-peak=0.01-horizon=1x-seed=1": {1: (3.02, 3.00)},
+    "cosine-peak=0.01-horizon=1x-seed=2": {1: (3.01, 3.00)},
+    "cosine-peak=0.03-horizon=2x-seed=1": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.63, 2.60)},
+    "cosine-peak=0.03-horizon=2x-seed=2": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.59, 2.60)},
+    # The worst gap is least with 0.01, the mean gap with 0.03; 0.1 is better and stops early.
+    "muon-peak=0.01": {1: (2.95, 3.05), 1.5: (2.70, 2.60), 2: (2.55, 2.50)},
+    "muon-peak=0.03": {1: (2.85, 3.20), 1.5: (2.70, 2.60), 2: (2.59, 2.40)},
+    "muon-peak=0.1": {1: (2.50, 2.50)},
+    "muon-peak=0.01-seed=1": {1: (2.99, 3.06), 1.5: (2.72, 2.60), 2: (2.57, 2.50)},
+    "muon-peak=0.01-seed=2": {1: (2.97, 3.07), 1.5: (2.71, 2.60), 2: (2.56, 2.50)},
+    "adamw-peak=0.01": {1: (3.50, 3.02)},
+}
+REFERENCE, FIRST = Entry("adamw", "cosine to 0.1", "last"), Entry("muon", "constant", "last")
+
+
+def make_study():
+    original = synthetic_study.make_study()
+    cosine, constant = (
+        original.run(name).config for name in ("cosine-peak=0.01-horizon=1x", "constant-peak=0.01")
+    )
+    muon = constant.copy_and_resolve_references()
+    muon.optimizer.update(kind="muon", momentum=0.95, normalize_rows=False)
+    muon.stop = "2x"
+    peaks, horizons = values("schedule.peak", 0.01, 0.03), values("schedule.horizon", "1x", "2x")
+    seeds = paired(values("seed", 1, 2), values("data.seed", 1, 2))
+    root = synthetic_study.ROOT
+    long = chain(peaks, grid(peaks[:1], seeds))
+    short = muon.copy_and_resolve_references()
+    short.stop = constant.stop = "1x"
+    return Study(
+        "made-up",
+        root,
+        chain(
+            runs("cosine", cosine, grid(peaks, horizons), root),
+            runs("cosine", cosine, grid(paired(peaks, horizons), seeds), root),
+            runs("muon", muon, long, root),
+            runs("muon", short, values("schedule.peak", 0.1), root),
+            runs("adamw", constant, peaks[:1], root),
+        ),
+        "made-up losses.",
+    )
+
+
+@pytest.fixture(scope="module", name="root")
+def root_fixture(tmp_path_factory):
+    """The directory of the study, with its records."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+        patch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+        patch.setattr(synthetic_study, "loss", made_up_loss)
+        root = tmp_path_factory.mktemp("leaderboard") / "study"
+        synthetic_study.write_study(root, study=make_study())
+    return root
+
+
+def made_up_loss(run, multiple, label, seed=0):
+    del seed  # it is in the name
+    return LOSSES[run.name][multiple][label == "f25"]
+
+
+@pytest.fixture(scope="module", name="results")
+def results_fixture(root):
+    with report.study_files.open_study(root) as study:
+        return Results(study)
+
+
+@pytest.fixture(scope="module", name="board")
+def board_fixture(results):
+    return leaderboard.make(results, {"muon": 1.25})
+
+
+def find(standings, entry):
+    (standing,) = (x for x in standings if x.entry == entry)
+    return standing
+
+
+def losses_of(*names, at, label=0):
+    return [LOSSES[name][at][label] for name in names]
+
+
+MUON = ("muon-peak=0.01", "muon-peak=0.01-seed=1", "muon-peak=0.01-seed=2")
+COSINE_1X = tuple(f"cosine-peak=0.01-horizon=1x{x}" for x in ("", "-seed=1", "-seed=2"))
+COSINE_2X = tuple(f"cosine-peak=0.03-horizon=2x{x}" for x in ("", "-seed=1", "-seed=2"))
+
+
+def test_reference_is_the_cosine_tuned_at_each_multiple(board):
+    reference = find(board.best, REFERENCE)
+    assert board.reference == REFERENCE
+    assert board.multiples == [1.0, 2.0]
+    assert reference.settings == "1x: η 0.01‡; 2x: η 0.03‡"
+    assert (reference.worst, reference.mean, reference.tried) == (0.0, 0.0, 2)
+    assert reference.fraction == pytest.approx(1.0)
+
+
+def test_trajectory_has_the_least_worst_gap_of_those_trained_to_the_end(board):
+    first = board.best[0]
+    assert first.entry == FIRST
+    assert first.settings == "η 0.01‡"
+    assert first.tried == 3
+    others = [x.settings for x in board.not_selected if x.entry == FIRST]
+    assert others == ["η 0.03", "η 0.1"]
+
+
+def test_gaps_and_their_errors_are_those_of_a_paired_t_test(board):
+    for multiple, cosines in ((1, COSINE_1X), (2, COSINE_2X)):
+        ours, theirs = losses_of(*MUON, at=multiple), losses_of(*cosines, at=multiple)
+        test, gap = stats.ttest_rel(ours, theirs), board.best[0].gaps[multiple]
+        interval = test.confidence_interval()
+        assert gap.seeds == 3
+        assert gap.mean == pytest.approx((interval.low + interval.high) / 2)
+        assert gap.mean / gap.stderr == pytest.approx(test.statistic)
+        assert half_width(gap) == pytest.approx((interval.high - interval.low) / 2)
+    means = [-0.04, -0.14 / 3]
+    assert board.best[0].worst == pytest.approx(max(means))
+    assert board.best[0].mean == pytest.approx(np.mean(means))
+
+
+def test_gap_of_one_seed_has_no_interval(board):
+    (other,) = (x for x in board.not_selected if x.entry == FIRST and x.settings == "η 0.03")
+    assert other.gaps[1.0].seeds == 1
+    assert other.gaps[1.0].mean == pytest.approx(-0.15)
+    assert math.isnan(half_width(other.gaps[1.0]))
+
+
+def test_second_reference_is_tuned_for_its_average(board):
+    # Of f25, the best peaks are 0.03 at 1x and 0.01 at 2x, of which there is one seed.
+    gaps = board.best[0].average_gaps
+    assert gaps[1.0].mean == pytest.approx(2.95 - 2.98)
+    assert gaps[2.0].mean == pytest.approx(2.55 - 2.58)
+    assert board.best[0].worst_to_average == pytest.approx(-0.03)
+    averaged = find(board.best, board.average_reference)
+    assert averaged.worst_to_average == 0.0
+    assert averaged.gaps[2.0].mean == pytest.approx(2.58 - 2.60)
+
+
+def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
+    with report.study_files.open_study(root) as study:
+        muon = {"kind": "muon", "momentum": 0.95, "normalize_rows": False}
+        for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
+            if "peak=0.03" in run.name and run.name.startswith("cosine"):
+                run.config["optimizer"].update(muon)
+        board = leaderboard.make(Results(study))
+    first = find(board.best, FIRST)
+    assert board.reference == REFERENCE
+    assert {m: gap.mean for m, gap in first.own_gaps.items()} == pytest.approx(
+        {
+            1.0: 2.95 - 3.10,
+            2.0: np.mean([2.55 - 2.60, 2.57 - 2.63, 2.56 - 2.59]),
+        }
+    )
+    assert first.own_gaps[2.0].seeds == 3
+    assert first.worst_to_own == pytest.approx(-0.14 / 3)
+    adamw = find(board.rest, Entry("adamw", "constant", "f25"))
+    assert adamw.own_gaps[1.0].mean == pytest.approx(3.02 - 3.00)
+
+
+def test_tokens_to_the_last_loss_of_the_reference_are_interpolated_in_their_log(board):
+    losses = [np.mean(losses_of(*MUON, at=m)) for m in (1, 1.5, 2)]
+    target = np.mean(losses_of(*COSINE_2X, at=2))
+    multiple = np.exp(np.interp(-target, -np.array(losses), np.log([1, 1.5, 2])))
+    assert board.best[0].fraction == pytest.approx(multiple / 2)
+    assert crossing({1.0: 3.0, 2.0: 2.0}, 1.9) == math.inf
+    assert crossing({1.0: 3.0, 2.0: 2.0}, 3.5) == 1.0
+
+
+def test_entry_not_trained_to_the_end_is_among_the_rest(board):
+    unfinished = find(board.rest, Entry("adamw", "constant", "f25"))
+    assert not unfinished.selected
+    assert unfinished.gaps.keys() == {1.0}
+    assert unfinished.gaps[1.0].mean == pytest.approx(3.02 - 3.00)
+    assert math.isnan(unfinished.worst)
+    assert math.isnan(unfinished.fraction)
+
+
+def test_every_standing_appears_once_and_the_table_is_sorted(board):
+    standings = [*board.best, *board.rest, *board.not_selected]
+    keys = [(x.entry, x.settings, x.selected) for x in standings]
+    assert len(keys) == len({*keys})
+    worst = [x.worst for x in board.best]
+    assert worst == sorted(worst)
+    assert find(board.rest, FIRST._replace(read_out="f25")).settings == "η 0.01‡"
+
+
+def test_schedule_is_named_with_words_that_are_not_defaults(root):
+    with report.study_files.open_study(root) as study:
+        study.run("adamw-peak=0.01").config["average_clock"] = "tokens"
+        board = leaderboard.make(Results(study))
+    schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
+    assert schedules == {"cosine to 0.1", "constant", "constant, average_clock tokens"}
+
+
+def test_memory_is_the_optimizer_state_and_the_average(board, results):
+    adamw = find(board.best, REFERENCE)
+    assert adamw.copies == pytest.approx(2, abs=1e-3)
+    assert find(board.best, board.average_reference).copies == adamw.copies + 1
+    model = results.configs["muon-peak=0.01"].model
+    matrices = model.layers * (4 * model.width**2 + 2 * model.width * model.mlp_width)
+    others = 2 * model.embedding_rows * model.width
+    expected = (matrices + 2 * others) / (matrices + others)
+    assert board.best[0].copies == pytest.approx(expected, rel=1e-2)
+    assert (adamw.time, board.best[0].time) == (1.0, 1.25)
+
+
+def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n\n<!-- leaderboard -->\nold\n<!-- end -->\n\nAfter.\n")
+    leaderboard_page.write(page, results, board)
+    text = page.read_text()
+    leaderboard_page.write(page, results, board)
+    assert page.read_text() == text
+    assert text.startswith("Before.\n\n<!-- leaderboard -->\n")
+    assert text.endswith("<!-- end -->\n\nAfter.\n")
+    assert "old" not in text
+    row = "| muon | constant | last | η 0.01‡ | 3 | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
+    assert row in text
+    assert "| 3 | 1 | -0.1500 |" not in text
+    with page.with_suffix(".csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(board.best) + len(board.rest) + len(board.not_selected)
+    assert rows[0]["half_width_95_1x"] == f"{half_width(board.best[0].gaps[1.0]):.6f}"
+    words = {"optimizer", "schedule", "read_out", "settings", "selected"}
+    numbers = [float(row[name] or "nan") for row in rows for name in row.keys() - words]
+    assert math.inf in numbers  # tokens of an entry that does not reach the loss
+    page.write_text("no markers")
+    with pytest.raises(InputError, match=r"page\.md"):
+        leaderboard_page.write(page, results, board)
+    assert page.read_text() == "no markers"
+
+
+def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
+    times = tmp_path / "times.json"
+    times.write_text('{"rows": [{"optimizer": "muon", "times_adamw": 1.25}]}')
+    page = tmp_path / "new" / "page.md"
+    arguments = [f"--study={root}", f"--leaderboard={page}", f"--times={times}"]
+    assert run_command(report, arguments) == 0
+    assert sorted(x.name for x in page.parent.iterdir()) == ["page.csv", "page.md"]
+    assert "| 1.25 |" in page.read_text()
+    assert not (root / "report").exists()
+    capsys.readouterr()
+    times.write_text("{}")
+    for wrong in (
+        [*arguments[:2], "--pack"],
+        [arguments[0], arguments[2]],
+        [arguments[0], f"--leaderboard={tmp_path / 'page.html'}"],
+        arguments,
+    ):
+        assert run_command(report, wrong) == 2
+        assert wrong[-1].partition("=")[0] in capsys.readouterr().err
+
+
+def test_study_without_cosines_is_rejected(root):
+    with report.study_files.open_study(root) as study:
+        few = Study("few", study.root, [x for x in study.runs if x.name.startswith("muon")])
+    with pytest.raises(InputError, match="few"):
+        leaderboard.make(Results(few))
+
+
+def test_report_compares_schedules_of_one_optimizer(results):
+    assert {x.settings["optimizer"] for x in results.comparable_curves("constant")} == {"muon"}
+    families = {x[0].settings["optimizer"]: len(x) for x in results.families("constant")}
+    assert families == {"muon": 3, "adamw": 1}

@@ -1,0 +1,250 @@
+"""The report command: a study's page and files, its archive, one run, bad input."""
+
+import dataclasses
+import html.parser
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.request
+
+import pytest
+import synthetic_study
+from run_command import run_command
+from synthetic_run import RecordedRun
+from synthetic_study import expected_loss
+
+from anytime_jax.lab.forecast import forecast_subject
+from anytime_jax.lab.monitor import page_server, run_page
+from anytime_jax.lab.paper import command as report
+from anytime_jax.lab.studies import laptop
+
+
+@pytest.fixture(scope="module", name="reported")
+def reported_fixture(tmp_path_factory):
+    """A study without one of its runs, and its packed report."""
+    root = tmp_path_factory.mktemp("reported")
+    synthetic_study.write_study(root / "study", leave_out=("constant-peak=0.03",))
+    arguments = [f"--study={root / 'study'}", f"--output={root / 'out'}", "--pack"]
+    assert run_command(report, arguments) == 0
+    return root
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.links = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_its_links_exist(reported):
+    out = reported / "out"
+    text = (out / "index.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    files = {link for link in page.links if not link.startswith("#")}
+    assert len(files) > 15
+    assert all((out / file).stat().st_size > 0 for file in files)
+    anchors = {link[1:] for link in page.links if link.startswith("#")}
+    assert anchors == set(re.findall(r'id="(\w+)"', text))
+    assert "Not finished: constant-peak=0.03 (missing)." in text
+    assert "http" not in text  # loads nothing from elsewhere
+
+
+@pytest.mark.slow
+def test_packed_report_reproduces_itself(reported, tmp_path):
+    arguments = [f"--study={reported / 'out'}", f"--output={tmp_path}", "--pack", "--pdf"]
+    assert run_command(report, arguments) == 0
+    for file in (reported / "out").iterdir():
+        if file.name != "index.html":  # links to the PDF files
+            assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+    pdfs = list(tmp_path.glob("*.pdf"))
+    assert len(pdfs) == 7
+    assert all(file.read_bytes().startswith(b"%PDF") for file in pdfs)
+
+
+def test_report_replaces_the_files_of_an_earlier_one(reported, tmp_path):
+    shutil.copytree(reported / "out", tmp_path / "out")
+    (tmp_path / "out" / "records.tar.xz").unlink()
+    (tmp_path / "out" / "mine.csv").touch()
+    study = synthetic_study.make_study()
+    few = [run for run in study.runs if run.name.startswith("constant")]
+    synthetic_study.write_study(tmp_path / "few", study=dataclasses.replace(study, runs=few))
+    arguments = [f"--study={tmp_path / 'few'}", f"--output={tmp_path / 'out'}"]
+    assert run_command(report, arguments) == 0
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert names == ["index.html", "mine.csv", "runs.csv"]
+
+
+def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
+    def error(*arguments):
+        assert run_command(report, arguments) == 2
+        printed = capsys.readouterr().err
+        assert re.fullmatch("error: .*\n", printed)
+        return printed
+
+    study = f"--study={reported / 'study'}"
+    (tmp_path / "file").touch()
+    for arguments in (
+        (study, "--average=f7"),
+        (study, f"--output={tmp_path / 'file'}"),
+        (study, "--output=/proc"),
+        (f"--study={tmp_path}",),
+        (f"--study={tmp_path / 'nothing.py'}",),
+        (f"--run={tmp_path}",),
+        (f"--run={reported / 'study' / 'constant-peak=0.01'}", f"--output={tmp_path / 'file'}"),
+    ):
+        assert arguments[-1] in error(*arguments)
+    (tmp_path / "run.json").write_text("{}")
+    assert "run.json" in error(f"--run={tmp_path}")
+    run = f"--run={reported / 'study' / 'constant-peak=0.01'}"
+    for arguments in ((run, "--port=8000"), (run, "--serve", "--port=65536"), (study, "--serve")):
+        assert arguments[-1].partition("=")[0] in error(*arguments)
+    assert "--output" in error(run, "--serve", f"--output={tmp_path}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"--port={port} is in use" in error(run, "--serve", f"--port={port}")
+    error()
+    monkeypatch.chdir(tmp_path)
+    assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
+
+
+def test_run_shows_position_speed_and_best_weights(reported, capsys):
+    run = reported / "study" / "constant-peak=0.01"
+    assert run_command(report, [f"--run={run}"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "at 3,840 steps (8x, 15.7M tokens)" in printed
+    best, live = (expected_loss("constant-peak=0.01", 8.0, label) for label in ("f25", "last"))
+    assert f"best weights: f25, {best:.4f} nats, " in printed
+    assert f"{live - best:.4f} below the live weights, at 3,840 steps" in printed
+    assert "40K tokens/s" in printed
+    assert "no process" in printed
+    assert (run / "curves.png").exists()
+
+
+def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatch):
+    run = RecordedRun(tmp_path / "run").add(*range(60, 500, 30))
+    assert run_command(report, [f"--run={run.run_dir}"]) == 0
+    printed = capsys.readouterr().out
+    assert "forecast of the validation loss" in printed
+    assert "1,920" in printed.split()
+    short = RecordedRun(tmp_path / "short").add(60)
+    assert run_command(report, [f"--run={short.run_dir}"]) == 0
+    assert "no forecast: " in capsys.readouterr().out
+
+    def fail(run_dir):
+        raise RuntimeError("defect")
+
+    monkeypatch.setattr(forecast_subject, "open_run", fail)
+    assert run_command(report, [f"--run={run.run_dir}"]) == 0
+    assert "no forecast: RuntimeError: defect" in capsys.readouterr().out
+
+
+def test_curves_of_a_run_are_drawn_into_the_output(reported, tmp_path, capsys):
+    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
+    before = {file.name for file in run.iterdir()} - {"curves.png"}
+    (run / "curves.png").unlink(missing_ok=True)
+    out = tmp_path / "new" / "out"
+    assert run_command(report, [f"--run={run}", f"--output={out}"]) == 0
+    assert f"curves: {out / 'curves.png'}" in capsys.readouterr().out
+    assert (out / "curves.png").stat().st_size > 0
+    assert {file.name for file in run.iterdir()} == before
+
+
+def test_losses_are_printed_where_the_curves_cannot_be_written(reported, tmp_path, capsys):
+    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
+    (run / "curves.png").unlink(missing_ok=True)
+    (run / "curves.png").mkdir()
+    assert run_command(report, [f"--run={run}"]) == 0
+    printed = capsys.readouterr().out
+    assert "best weights: f25" in printed
+    assert f"the curves could not be drawn in {run}" in printed
+
+
+def test_run_without_records_or_evaluations(tmp_path, capsys):
+    def show():
+        assert run_command(report, [f"--run={tmp_path}"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    config = synthetic_study.make_study().runs[0].settings
+    about = {"identity": {}, "name": "new", "config": config}
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    assert "new has written no record yet" in show()
+    (tmp_path / "records").mkdir()
+    rows = [{"format_version": 1, "from_step": 0}]
+    rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
+    (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    assert "no evaluation yet" in show()
+
+
+def test_run_is_served_until_it_is_interrupted(reported, capsys, monkeypatch):
+    """The page of a run, its policy, and status 0 after Ctrl-C."""
+    answers = []
+
+    def serve(server):
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with urllib.request.urlopen(server.url, timeout=20) as response:
+            answers.append((response.headers, response.read().decode()))
+        thread.join()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page_server.PageServer, "serve_forever", serve)
+    run = reported / "study" / "constant-peak=0.01"
+    before = sorted(run.iterdir())
+    assert run_command(report, [f"--run={run}", "--serve"]) == 0
+    assert re.search(r"at http://127\.0\.0\.1:\d+/ until Ctrl-C", capsys.readouterr().out)
+    ((headers, text),) = answers
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert "3,840 steps" in text
+    assert sorted(run.iterdir()) == before  # nothing is written
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_browser_shows_an_evaluation_that_was_recorded_while_it_looked(tmp_path):
+    """In a real browser, under the policy of the page: its script runs and replaces figures."""
+    run = RecordedRun(tmp_path / "run").add(60)
+    page, asked = run_page.RunPage(run.run_dir), []
+
+    def read(name):
+        asked.append(name)
+        if asked.count("") == 2 and name == "":
+            run.add(120)
+        return page.read(name)
+
+    headers = {"Content-Security-Policy": run_page.CONTENT_SECURITY_POLICY}
+    with page_server.PageServer(0, read, headers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        command = [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--virtual-time-budget=12000", f"--user-data-dir={tmp_path / 'profile'}", server.url),
+        ]
+        browser = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        server.shutdown()
+        thread.join()
+    assert asked[0] == ""
+    assert asked.count("") >= 3
+    assert asked.count("losses.svg") == asked.count("gains.svg") == 2
+    dom = browser.stdout
+    assert "at 120 steps" in dom
+    assert "<td>60</td>" in dom  # still there
+    assert set(re.findall(r'src="(\w+)\.svg\?120-', dom)) == {"losses", "gains"}
+    assert '<p id="problem" class="about" role="status"></p>' in dom

@@ -1,0 +1,111 @@
+"""Report items: tables against the synthetic losses, missing runs, and the committed study."""
+
+import csv
+import dataclasses
+
+import pytest
+import synthetic_study
+from paths import REPOSITORY
+from synthetic_study import MULTIPLES, PEAKS, expected_loss, make_study, with_copy, write_study
+
+from anytime_jax.lab.paper.paper_items import ITEMS, make_items
+from anytime_jax.lab.study import plan, study_files
+from anytime_jax.lab.study.results import Results
+
+DOCS = REPOSITORY / "docs"
+
+
+@pytest.fixture(scope="module", name="items")
+def items_fixture(results):
+    items, skipped = make_items(results)
+    assert skipped == []
+    return items
+
+
+def rows_of(table):
+    return {row[0]: row[1:] for row in table}
+
+
+def test_every_item_is_made(items):
+    assert list(items) == list(ITEMS)
+    for name, item in items.items():
+        assert len({len(row) for row in item.table}) == 1, name
+        assert (item.draw is None) == (name.startswith("settings") or name == "runs")
+    header, first, *_ = items["alpha"].table
+    row = dict(zip(header, first, strict=True))
+    assert row["alpha"] == "480"
+    assert row["4x"] == f"{expected_loss('inverse_sqrt-peak=0.01-alpha=480', 4.0, 'f25'):.4f}"
+
+
+def test_comparison_reads_out_another_average(results):
+    rows = rows_of(make_items(Results(results.study, "f100"))[0]["comparison"].table)
+    losses = {
+        p: [expected_loss(f"constant-peak={p:g}", m, "f100") for m in MULTIPLES] for p in PEAKS
+    }
+    best = min(losses.values(), key=sum)
+    assert rows["constant + f100: loss, first seed"][:4] == [f"{x:.4f}" for x in best]
+
+
+def test_comparison_has_the_best_wsd_branch_at_each_budget(items):
+    rows = rows_of(items["comparison"].table)
+    for m, cell in zip(MULTIPLES, rows["WSD: loss, first seed"], strict=False):
+        each = [expected_loss(f"wsd-peak={p:g}-horizon={m:g}x", m, "last") for p in PEAKS]
+        assert cell == f"{min(each):.4f}"
+
+
+def test_transfer_shows_later_budgets_only(items):
+    for kind, at, _, *cells in items["transfer"].table[1:]:
+        assert kind in ("constant", "1/√t")
+        empty = [m for m, cell in zip(MULTIPLES, cells, strict=True) if not cell]
+        assert empty == [m for m in MULTIPLES if m < float(at.rstrip("x"))]
+
+
+def test_decay_ends_differ_in_the_decay_alone(items):
+    kinds = {"cosine": ("-0.0060",) * 3 + ("",), "wsd": ("-0.0060",) * 4}
+    expected = {f"{kind}, η 0.01, floor 0.1 → 0.0": list(x) for kind, x in kinds.items()}
+    assert rows_of(items["decay_ends"].table[1:]) == expected
+
+
+def test_notes_name_unfinished_runs(tmp_path):
+    missing = ("cosine-peak=0.01-horizon=8x", "constant-peak=0.003")
+    study = write_study(tmp_path, leave_out=(*missing, "constant-peak=0.01"))
+    run = study.run("constant-peak=0.01")
+    synthetic_study.write_run(run, run.run_dir, until=2)
+    items, skipped = make_items(Results(study))
+    assert skipped == []
+    first, *_, last = items["comparison"].notes
+    assert all(f"{name} (missing)" in first for name in missing)
+    assert "constant-peak=0.01 (at 2x)" in first
+    assert "constant on 1x, 2x only" in last
+
+
+def test_items_without_runs_are_skipped(tmp_path):
+    cosines = [run.name for run in make_study().runs if run.name.startswith("cosine")]
+    items, skipped = make_items(Results(write_study(tmp_path, leave_out=cosines)))
+    assert "comparison" in skipped
+    assert "runs" in items
+
+
+def test_settings_may_be_words(tmp_path):
+    study = with_copy("constant-peak=0.01", {"schedule.warmup": "96 steps"})
+    items, _ = make_items(Results(write_study(tmp_path, study=study)))
+    assert "warmup" in items["settings_of_single_trajectories"].table[0]
+
+
+def test_comparison_shows_other_kinds_of_schedule(tmp_path):
+    study, config = make_study(), make_study().run("inverse_sqrt-peak=0.01-alpha=1920").config
+    config.schedule = {**config.schedule.to_dict(), "kind": "power", "gamma": 0.3}
+    study = dataclasses.replace(study, runs=[*study.runs, *plan.runs("power", config, [{}], "x")])
+    items, _ = make_items(Results(write_study(tmp_path, study=study)))
+    rows = rows_of(items["comparison"].table)
+    assert "power + f25: loss, first seed" in rows
+
+
+def test_committed_tables_follow_from_the_packed_records():
+    directory = DOCS / "studies" / "laptop"
+    with study_files.open_study(directory) as study:
+        items, _ = make_items(Results(study))
+    assert len(items) >= 9
+    for name, item in items.items():
+        with (directory / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            assert list(csv.reader(file)) == [list(row) for row in item.table], name

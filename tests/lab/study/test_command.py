@@ -1,0 +1,77 @@
+"""The sweep command: the list of runs, the selection of runs, and its options."""
+
+import pytest
+from run_command import run_command
+from small_study import (
+    fake_training_fixture,  # noqa: F401
+    read_order,
+    study_fixture,  # noqa: F401
+)
+
+from anytime_jax.commands.console import open_console
+from anytime_jax.lab.study import command as sweep
+
+
+def test_list_shows_the_cost_of_each_run(study, capsys):
+    file, root = study()
+    assert run_command(sweep, [f"--study={file}", "--list", "--tokens-per-s=0.01"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {words[0]: words[1:] for words in lines if words and "seed=" in words[0]}
+    assert len(rows) == 6
+    assert rows["constant-seed=0"][:3] == ["missing", "2x", "1.28K"]
+    assert rows["wsd-seed=1-horizon=2x"][:3] == ["missing", "2x", "128"]  # two updates of 64 tokens
+    assert rows["constant-seed=0"][-1] == f"{1280 / 0.01 / 3600:.3g}"
+    assert not root.exists()
+
+
+def test_list_has_every_digit_at_80_columns(study, monkeypatch, capsys):
+    file, _ = study()
+    arguments = [f"--study={file}", "--list", "--tokens-per-s=0.01"]
+
+    def words(width):
+        monkeypatch.setattr(sweep, "open_console", lambda **unused: open_console(width=width))
+        assert run_command(sweep, arguments) == 0
+        out = capsys.readouterr().out
+        assert all(len(line) <= width for line in out.splitlines())
+        return {word for word in out.split() if "─" not in word}
+
+    assert words(200) == words(60)
+
+
+def test_only_selects_runs_by_name(study, fake_training, capsys):
+    file, root = study()
+    fake_training()
+
+    def run(pattern):
+        return run_command(sweep, [f"--study={file}", "--run", f"--only={pattern}"])
+
+    assert run("constant-*1") == 0
+    assert [name for _, name, _ in read_order(root)] == ["constant-seed=1"] * 2
+    assert run("x") == 2
+    assert "--only=x" in capsys.readouterr().err
+    assert run("wsd-seed=0*") == 2
+    assert "constant-seed=0, the trunk of wsd-seed=0-horizon=1x" in capsys.readouterr().err
+    assert run("wsd-seed=1*") == 0  # its trunk is finished
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--tokens-per-s=nan", "--list"],
+        ["--tokens-per-s=0", "--list"],
+        ["--jobs=0", "--run"],
+        ["--jobs=9999", "--run"],
+    ],
+)
+def test_invalid_option_is_one_line(arguments, study, capsys):
+    file, _ = study()
+    assert run_command(sweep, [f"--study={file}", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert arguments[0].partition("=")[0] in error
+    assert error.count("\n") == 1
+
+
+def test_records_without_a_study_are_bad_input(capsys):
+    assert run_command(sweep, ["--list", "--records=docs"]) == 2
+    assert "--records=docs is for --study" in capsys.readouterr().err

@@ -1,0 +1,173 @@
+"""Studies as code: combinators, names of runs, branches, and the studies of this project."""
+
+import copy
+import itertools
+
+import pytest
+from paths import REPOSITORY
+
+from anytime_jax.commands import config_file
+from anytime_jax.config import schema
+from anytime_jax.errors import InputError
+from anytime_jax.lab.studies import laptop, paper_150m, paper_300m, paper_large_batch
+from anytime_jax.lab.study.plan import Study, StudyRun, branches, grid, paired, runs, values
+from anytime_jax.lab.study.tasks import make_tasks
+from configs import quickstart
+
+PEAKS, B2S = values("schedule.peak", 1e-3, 3e-3), values("optimizer.b2", 0.95, 0.98, 0.99)
+
+
+def test_grid_is_every_combination():
+    pairs = [(x["schedule.peak"], x["optimizer.b2"]) for x in grid(PEAKS, B2S)]
+    assert pairs == list(itertools.product((1e-3, 3e-3), (0.95, 0.98, 0.99)))
+    assert grid(PEAKS) == PEAKS == [{"schedule.peak": 1e-3}, {"schedule.peak": 3e-3}]
+    assert grid() == [{}]
+    assert grid(PEAKS, []) == []
+
+
+def test_paired_combines_by_position_and_rejects_unequal_lengths():
+    alphas = values("schedule.alpha", 1.0, 2.0)
+    assert paired(PEAKS, alphas) == [
+        {"schedule.peak": 1e-3, "schedule.alpha": 1.0},
+        {"schedule.peak": 3e-3, "schedule.alpha": 2.0},
+    ]
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        paired(PEAKS, B2S)
+
+
+def test_setting_is_changed_by_one_space_only():
+    with pytest.raises(ValueError, match=r"schedule\.peak"):
+        grid(PEAKS, PEAKS)
+
+
+def test_runs_are_named_after_their_change():
+    config = quickstart.get_config()
+    before = copy.deepcopy(config)
+    seeds = paired(values("seed", 1), values("data.seed", 1))
+    first, run = runs("mine", config, grid(PEAKS, seeds), "root")
+    assert (first.name, run.name) == ("mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1")
+    built = schema.build(run.settings)
+    assert (built.schedule.peak, built.seed, built.data.seed) == (3e-3, 1, 1)
+    assert (built.name, built.run_dir) == (run.name, f"root/{run.name}")
+    assert [x.name for x in runs("mine", config, [{}], "root")] == ["mine"]
+    assert config == before
+
+
+def test_runs_reject_unknown_setting():
+    with pytest.raises(InputError, match=r"schedule\.peek"):
+        runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
+
+
+def test_branches_inherit_everything_from_their_trunk():
+    config = quickstart.get_config()
+    config.schedule = {"kind": "constant", "peak": 0.0, "warmup": "160 steps", "warmup_init": 0.1}
+    trunks = runs("constant", config, grid(PEAKS, values("seed", 3)), "root")
+    decays = branches("wsd", trunks, [1, 4], floor=0.0, shape="1-sqrt")
+    assert [x.name for x in decays] == [
+        "wsd-peak=0.001-seed=3-horizon=1x", "wsd-peak=0.001-seed=3-horizon=4x",
+        "wsd-peak=0.003-seed=3-horizon=1x", "wsd-peak=0.003-seed=3-horizon=4x",
+    ]  # fmt: skip
+    last = decays[-1]
+    assert last.trunk == "constant-peak=0.003-seed=3"
+    built = schema.build(last.settings)
+    assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
+    assert (built.schedule.peak, built.seed, built.schedule.floor) == (3e-3, 3, 0.0)
+    assert built.schedule.shape == "1-sqrt"
+    assert (built.learning_rate.horizon_steps, built.stop_rule.step) == (1600, 1600)
+
+
+def test_study_rejects_missing_trunk_and_duplicate_name():
+    first = StudyRun("a", {"run_dir": "x"})
+    with pytest.raises(InputError, match="two runs are named a"):
+        Study("s", "root", [first, first])
+    with pytest.raises(InputError, match="b branches from z"):
+        Study("s", "root", [first, StudyRun("b", {}, trunk="z")])
+    with pytest.raises(InputError, match="a branches from b"):
+        Study("s", "root", [StudyRun("a", {}, trunk="b"), StudyRun("b", {})])
+
+
+def test_run_suggests_the_nearest_name():
+    study = laptop.get_study()
+    assert study.run("constant-peak=0.01").config.schedule.peak == 1e-2
+    with pytest.raises(InputError, match=r"'constant-peak=0\.1'; did you mean constant"):
+        study.run("constant-peak=0.1")
+    with pytest.raises(InputError, match="FILE:NAME"):
+        laptop.get_config()
+
+
+def test_run_of_a_study_is_an_ordinary_configuration():
+    file = "laptop"
+    config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"])
+    for name in (file, f"{file}:constant-peak=0.011", "none:a"):
+        with pytest.raises(InputError):
+            config_file.read(name)
+
+
+# The studies of the paper hold the sweeps that its authors ran, and no others.
+
+
+def settings_of(study, kind):
+    """The settings of every run of a kind, as (peak, b2, alpha, horizon or stop)."""
+    sweep = []
+    for run in study.runs:
+        config, schedule = run.config, run.config.schedule
+        if schedule.kind == kind:
+            last = config.branch.multiple or schedule.get("horizon", config.stop)
+            sweep.append((schedule.peak, config.optimizer.b2, schedule.get("alpha"), last))
+    assert len(set(sweep)) == len(sweep)
+    return set(sweep)
+
+
+def combinations(peaks, b2s, alphas, lasts):
+    return set(itertools.product(peaks, b2s, alphas, lasts))
+
+
+def horizons(*multiples):
+    return [f"{m}x" for m in multiples]
+
+
+def test_sweeps_at_150m():
+    study = paper_150m.get_study()
+    low, b2s = (3e-4, 1e-3, 3e-3), (0.95, 0.98, 0.99)
+    expected = combinations((*low, 1e-2), b2s, [None], horizons(1, 2, 4, 8))
+    expected |= combinations(low, b2s, [None], horizons(16, 32))
+    assert settings_of(study, "cosine") == expected
+    assert settings_of(study, "constant") == combinations(low, b2s, [None], ["32x"])
+    alphas = (12_800, 25_600, 51_200)
+    assert settings_of(study, "inverse_sqrt") == combinations(low, (0.98, 0.99), alphas, ["32x"])
+    assert settings_of(study, "wsd") == combinations(low, b2s, [None], (1, 2, 4, 8, 16, 32))
+    assert len(study.runs) == 66 + 9 + 18 + 54
+
+
+@pytest.mark.parametrize(
+    ("module", "peaks", "alphas", "steps"),
+    [
+        (paper_300m, (3e-4, 1e-3, 3e-3), (12_800, 25_600, 51_200), 12_500),
+        (paper_large_batch, (1e-3, 3e-3, 1e-2), (800, 1600, 3200, 6400), 782),
+    ],
+)
+def test_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
+    study, b2s = module.get_study(), (0.95, 0.99)
+    multiples = (1, 2, 4, 8, 16)
+    assert settings_of(study, "cosine") == combinations(peaks, b2s, [None], horizons(*multiples))
+    assert settings_of(study, "constant") == combinations(peaks, b2s, [None], ["16x"])
+    assert settings_of(study, "inverse_sqrt") == combinations(peaks, b2s, alphas, ["16x"])
+    assert settings_of(study, "wsd") == combinations(peaks, b2s, [None], multiples)
+    assert {schema.build(run.settings).clock.chinchilla_steps for run in study.runs} == {steps}
+
+
+@pytest.mark.parametrize("module", [laptop, paper_150m, paper_300m, paper_large_batch])
+def test_studies_are_valid_and_state_their_cost(module, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    study = module.get_study()
+    tasks = make_tasks(study)
+    name = module.__name__.rpartition(".")[2]
+    assert study.root == f"runs/studies/{name}"
+    assert f"--study={name}" in module.__doc__
+    assert {task.config.data.repeat for task in tasks} == {False}
+    if module is not laptop:
+        rate = 160_000 if module is paper_300m else 300_000
+        hours = round(sum(task.tokens for task in tasks) / rate / 3600)
+        assert f"{len(tasks)} runs, {hours:,} hours of one H100 at {rate:,}" in module.__doc__
+        docs = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
+        assert f"`{name}` | {len(tasks)} | {hours:,} hours" in docs

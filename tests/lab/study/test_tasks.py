@@ -1,0 +1,133 @@
+"""Tasks: what makes a study invalid."""
+
+import json
+
+import pytest
+from small_study import study_fixture  # noqa: F401
+
+from anytime_jax.checkpoints.metric_records import RecordWriter
+from anytime_jax.errors import InputError
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.tasks import make_tasks
+
+
+def make(file):
+    return make_tasks(study_files.load_file(file))
+
+
+def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
+    file, _ = study()
+    params = 4 * (2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 304 * 16 + 16 * (2 * 4 + 1)) * 5
+    checkpoints = 4 + 2  # at 9, 10, 18 and 20 updates, and two rolling ones
+    each = make(file)[0].disk_bytes / checkpoints
+    assert 0.98 * params < each < 1.1 * params + 2**18
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("plan.branches('wsd', [plan.StudyRun('gone-a', trunks[0].config)], [1])", "gone-a"),
+        (
+            "[plan.StudyRun('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"run far: config\.branch\.from_run = ",
+        ),
+        ("plan.branches('wsd', trunks[:1], [4])", "after its stop"),
+        ("plan.branches('wsd', trunks[:1], [1.5])", "no checkpoint is kept"),
+        ("plan.branches('wsd', trunks[:1], [0.1])", r"config\.schedule"),
+        (
+            "[plan.StudyRun(x.name, x.config.copy_and_resolve_references() "
+            "if x.config.schedule.update(peak=0.5) else x.config, x.trunk) "
+            "for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"schedule\.peak .*0\.01.*0\.5",
+        ),
+        ("plan.runs('endless', config, plan.values('stop', 'never'), 'x')", r"config\.stop = 'n"),
+        ("plan.runs('more', config, plan.values('stop', '2x+'), 'x')", r"config\.stop = '2x\+'"),
+        (
+            "[plan.StudyRun(x.name, x.config, 'constant-seed=1')"
+            " for x in plan.branches('wsd', trunks[:1], [1])]",
+            r"its trunk is constant-seed=1, but config\.branch\.from_run = ",
+        ),
+        ("plan.runs('a/b', config, [{}], 'x')", "'a/b'"),
+        ("[plan.StudyRun('again', trunks[0].config)]", "constant-seed=0 and again"),
+        ("plan.runs('bad', config, plan.values('batch_size', 0), 'x')", r"config\.batch_size = 0"),
+        ("plan.runs('constant', config, plan.values('seed', 0), 'x')", "constant-seed=0"),
+    ],
+)
+def test_make_tasks_rejects_invalid_study(more, message, study):
+    file, root = study(more)
+    with pytest.raises(InputError, match=message) as caught:
+        make(file)
+    assert "\n" not in str(caught.value)
+    assert not root.exists()
+
+
+def write_run(task, identity=(), fingerprint="abc"):
+    """Writes run.json of a task, with changes of its identity settings."""
+    task.run.run_dir.mkdir(parents=True)
+    saved = {**task.config.identity(fingerprint), **dict(identity)}
+    (task.run.run_dir / "run.json").write_text(json.dumps({"identity": saved}))
+
+
+def write_records(task, step):
+    """Writes the records of a run, with an evaluation at a step."""
+    writer = RecordWriter(task.run.run_dir, task.start_step, {})
+    writer.write(step, task.config.clock.tokens(step), {"eval/last/loss": 1.0})
+    writer.close()
+
+
+def test_run_with_records_alone_is_finished_at_its_stop(study):
+    file, _ = study("[]")
+    first, second = make(file)
+    for task, step in ((first, 10), (second, 20)):
+        write_run(task)
+        write_records(task, step)
+    assert [task.state for task in make(file)] == ["missing", "finished"]
+    checkpoints = second.run.run_dir / "checkpoints"
+    checkpoints.mkdir()  # the first save is being written, or the checkpoints were lost
+    assert make(file)[1].state == "missing"
+    (checkpoints / "20").mkdir()
+    (checkpoints / "20" / "_CHECKPOINT_METADATA").touch()
+    assert make(file)[1].state == "finished"
+
+
+def test_branch_of_records_without_checkpoints_is_rejected(study):
+    file, _ = study("plan.branches('wsd', trunks[:1], [1])")
+    trunk, _, branch = make(file)
+    write_run(trunk)
+    write_records(trunk, 20)
+    with pytest.raises(InputError, match=r"wsd-seed=0-horizon=1x: .*constant-seed=0.* records"):
+        make(file)
+    write_run(branch, {"branch.checkpoint": "0"})
+    write_records(branch, 10)
+    assert [task.state for task in make(file)] == ["finished", "missing", "finished"]
+
+
+def test_run_from_pretrained_weights_owns_its_directory(study, tmp_path):
+    weights = "plan.values('initial_weights', 'w')"
+    file, _ = study(f"plan.runs('tuned', config, {weights}, {str(tmp_path / 'tuned')!r})")
+    task = make(file)[-1]
+    write_run(task, {"initial_weights": "digest"})
+    assert make(file)[-1].state == "missing"
+
+
+def test_directory_of_another_run_or_of_other_files_is_rejected(study):
+    file, root = study()
+    first, *_, last = make(file)
+    last.run.run_dir.mkdir(parents=True)
+    (last.run.run_dir / "mine.txt").touch()
+    with pytest.raises(InputError, match=r"wsd-seed=1-horizon=2x: config\.run_dir"):
+        make(file)
+    write_run(first, {"schedule.peak": 0.5})
+    with pytest.raises(InputError, match=r"constant-seed=0: .*schedule\.peak .*0\.5"):
+        make(file)
+    assert {path.name for path in root.iterdir()} == {first.run.name, last.run.name}
+
+
+def test_runs_on_two_data_sets_are_rejected(study):
+    file, _ = study()
+    first, second, *_ = make(file)
+    write_run(first, fingerprint="abc")
+    make(file)
+    write_run(second, fingerprint="abd")
+    with pytest.raises(InputError, match="constant-seed=1: its data differ"):
+        make(file)
