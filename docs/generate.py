@@ -151,7 +151,7 @@ def _package_imports() -> dict[str, set[str]]:
     for module in graph.modules:
         for target in graph.find_modules_directly_imported_by(module):
             ends = (*(f"{x}.".split(".")[1] for x in (module, target)),)
-            if ends[0] != ends[1] != "lab" and set(ends) <= names:
+            if ends[0] != ends[1] and set(ends) <= names:
                 imports[ends[0]].add(ends[1])
     return imports
 
