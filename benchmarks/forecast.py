@@ -13,21 +13,31 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from anytime_jax import schedules
-from anytime_jax.lab.forecast import law_fit
 from anytime_jax.lab.forecast.functional_law_fit import INTERVAL, FunctionalFit
-from anytime_jax.lab.forecast.laws import Law, MultiPowerLaw, PowerLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import general_prior
-from benchmarks import harness, loss_curves, record
+from anytime_jax.schedules import Schedule
+from benchmarks import harness, loss_curves, power_law_fit, record
+from benchmarks.power_laws import MultiPowerLaw, PowerLaw
+
+
+class Law(Protocol):
+    """The loss of a run as a function of its schedule."""
+
+    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
+        """Returns the losses after `steps` updates."""
+        ...
+
 
 # Fits by the name of their law; another law is one more line.
 FITS: Mapping[str, Callable[[Sequence[LossHistory]], Law]] = {
-    "power": lambda histories: law_fit.fit(PowerLaw, histories).law,
-    "multi-power": lambda histories: law_fit.fit(MultiPowerLaw, histories).law,
+    "power": lambda histories: power_law_fit.fit(PowerLaw, histories),
+    "multi-power": lambda histories: power_law_fit.fit(MultiPowerLaw, histories),
     "functional": lambda histories: FunctionalFit(histories, general_prior(histories[0])).law,
 }
 _FITTED = (loss_curves.FITTED, ("constant_24000", "wsdcon_9"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anytime_jax.lab.forecast.laws import PowerLaw
 from benchmarks import forecast, paper_forecast
+from benchmarks.power_laws import PowerLaw
 
 
 def test_rows_have_the_errors_of_every_law_and_size(read_record, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule
 from anytime_jax.lab.forecast import linear_modes
-from anytime_jax.lab.forecast.laws import FunctionalLaw, LossTerms
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw, LossTerms
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule

@@ -22,7 +22,7 @@ from anytime_jax.lab.forecast.binned_losses import (
     Terms,
     law_at,
 )
-from anytime_jax.lab.forecast.laws import FunctionalLaw
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import Belief, Prior
 from anytime_jax.schedules import Schedule

@@ -5,7 +5,7 @@ import pytest
 
 from anytime_jax import averaging, schedules
 from anytime_jax.lab.forecast.binned_losses import BinnedLosses, Terms
-from anytime_jax.lab.forecast.laws import FunctionalLaw
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory
 
 PEAK = 1e-2

@@ -7,8 +7,8 @@ import pytest
 
 from anytime_jax import averaging, schedules
 from anytime_jax.lab import theory
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
-from anytime_jax.lab.forecast.laws import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import Belief, general_prior
 from benchmarks import loss_curves

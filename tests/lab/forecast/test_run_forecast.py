@@ -6,7 +6,7 @@ import pytest
 from anytime_jax import averaging, schedules
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import loss_csv
-from anytime_jax.lab.forecast.laws import FunctionalLaw
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.lab.forecast.run_forecast import DecayPlan, make_forecast

@@ -10,8 +10,8 @@ import synthetic_study
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import study_prior
+from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
-from anytime_jax.lab.forecast.laws import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.run_loss_history import RecordedRun
 

@@ -1,39 +1,66 @@
-"""Laws of the loss: the loss of a run as a function of its learning rates.
-
-A law is a frozen dataclass of its parameters. It predicts the loss at any step of a run with any
-schedule of `schedules`:
+"""Power law and multi-power law of the loss, with which the benchmark compares the functional law.
 
     >>> law = PowerLaw(floor=2.0, scale=3.0, exponent=0.5)
     >>> law.losses(schedules.constant(1.0), [1, 9])
     array([5., 3.])
 
-Losses are in nats per token, steps count updates done, rates are those of the schedule.
+Losses are in nats per token, steps count updates done.
 """
 
 import abc
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 
-from anytime_jax.averaging import Rule
-from anytime_jax.lab.forecast import linear_modes
-from anytime_jax.lab.forecast.rate_sums import RateSums, sum_rates
-from anytime_jax.lab.forecast.update_blocks import group
+from anytime_jax.lab.forecast.update_blocks import RATIO, group
 from anytime_jax.schedules import Schedule
 
 _LEAST_RATE = 1e-100  # of a reduction; a rate of 0 has a power of infinity
 
 
-class Law(abc.ABC):
-    """The loss of the live weights of a run, as a function of its schedule."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class RateSums:
+    """Sums of the learning rates of one run, at n steps, with k changes of the rate.
 
-    @abc.abstractmethod
-    def losses(self, schedule: Schedule, steps: np.typing.ArrayLike) -> np.ndarray:
-        """Returns float64 losses after `steps` updates, positive integers of any order: [n]."""
+    Attributes:
+      steps: float64[n], updates done.
+      totals: float64[n], the sum of the rates of those updates.
+      reductions: float64[k], the rate before each change minus that after it.
+      rates: float64[k], the rate after each change.
+      since: float64[n, k], the sum of the rates from each change to each step, 0 before the change.
+    """
+
+    steps: np.ndarray
+    totals: np.ndarray
+    reductions: np.ndarray
+    rates: np.ndarray
+    since: np.ndarray
 
 
-class RateSumLaw(Law):
+def sum_rates(schedule: Schedule, steps: Iterable[int], ratio: float = RATIO) -> RateSums:
+    """Returns the sums at `steps`, 1 or more; the changes within a block of updates count as one.
+
+    `ratio` is the length of a block, relative to the run so far.
+    """
+    marks = np.fromiter(steps, np.int64)
+    blocks = group(schedule, marks, ratio)
+    ends = np.cumsum(blocks.lengths * blocks.rates)
+    reductions = -np.diff(blocks.last_rates, prepend=0.0)
+    (changes,) = np.nonzero(reductions)
+    totals = ends[blocks.index(marks)]
+    # The first update of a block changes the rate where it begins, the others on average in its
+    # middle. It begins exactly where another ends, so that no rounding error is divided by a rate
+    # that is nearly 0.
+    begins = np.concatenate([[0.0], ends[:-1]])[changes]
+    inside = (blocks.first_rates - blocks.last_rates)[changes] / reductions[changes]
+    middles = (blocks.lengths * blocks.rates)[changes] / 2
+    places = begins + np.clip(inside, 0.0, 1.0) * middles
+    since = np.maximum(totals[:, None] - places, 0.0)
+    return RateSums(marks.astype(float), totals, reductions[changes], blocks.rates[changes], since)
+
+
+class RateSumLaw(abc.ABC):
     """A law that is a closed formula of sums of rates, with its derivatives."""
 
     @abc.abstractmethod
@@ -126,75 +153,3 @@ def _power(
         power = np.exp(-exponent * logs)
         gradients = np.column_stack([np.ones_like(x), power, -scale * logs * power])
         return floor + scale * power, gradients
-
-
-class LossTerms(NamedTuple):
-    """The terms of a functional law in nats, float64[s, 1 + a] each: live, then of averages."""
-
-    signal: np.ndarray
-    noise: np.ndarray
-    drift: np.ndarray
-
-    @property
-    def total(self) -> np.ndarray:
-        """Their sum: a loss without the floor."""
-        return self.signal + self.noise + self.drift
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionalLaw(Law):
-    """Functional scaling law, of the live weights and of any average of them.
-
-    Near a minimum, SGD on a quadratic loss is a sum over directions. In a direction of curvature
-    lambda the distance to the minimum decays as exp(-lambda T), T the sum of the rates; every
-    update adds noise in proportion to its squared rate, which decays likewise. Over directions
-    with a power-law density these become power laws:
-
-        L(t) = floor + signal * (T(t) + signal_time)^-signal_exponent
-               + noise * sum_{k <= t} eta_k^2 * (1 + noise_rate * (T(t) - T(k)))^-noise_exponent
-
-    with the noise of an update spread evenly over it. An average with the averaging kernel w has
-    in each direction the average over w of the distance to the minimum, and of the noise, most of
-    which cancels. It lags behind where the minimum itself moves, which costs
-
-        drift * Var_w(log T)
-
-    Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: where an optimizer
-    normalises its updates, weights grow as a random walk and move ever less for their size. In
-    sharp directions, which forget within ten updates, noise enters and decays at the rates
-    as they are, as the curvature grows with the weights.
-
-    Source: arXiv 2509.19189 for the live weights; `lab.theory` has the exact linear model.
-    """
-
-    floor: float
-    signal: float
-    signal_exponent: float
-    signal_time: float
-    noise: float
-    noise_rate: float
-    noise_exponent: float
-    weight_growth: float = 0.0
-    drift: float = 0.0
-
-    def losses(
-        self, schedule: Schedule, steps: np.typing.ArrayLike, average: Rule | None = None
-    ) -> np.ndarray:
-        """Returns the losses of the live weights, or of an average."""
-        steps = np.asarray(steps)
-        blocks = group(schedule, steps.ravel())
-        rules = () if average is None else (average,)
-        found = linear_modes.respond(blocks, steps.ravel(), rules, np.array([self.weight_growth]))
-        parts = found.signal[0], found.noise[0], found.drift[0]
-        losses = self.floor + self.terms(found.decay_rates, *parts).total
-        return losses[:, -1].reshape(steps.shape)
-
-    def terms(
-        self, decay_rates: np.ndarray, signal: np.ndarray, noise: np.ndarray, drift: np.ndarray
-    ) -> LossTerms:
-        """Returns the terms, from the responses of modes to updates with this `weight_growth`."""
-        weights = linear_modes.power_weights(decay_rates, self.signal_exponent, self.signal_time)
-        kernel = linear_modes.kernel_weights(decay_rates, self.noise_exponent, self.noise_rate)
-        return LossTerms(
-            self.signal * (signal @ weights), self.noise * (noise @ kernel), self.drift * drift
-        )
