@@ -49,10 +49,20 @@ def test_documented_command_line_is_valid(name, argv, monkeypatch):
         python_files.find("config", file.partition(":")[0], "configuration", "study")
 
 
+def headings(page):
+    """The anchors of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_linked_files_exist(page):
-    for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text("utf-8")):
-        assert (page.parent / link).exists(), link
+def test_links_lead_to_files_and_headings(page):
+    for link in re.findall(r"\]\(([^):]+)\)", page.read_text("utf-8")):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target), link
 
 
 def test_lm_eval_task_reads_the_documents_beside_it():

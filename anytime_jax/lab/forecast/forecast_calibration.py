@@ -95,7 +95,7 @@ def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]
         shown = " or ".join(f"{begin:g}x" for begin in begins)
         raise InputError(
             f"--calibrate={path} has no horizon-free run with records beyond {shown}: train it, or "
-            "give the records of a study that was trained, such as docs/studies/laptop"
+            "give the records of a study that was trained, such as docs/evidence/laptop"
         )
     return outcomes
 

@@ -41,7 +41,7 @@ from anytime_jax.lab.study.results import Results
 
 EXAMPLES = (
     "--study=laptop",
-    "--study=docs/studies/laptop --leaderboard=leaderboard.md",
+    "--study=docs/evidence/laptop --leaderboard=leaderboard.md",
     "--run=runs/quickstart",
     "--run=runs/quickstart --serve --port=8000",
 )

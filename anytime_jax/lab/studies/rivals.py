@@ -2,9 +2,9 @@
 
     python -m anytime_jax prepare --source=builtin --megabytes=31 --train-vocabulary=384 \
         --length=128 --output=runs/data/builtin-stdlib-384-128
-    python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/studies/rivals
-    python -m anytime_jax report --study=rivals --leaderboard=docs/leaderboard.md \
-        --times=docs/studies/rivals/optimizers.json
+    python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/evidence/rivals
+    python -m anytime_jax report --study=rivals --leaderboard=docs/evidence/leaderboard.md \
+        --times=docs/evidence/rivals/optimizers.json
 
 The decoder of the laptop study, on the source of Python 3.11's standard library, which is the same
 text for the same build of Python. Every method is tuned in two stages: settings to 2x, the best of
@@ -12,7 +12,7 @@ them to 8x; what is reported has three seeds or five, of the weights and of the 
 `--records` takes the finished runs from what is committed, where the text is the same.
 
 Cost:   1.55B tokens, three to four hours at the 110,000 to 140,000 tokens/s of two CPU cores.
-Result: docs/leaderboard.md
+Result: docs/evidence/leaderboard.md
 """
 
 import dataclasses

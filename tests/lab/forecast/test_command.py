@@ -100,7 +100,7 @@ def test_bad_input_is_one_line(forecasted, log, rejected, tmp_path):
         (run, "--decay=linear:2"),
         (run, "--decay=linear"),
         (run, "--decay=linear:x"),
-        (run, "--study=docs/studies/laptop"),
+        (run, "--study=docs/evidence/laptop"),
         (run, "--schedule=constant:peak=1"),
         (run, "--columns=loss=train/loss"),
         (run, "--tokens-per-step=10"),
@@ -188,7 +188,7 @@ def test_watch_ends_where_the_run_goes_away(tmp_path, command, meanwhile):
 @pytest.mark.parametrize("name", ["constant-peak=0.01", "inverse_sqrt-peak=0.03-alpha=480"])
 def test_study_makes_the_intervals_narrower(name, tmp_path):
     """Of runs of the laptop study, from a fourth of them; the truth is in their records."""
-    study = str(REPOSITORY / "docs" / "studies" / "laptop")
+    study = str(REPOSITORY / "docs" / "evidence" / "laptop")
     with study_files.open_study(study) as opened:
         (run,) = (run for run in opened.runs if run.name == name)
         shutil.copytree(run.run_dir, tmp_path / "run")

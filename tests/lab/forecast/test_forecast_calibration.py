@@ -16,7 +16,7 @@ from anytime_jax.lab.forecast import (
 from anytime_jax.lab.forecast.forecast_calibration import forecast_study
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
 
-STUDY = str(REPOSITORY / "docs" / "studies" / "laptop")
+STUDY = str(REPOSITORY / "docs" / "evidence" / "laptop")
 CONSTANT, OTHER = "constant-peak=0.01", "inverse_sqrt-peak=0.01-alpha=1920"
 DECAY, COSINE = "wsd-peak=0.01-horizon=4x", "cosine-peak=0.01-horizon=4x"
 BEGIN = 960  # 2x

@@ -102,7 +102,7 @@ def test_comparison_shows_other_kinds_of_schedule(tmp_path):
 
 
 def test_committed_tables_follow_from_the_packed_records():
-    directory = DOCS / "studies" / "laptop"
+    directory = DOCS / "evidence" / "laptop"
     with study_files.open_study(directory) as study:
         items, _ = make_items(Results(study))
     assert len(items) >= 9
