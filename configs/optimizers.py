@@ -2,8 +2,8 @@
 
     python -m anytime_jax.main --config=configs/optimizers.py:muon
 
-docs/optimizers.md has the methods and what they evaluate; docs/evidence/leaderboard.md says how good
-they are.
+docs/optimizers.md has the methods and what they evaluate; docs/evidence/leaderboard.md says how
+good they are.
 
 Cost:   that of the quickstart, about 3 minutes on two CPU cores.
 Result: validation losses beside those of the quickstart, in runs/quickstart_KIND.
