@@ -1,4 +1,4 @@
-"""Generated parts of the documentation: the import graph, the file tree, the settings.
+"""Generated parts of the documentation: the import graph, the package tree, the settings.
 
 `python docs/generate.py` rewrites them in place; `tests/docs/test_generated.py` fails where they
 differ from the code.
@@ -39,28 +39,18 @@ def import_graph() -> str:
     return "\n".join([*lines, "```"])
 
 
-def file_tree() -> str:
-    """Returns a line for each package and module, the highest layer first."""
-    lines = ["```"]
-    for name in (name for layer in layers() for name in layer):
-        folder = PACKAGE / name
-        if not folder.is_dir():
-            lines += _entry(f"{name}.py", folder.with_suffix(".py"))
-            continue
-        lines += _folder_entries(folder, "")
-    return "\n".join([*lines, "```"])
-
-
 def package_tree() -> str:
     """Returns a line for each package and top-level module, the highest layer first."""
-    entries = []
+    lines = ["```", "anytime_jax/"]
     for name in (name for layer in layers() for name in layer):
         folder = PACKAGE / name
-        if folder.is_dir():
-            entries += _entry(f"  {name}/", folder / "__init__.py")
-        else:
-            entries += _entry(f"  {name}.py", folder.with_suffix(".py"))
-    return "\n".join(["```", "anytime_jax/", *entries, "```"])
+        file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+        summary = " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
+        shown = f"{name}/" if folder.is_dir() else f"{name}.py"
+        first, *rest = textwrap.wrap(summary, _WIDTH - 18)
+        lines += [f"  {shown:15} {first}", *(" " * 18 + line for line in rest)]
+    return "\n".join([*lines, "```"])
 
 
 def settings_tables() -> str:
@@ -100,7 +90,6 @@ _SETTINGS_HEAD = """\
 | --- | --- | --- | --- | --- | --- | --- |"""
 BLOCKS = {
     ("docs/architecture.md", "import graph"): import_graph,
-    ("docs/architecture.md", "file tree"): file_tree,
     ("README.md", "package tree"): package_tree,
     ("docs/settings.md", "settings"): settings_tables,
 }
@@ -122,25 +111,6 @@ def _node(name: str) -> str:
     """A node of the diagram; Mermaid reserves some words, so its identifier has a suffix."""
     label = name if (PACKAGE / name).is_dir() else f"{name}.py"
     return f'{name}_["{label}"]'
-
-
-def _folder_entries(folder: pathlib.Path, indent: str) -> list[str]:
-    """A line for a package, and for each module and package in it."""
-    lines = _entry(f"{indent}{folder.name}/", folder / "__init__.py")
-    for file in sorted(folder.glob("*.py")):
-        if file.stem != "__init__":
-            lines += _entry(f"{indent}  {file.name}", file)
-    for inner in sorted(folder.glob("*/__init__.py")):
-        lines += _folder_entries(inner.parent, f"{indent}  ")
-    return lines
-
-
-def _entry(name: str, file: pathlib.Path) -> list[str]:
-    """A name and the first sentence of its docstring, wrapped beside it."""
-    docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-    summary = " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
-    wrapped = textwrap.wrap(summary, _WIDTH - 34)
-    return [f"{name:32}  {wrapped[0]}", *(" " * 34 + line for line in wrapped[1:])]
 
 
 def _package_imports() -> dict[str, set[str]]:

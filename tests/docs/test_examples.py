@@ -1,4 +1,4 @@
-"""README, the map from the paper and pages that name code: paths, symbols and examples."""
+"""Pages that name code: their paths, symbols and first examples."""
 
 import importlib
 import re
@@ -11,8 +11,9 @@ def read(page):
     return (REPOSITORY / page).read_text("utf-8")
 
 
-README = read("README.md")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def read_example(page):
+    """The first block of Python of a page."""
+    return re.findall(r"```python\n(.*?)```", read(page), re.DOTALL)[0]
 
 
 def test_paper_map_symbols_exist_and_are_documented():
@@ -34,13 +35,11 @@ def test_update_page_symbols_exist():
             assert hasattr(importlib.import_module(module), name), symbol
 
 
-def test_readme_paths_exist():
-    paths = re.findall(r"(?<!/)(?:configs|anytime_jax|docs)/[\w/]+\.(?:py|md)", README)
-    configs = [f"configs/{name}" for name in re.findall(r"`(\d+m_\w+\.py)`", README)]
-    assert paths
-    assert configs
-    for path in (*paths, *configs):
-        assert (REPOSITORY / path).exists(), path
+def test_configurations_of_the_paper_exist():
+    names = re.findall(r"`(\d+m_\w+\.py)`", read("docs/paper.md"))
+    assert len(names) == 12
+    for name in names:
+        assert (REPOSITORY / "configs" / name).exists(), name
 
 
 def test_architecture_paths_exist():
@@ -52,7 +51,7 @@ def test_architecture_paths_exist():
 
 
 def test_readme_library_example_runs():
-    before, after = EXAMPLES[0].split("...")
+    before, after = read_example("README.md").split("...")
     scope: dict = {}
     exec(before, scope)
     scope["opt_state"] = scope["optimizer"].init({"w": jnp.ones(3)})
@@ -60,8 +59,8 @@ def test_readme_library_example_runs():
     assert scope["averaged"]["w"].shape == (3,)
 
 
-def test_readme_theory_example_runs():
-    *lines, last = EXAMPLES[1].replace("1_000, 100_000", "1_000").strip().splitlines()
+def test_theory_example_runs():
+    *lines, last = read_example("docs/theory.md").replace("1_000, 100_000", "1_000").splitlines()
     scope: dict = {}
     exec("\n".join([*lines, f"excess = {last}"]), scope)
     assert scope["excess"].shape == (1, 1)
