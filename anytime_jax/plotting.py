@@ -3,7 +3,6 @@
 Matplotlib takes half a second to import: import this module where a figure is drawn.
 """
 
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -79,10 +78,3 @@ def save(figure: Figure, path: Path, dpi: int = 160) -> Path:
     with atomic_write(path) as part:
         figure.savefig(part, dpi=dpi, format=kind, metadata=metadata)
     return path
-
-
-def to_svg(figure: Figure) -> bytes:
-    """Returns a figure as SVG without a background; its text is drawn as lines."""
-    file = io.BytesIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    return file.getvalue()

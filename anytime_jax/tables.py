@@ -1,66 +1,145 @@
-"""Tables for terminals: columns that do not fit continue below, so that no digit is cut."""
+"""Tables: rows of values, made text for a terminal, a Markdown or HTML page, or a CSV file.
+
+>>> table = Table("losses", ["run", *numbers("1x", "2x", format=".2f")], [["a", 3.25, None]])
+>>> table.text()
+[['run', '1x', '2x'], ['a', '3.25', '']]
+"""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
 
 import rich.table
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 
-_FOLDED = 12  # least width of a column whose long words are folded
+Value = str | int | float | None
+_FOLDED = 12  # characters: columns that fold are at most so narrow
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "title_justify": "left"}
 
 
-class Table(rich.table.Table):
-    """Table of text; where its columns do not fit, the first is repeated beside the others.
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Column of a table.
 
-    Columns with `no_wrap` are never narrower than their longest cell, others than their longest
-    word, or than 12 characters where longer words are folded.
+    Attributes:
+      format: format specification of its numbers, such as ".4f".
+      right: whether it is aligned to the right.
+      wrap: whether its text may take several lines of a terminal; "fold" breaks long words too.
+      footer: text below it on a terminal.
     """
 
-    def __init__(self, title: str | None = None, show_footer: bool = False):
-        super().__init__(title=title, show_footer=show_footer, **_STYLE)
+    name: str
+    format: str = ""
+    right: bool = False
+    wrap: bool | str = False
+    footer: str = ""
 
-    def add_numbers(self, *names: str) -> None:
-        """Adds columns that are aligned to the right."""
-        for name in names:
-            self.add_column(name, justify="right", no_wrap=True)
+
+def numbers(*names: str, format: str = "") -> list[Column]:
+    """Returns columns that are aligned to the right."""
+    return [Column(name, format, right=True) for name in names]
+
+
+class Table:
+    """Table of values; on a terminal, columns that do not fit continue below, beside the first."""
+
+    def __init__(
+        self,
+        title: str,
+        columns: Iterable[str | Column],
+        rows: Iterable[Sequence[Value]] = (),
+    ):
+        self.title = title
+        self.columns = [Column(x) if isinstance(x, str) else x for x in columns]
+        self.rows = list(rows)
+
+    def add_row(self, *values: Value) -> None:
+        """Adds a row; None is an empty cell."""
+        self.rows.append(values)
+
+    @property
+    def width(self) -> int:
+        """The characters of a terminal that all columns take beside each other."""
+        cells = list(zip(*self.text(), strict=True))
+        return self._width(cells, range(len(self.columns)))
+
+    def text(self) -> list[list[str]]:
+        """Returns the text of all cells, the header first."""
+        header = [column.name for column in self.columns]
+        return [header, *([_text(*x) for x in self._pairs(row)] for row in self.rows)]
+
+    def to_markdown(self) -> str:
+        """Returns the lines of a Markdown table, without the title."""
+        header, *rows = self.text()
+        lines = [header, ["---"] * len(header), *rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def to_html(self) -> str:
+        """Returns the HTML of the table, without the title."""
+        header, *rows = [[escape(cell) for cell in row] for row in self.text()]
+        head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
+        body = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>\n" for row in rows)
+        return f"<table>\n<tr>{head}</tr>\n{body}</table>"
+
+    def to_csv(self, line_end: str = "\r\n") -> str:
+        """Returns the text of a CSV file."""
+        file = io.StringIO()
+        csv.writer(file, lineterminator=line_end).writerows(self.text())
+        return file.getvalue()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders the parts of the table, one below the other."""
-        title = self.title
-        for columns in self._split(options.max_width):
-            part = rich.table.Table(title=title, show_footer=self.show_footer, **_STYLE)
+        """Renders the parts of the table for a terminal, one below the other."""
+        title = self.title or None
+        cells = list(zip(*self.text(), strict=True))
+        footers = any(column.footer for column in self.columns)
+        for numbers_of_part in self._split(cells, options.max_width):
+            part = rich.table.Table(title=title, show_footer=footers, **_STYLE)
+            columns = [self.columns[i] for i in numbers_of_part]
             for column in columns:
                 part.add_column(
-                    column.header,
+                    column.name,
                     column.footer,
-                    justify=column.justify,
-                    no_wrap=column.no_wrap,
-                    overflow=column.overflow,
+                    justify="right" if column.right else "left",
+                    no_wrap=not column.wrap,
+                    overflow="fold" if column.wrap == "fold" else "ellipsis",
                 )
-            for cells in zip(*(column.cells for column in columns), strict=True):
-                part.add_row(*cells)
-            width = max(options.max_width, _total_width(columns))
+            for row in zip(*(cells[i][1:] for i in numbers_of_part), strict=True):
+                part.add_row(*row)
+            width = max(options.max_width, self._width(cells, numbers_of_part))
             yield from part.__rich_console__(console, options.update_width(width))
             title = None
 
-    def _split(self, width: int) -> list[list[rich.table.Column]]:
-        first, *others = self.columns
-        parts = [[first]]
-        for column in others:
-            if len(parts[-1]) > 1 and _total_width([*parts[-1], column]) > width:
-                parts.append([first])
-            parts[-1].append(column)
+    def _pairs(self, row: Sequence[Value]) -> Iterable[tuple[Value, Column]]:
+        return zip(row, self.columns, strict=True)
+
+    def _split(self, cells: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+        """Returns the columns of each part, by their numbers."""
+        parts = [[0]]
+        for number in range(1, len(self.columns)):
+            if len(parts[-1]) > 1 and self._width(cells, [*parts[-1], number]) > width:
+                parts.append([0])
+            parts[-1].append(number)
         return parts
 
+    def _width(self, cells: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+        """The least width of columns: a space on the left, and two characters between them."""
+        return sum(_width(self.columns[i], cells[i]) + 2 for i in columns) + 1
 
-def _total_width(columns: list[rich.table.Column]) -> int:
-    """The least width of a table: a space on the left, and two characters between columns."""
-    return sum(_width(column) + 2 for column in columns) + 1
+
+def _text(value: Value, column: Column) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, column.format)
 
 
-def _width(column: rich.table.Column) -> int:
-    texts = [str(text) for text in (column.header, column.footer, *column.cells)]
-    if not column.no_wrap:
+def _width(column: Column, cells: Sequence[str]) -> int:
+    """The least width of a column: its longest word, or its longest cell if it does not wrap."""
+    texts = [*cells, column.footer]
+    if column.wrap:
         texts = [word for text in texts for word in text.split()]
     longest = max(map(cell_len, texts), default=0)
-    return min(longest, _FOLDED) if column.overflow == "fold" else longest
+    return min(longest, _FOLDED) if column.wrap == "fold" else longest

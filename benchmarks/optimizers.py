@@ -4,7 +4,7 @@
     python -m benchmarks.optimizers --study=rivals --output=optimizers.json
 
 Times the updates of `step.make_program` in turn in one process, on random tokens and without
-averages. `report --leaderboard=PAGE --times=FILE` reads the record.
+averages. `leaderboard --times=FILE` reads the record.
 """
 
 import argparse

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from anytime_jax.tables import Table
+from anytime_jax.tables import Column, Table, numbers
 
 
 def printed(table, width):
@@ -15,9 +15,7 @@ def printed(table, width):
 
 
 def make_table(columns):
-    table = Table("losses")
-    table.add_column("run", no_wrap=True)
-    table.add_numbers(*(f"f{i}" for i in range(columns)))
+    table = Table("losses", ["run", *numbers(*(f"f{i}" for i in range(columns)))])
     for row in "ab":
         table.add_row(f"run-{row}", *(f"{i}.{i}2345{row}" for i in range(columns)))
     return table
@@ -40,11 +38,8 @@ def test_table_that_fits_is_one_part():
 
 
 def test_text_wraps_beside_numbers():
-    table = Table()
-    table.add_column("step", no_wrap=True)
-    table.add_column("content")
-    table.add_numbers("loss")
-    table.add_row("10", " ".join(["params"] * 20), "2.34567")
+    columns = [Column("step"), Column("content", wrap=True), *numbers("loss", format=".5f")]
+    table = Table("", columns, [["10", " ".join(["params"] * 20), 2.34567]])
     out = printed(table, 40)
     assert all(len(line) <= 40 for line in out.splitlines())
     assert out.split().count("params") == 20
@@ -54,3 +49,19 @@ def test_text_wraps_beside_numbers():
 
 def test_empty_table_is_printed():
     assert "run" in printed(make_table(0), 80)
+
+
+def test_one_table_is_markdown_html_and_csv():
+    table = Table("", ["run", *numbers("loss", format="+.2f"), *numbers("steps", format=",")])
+    table.add_row("a<b, c", 0.125, 1000)
+    table.add_row("d", None, "-")
+    lines = ["| run | loss | steps |", "| --- | --- | --- |", "| a<b, c | +0.12 | 1,000 |"]
+    assert table.to_markdown().splitlines() == [*lines, "| d |  | - |"]
+    assert table.to_csv().splitlines() == ["run,loss,steps", '"a<b, c",+0.12,"1,000"', "d,,-"]
+    assert "<td>a&lt;b, c</td><td>+0.12</td><td>1,000</td>" in table.to_html()
+    assert "<td>d</td><td></td><td>-</td>" in table.to_html()
+
+
+def test_row_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="zip"):
+        Table("", ["a", "b"], [["1"]]).text()

@@ -18,7 +18,6 @@ from anytime_jax.storage.paths import storage_path
 
 FILE = "curves.png"
 _FEW_DOUBLINGS = 8
-_PART_SIZE = (6.4, 4.4)  # inches
 
 
 def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
@@ -36,20 +35,6 @@ def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
     _draw_losses(left, rows, evaluated)
     _draw_gains(right, evaluated)
     return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
-
-
-def draw_losses(rows: Sequence[Row]) -> Figure:
-    """Returns the left part of the figure; at least one of the rows has an evaluation."""
-    figure = Figure(figsize=_PART_SIZE, layout="constrained")
-    _draw_losses(figure.subplots(), rows, evaluations(rows))
-    return figure
-
-
-def draw_gains(rows: Sequence[Row]) -> Figure:
-    """Returns the right part of the figure; at least one of the rows has an evaluation."""
-    figure = Figure(figsize=_PART_SIZE, layout="constrained")
-    _draw_gains(figure.subplots(), evaluations(rows))
-    return figure
 
 
 def draw_frame(axes: Axes, label: str = "training tokens (millions)", columns: int = 6) -> None:

@@ -7,7 +7,7 @@ from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
-from anytime_jax.tables import Table
+from anytime_jax.tables import Table, numbers
 
 
 def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
@@ -71,23 +71,12 @@ def loss_table(
     those in `labels`.
     """
     labels = [x for x in weight_labels(evaluated) if labels is None or x in labels]
-    header, *rows = loss_cells(clock, evaluated, labels)
-    table = Table("validation loss (nats per token), * the best of each row")
-    table.add_numbers(*header)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def loss_cells(
-    clock: Clock, evaluated: Sequence[tuple[Row, Mapping[str, float]]], labels: Sequence[str]
-) -> list[list[str]]:
-    """Returns the text of `loss_table`: the header, then a row for each evaluation."""
-    cells = [["budget", "steps", "tokens", *labels]]
+    columns = [*numbers("budget"), *numbers("steps", format=","), *numbers("tokens", *labels)]
+    table = Table("validation loss (nats per token), * the best of each row", columns)
     for row, losses in evaluated:
         best = min(losses.values())
         marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
+        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else None for k in labels]
         budget = f"{clock.multiple(row.step):.4g}x"
-        values = [f"{losses[k]:.4f}{marks[k]}" if k in losses else "" for k in labels]
-        cells.append([budget, f"{row.step:,}", format_count(row.tokens), *values])
-    return cells
+        table.add_row(budget, row.step, format_count(row.tokens), *cells)
+    return table

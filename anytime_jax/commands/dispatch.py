@@ -34,19 +34,21 @@ COMMANDS = {
     "sweep": "List or train the runs of a study.",
     "watch": "Watch a run in the terminal: its state, loss curves and last evaluations.",
     "report": "Draw the figures and tables of a study, or the curves of one run.",
+    "leaderboard": "Compare optimizers, schedules and read-outs of a study with the tuned cosine.",
     "forecast": "Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 "
     "nats cost.",
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
-# The laboratory's commands are the `command.py` of a package; the others are modules beside this.
+# The laboratory's commands, by their modules in `lab`; the others are modules beside this one.
 _LABORATORY = {
-    "sweep": "study",
-    "watch": "monitor",
-    "report": "paper",
-    "forecast": "forecast",
-    "compile": "compilation",
-    "theory": "theory",
+    "sweep": "study.command",
+    "watch": "monitor.command",
+    "report": "report",
+    "leaderboard": "leaderboard.command",
+    "forecast": "forecast.command",
+    "compile": "compilation.command",
+    "theory": "theory.command",
 }
 
 
@@ -126,7 +128,7 @@ def import_command(name: str) -> ModuleType:
 def module_name(name: str) -> str:
     """Returns the name of the module of a command."""
     if name in _LABORATORY:
-        return f"anytime_jax.lab.{_LABORATORY[name]}.command"
+        return f"anytime_jax.lab.{_LABORATORY[name]}"
     return f"anytime_jax.commands.{name}"
 
 

@@ -19,7 +19,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.tables import Table
+from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, growing_window_grid
 
@@ -130,19 +130,19 @@ def _weights_option(readout: ScoredReadout) -> str:
 
 
 def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
-    table = Table()
-    table.add_column("weights", no_wrap=True)
     reference = _best(stored)
-    table.add_numbers("selected on", "measured on", f"minus {reference.name}", "kernel error")
+    losses = numbers("selected on", "measured on", format=".4f")
+    others = numbers(f"minus {reference.name}", "kernel error", format=".2%")
+    table = Table("", ["weights", *losses, *others])
     for readout in (*stored, *best):
         gap, error = readout.minus(reference)
         kernel_error = readout.mixture.kernel_error
         table.add_row(
             _label(readout),
-            f"{readout.selection_loss:.4f}",
-            f"{readout.loss:.4f}",
-            "" if readout is reference else f"{gap:+.4f} ± {error:.4f}",
-            f"{kernel_error:.2%}" if kernel_error else "",
+            readout.selection_loss,
+            readout.loss,
+            None if readout is reference else f"{gap:+.4f} ± {error:.4f}",
+            kernel_error or None,
         )
     return table
 

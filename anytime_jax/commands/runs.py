@@ -36,7 +36,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.json_files import load_json
 from anytime_jax.storage.paths import list_files
-from anytime_jax.tables import Table
+from anytime_jax.tables import Column, Table, numbers
 
 EXAMPLES = ("", "--run=runs/quickstart --verify")
 
@@ -180,25 +180,22 @@ def _is_being_removed(path: Path) -> bool:
 
 
 def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
-    table = Table()
-    table.add_numbers("step", "tokens", "multiple", "size")
     losses = {row.step: losses for row, losses in recorded_losses.evaluations(rows)}
-    if any(x.entry.step in losses for x in listed):
-        table.add_column("validation loss", no_wrap=True)
-    for name in ("averages", "verified"):
-        table.add_column(name, overflow="fold")
+    has_losses = any(x.entry.step in losses for x in listed)
+    columns = [*numbers("step", format=","), *numbers("tokens", "multiple", "size")]
+    columns += [Column("validation loss")] if has_losses else []
+    table = Table("", [*columns, *(Column(x, wrap="fold") for x in ("averages", "verified"))])
     for x in listed:
-        step = "" if x.entry.step is None else f"{x.entry.step:,}"
         cells, content = ["", ""], "" if x.is_damaged else x.entry.path.name
         if x.meta is not None:
             cells = [format_count(x.meta["tokens"]), f"{x.meta['multiple']:.4g}x"]
             content = ", ".join(sorted(x.meta["averages"], key=label_order)) or "none"
         loss = []
-        if len(table.columns) > 6:
+        if has_losses:
             at_step = losses.get(x.entry.step or 0, {}) if x.meta is not None else {}
             best = min(at_step, key=lambda label: at_step[label], default="")
             loss = [f"{at_step[best]:.4f} {best}" if best else ""]
-        table.add_row(step, *cells, x.size, *loss, content, x.state)
+        table.add_row(x.entry.step, *cells, x.size, *loss, content, x.state)
     return table
 
 

@@ -1,7 +1,8 @@
-"""Laboratory: what is done with runs beside training them; nothing outside imports it.
+"""Laboratory: studies of many runs, and views of one; nothing outside imports it.
 
-`study/` trains sets of runs, which `studies/` has as code; `paper/` and `leaderboard/` report them.
-`monitor/` shows one run as it trains, `forecast/` its later losses. `compilation/` compiles updates
-for absent accelerators, and `theory/` computes exact risks of linear regression. The command of
-each package is its module "command".
+`study/` trains the runs of a study, and `studies/` has some as code. `paper/` and `leaderboard/`
+compare their losses. `monitor/` shows one run as it trains, and `forecast/` its later losses.
+`compilation/` compiles updates for absent accelerators, and `theory/` computes exact risks of
+linear regression. The command of each package is its module "command"; `report`, which draws on
+several, is beside them.
 """

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import positive_int
@@ -38,6 +36,7 @@ from anytime_jax.lab.compilation.update_report import (
     group_collectives,
     is_out_of_memory,
 )
+from anytime_jax.tables import Table, numbers
 from anytime_jax.training import startup
 from anytime_jax.training.memory import ADVICE
 
@@ -137,15 +136,16 @@ def _search(
         ]
         print(json.dumps({"topology": topology.name, "trials": rows}))
         return 0
-    columns = ("ms", "GB", "fits", "microbatches", "remat", "layer loop", "fsdp")
-    table = _new_table(f"layouts of {source['name']} on {topology.name}", columns)
+    settings = ("fits", "microbatches", "remat", "layer loop", "fsdp")
+    columns = [*numbers("ms", "GB", format=".1f"), *settings]
+    table = Table(f"layouts of {source['name']} on {topology.name}", columns)
     for trial in trials:
         fsdp, remat, loop, microbatches = trial.layout
         table.add_row(
-            "" if trial.seconds is None else f"{1e3 * trial.seconds:.1f}",
-            "" if trial.memory is None else f"{trial.memory / 1e9:.1f}",
+            None if trial.seconds is None else 1e3 * trial.seconds,
+            None if trial.memory is None else trial.memory / 1e9,
             "yes" if trial.fits else "no",
-            *map(str, (microbatches, remat, loop, fsdp)),
+            *(microbatches, remat, loop, fsdp),
         )
     console.print(table)
     console.print(f"the fastest that fits: {_overrides(trials[0].layout)}")
@@ -193,37 +193,25 @@ def _describe(
 
 
 def _kernel_table(report: UpdateReport) -> Table:
-    table = _new_table("dearest kernels", ("ms", "calls", "GB", "TFLOP", "kind", "operation"))
+    columns = [*numbers("ms", format=".2f"), *numbers("calls", format=",")]
+    columns += [*numbers("GB", format=".1f"), *numbers("TFLOP", format=".2f")]
+    table = Table("dearest kernels", [*columns, "kind", "operation"])
     for kernel in dearest_kernels(report.roofline)[:_KERNELS]:
-        table.add_row(
-            f"{1e3 * kernel.seconds:.2f}",
-            f"{kernel.calls:,}",
-            f"{kernel.bytes / 1e9:.1f}",
-            f"{kernel.flops / 1e12:.2f}",
-            kernel.kind,
-            kernel.op_name[-64:] or kernel.name,
-        )
+        figures = 1e3 * kernel.seconds, kernel.calls, kernel.bytes / 1e9, kernel.flops / 1e12
+        table.add_row(*figures, kernel.kind, kernel.op_name[-64:] or kernel.name)
     return table
 
 
 def _collective_table(report: UpdateReport) -> Table:
-    table = _new_table("communication", ("GB", "calls", "kind", "mesh axes", "where", "overlaps"))
+    columns = [*numbers("GB", format=".3f"), *numbers("calls", format=",")]
+    table = Table("communication", [*columns, "kind", "mesh axes", "where", "overlaps"])
     for one in group_collectives(report.roofline.collectives):
         table.add_row(
-            f"{one.bytes / 1e9:.3f}",
-            f"{one.calls:,}",
+            one.bytes / 1e9,
+            one.calls,
             one.kind,
             one.axes,
             "in a loop" if one.in_loop else "once an update",
             "yes" if one.overlaps else "no",
         )
-    return table
-
-
-def _new_table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
-    numbers = ("ms", "calls", "GB", "TFLOP")
-    for name in columns:
-        justify = "right" if name in numbers else "left"
-        table.add_column(name, justify=justify, no_wrap=True)
     return table

@@ -1,4 +1,8 @@
-"""Observed losses in bins, and the terms of a functional law at them."""
+"""Residuals of a functional law: the losses of a run, averaged in bins, against its predictions.
+
+`Terms` evaluates the law at the steps of a schedule, fast enough for a fit. `BinnedLosses` are
+observed losses with their standard deviations, and the terms of the law at them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,31 +16,31 @@ from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
 
-_MISFIT = 0.004  # nats by which a law misses the latest losses of a curve that it fits well
-_EARLY = 4.0  # how much further it may miss the first
-_BIN = 1.01  # ratio of the last to the first step of losses that are fitted as their mean
-_MARKS = 4  # steps at which the loss of an interval is computed
-_INDEPENDENT = 8  # losses in a doubling of the steps that a law misses independently
-_FEW = 8  # losses, fewer than which do not tell their noise
-_TYPICAL_NOISE = 0.01  # nats, of recorded training losses
-# The loss after one update moves with its last batches, by this share of what averages gain.
+_MISFIT = 0.004  # nats: error of a law that fits well, at the latest losses
+_MOST_MISFIT = 4.0  # times as much: its error at the first losses
+_BIN = 1.01  # ratio of the last to the first step in a bin
+_MARKS = 4  # steps in a bin at which the law is evaluated
+_INDEPENDENT = 8  # bins with independent errors of the law in a doubling of the steps
+_FEW = 8  # with fewer losses their noise is not estimated
+_TYPICAL_NOISE = 0.01  # nats: noise of recorded training losses
+# The loss after a single update fluctuates by this share of what averages gain.
 _FLUCTUATION = 0.1
 
-# Places in the vector of a fit: the parameters in their order, all but the floor by logarithm, and
-# the training loss minus the held-out loss.
+# A fit has one vector of ten numbers: the parameters of the law in their order, as logarithms but
+# for the floor, and the training loss minus the held-out loss. These are indices in it.
 FLOOR, WEIGHT_GROWTH, TRAINING_OFFSET = 0, 7, 9
 
 
 def law_at(x: np.ndarray) -> FunctionalLaw:
-    """Returns the law of a vector of a fit, float64[10]."""
+    """Returns the law with the parameters of a fit, float64[10]."""
     return FunctionalLaw(float(x[FLOOR]), *np.exp(x[FLOOR + 1 : TRAINING_OFFSET]).tolist())
 
 
 class Terms:
-    """The terms of the law at steps of a schedule, as functions of its parameters.
+    """Terms of the law at some steps of a schedule, as functions of its parameters.
 
-    What the updates do to each mode depends on the parameters by `weight_growth` alone. It is
-    computed once for a grid of that, and interpolated.
+    The responses of the modes to the updates depend on no parameter but `weight_growth`. They are
+    computed once, for a grid of its values, and interpolated.
     """
 
     def __init__(
@@ -46,9 +50,9 @@ class Terms:
         rules: Mapping[str, Rule],
         log_growths: np.ndarray,
     ):
-        """Prepares the terms of the live weights, then the averages, after `steps` updates.
+        """Computes the responses after `steps` updates, of the live weights and the averages.
 
-        `log_growths` are evenly spaced logarithms of `weight_growth`, four or more.
+        `log_growths` are at least four evenly spaced logarithms of `weight_growth`.
         """
         steps = np.asarray(steps)
         blocks = group(schedule, steps.ravel())
@@ -76,7 +80,7 @@ class Terms:
 
 
 class _Row(NamedTuple):
-    """Mean of losses of neighbouring steps; `sd` is its standard deviation."""
+    """Mean loss of a bin; `sd` is its standard deviation."""
 
     first: int
     last: int
@@ -87,13 +91,13 @@ class _Row(NamedTuple):
 
 
 class BinnedLosses(Terms):
-    """The losses of a run as a fit compares them to a law, each a row.
+    """Losses of a run in bins of neighboring steps, with their standard deviations.
 
-    Losses of neighbouring steps are one row with their mean. A row's standard deviation is that of
-    the noise, estimated from the scatter, and of the law, which is held to the latest losses.
+    A standard deviation has a part of the noise, estimated from the scatter of the losses, and a
+    part of the error of the law, which is smaller for later losses.
 
     Attributes:
-      losses_seen: float64[n].
+      losses_seen: float64[n], the mean loss of each bin.
     """
 
     def __init__(self, history: LossHistory, log_growths: np.ndarray):
@@ -123,17 +127,17 @@ class BinnedLosses(Terms):
 
 
 def _kinds(history: LossHistory) -> list[np.ndarray]:
-    """The places of the losses of one label and source, in the order of their steps."""
+    """The indices of the losses of each label and source, in the order of their steps."""
     kinds = list(zip(history.labels, history.training.tolist(), strict=True))
     order = np.argsort(history.last, kind="stable")
     return [np.array([i for i in order if kinds[i] == kind]) for kind in dict.fromkeys(kinds)]
 
 
 def _bin(history: LossHistory, members: np.ndarray) -> list[_Row]:
-    """The rows of one label and source."""
+    """The bins of one label and source."""
     steps, losses = history.last[members], history.losses[members]
     noise = _TYPICAL_NOISE if history.training[members[0]] else 0.0
-    if len(losses) >= _FEW:  # the median of the second differences, as outliers do not move it
+    if len(losses) >= _FEW:  # outliers do not move a median of second differences
         noise = float(1.4826 * np.median(np.abs(np.diff(losses, 2))) / 6**0.5)
     rows, start = [], 0
     while start < len(members):
@@ -144,7 +148,7 @@ def _bin(history: LossHistory, members: np.ndarray) -> list[_Row]:
         first, last = int(history.first[part[0]]), int(steps[stop - 1])
         rows.append(_Row(first, last, label, mean, sd, training))
         start = stop
-    # Neighbouring losses are missed alike: many tell no more than a few of them would.
+    # The errors of the law in neighboring bins are alike: many bins say no more than a few.
     alike = max(len(rows) / (1 + _INDEPENDENT * np.log2(steps[-1] / steps[0])), 1.0)
     misfits = [_misfit(history.step / row.last) * alike**0.5 for row in rows]
     return [
@@ -154,12 +158,12 @@ def _bin(history: LossHistory, members: np.ndarray) -> list[_Row]:
 
 
 def _misfit(ratio: float) -> float:
-    """Standard deviation of what a law misses of a loss, by the ratio of the latest step to its."""
-    return _MISFIT * min(ratio**0.5, _EARLY)
+    """Error of the law, by the ratio of the latest step to the step of the loss."""
+    return _MISFIT * min(ratio**0.5, _MOST_MISFIT)
 
 
 def _fluctuation(row: _Row, rows: Sequence[_Row]) -> float:
-    """Standard deviation of the loss after a single update, as far as averages tell it."""
+    """Fluctuation of the loss after a single update, estimated from the gain of the averages."""
     if row.first < row.last:
         return 0.0
     same = [x.loss for x in rows if x[:2] == row[:2] and x.training == row.training]
@@ -167,7 +171,7 @@ def _fluctuation(row: _Row, rows: Sequence[_Row]) -> float:
 
 
 def _cubic_weights(u: float) -> np.ndarray:
-    """Weights of values at -1, 0, 1 and 2 in their cubic interpolation at u, from 0 to 1."""
+    """Weights of the values at -1, 0, 1 and 2 in a cubic interpolation at u in [0, 1]."""
     return np.array(
         [
             u * (2 * u - u**2 - 1) / 2,

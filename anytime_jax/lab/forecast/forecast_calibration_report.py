@@ -1,6 +1,5 @@
 """Report of a calibration: how far forecasts of a study's runs were off, and how often covered."""
 
-import csv
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.lab.forecast.forecast_calibration import Outcome
-from anytime_jax.tables import Table
+from anytime_jax.tables import Table, numbers
 
 TABLE, FIGURE = "forecasts.csv", "forecasts.png"
 _GROUPS = {  # rows of the tables: the name, the kind of run, and whether of averages
@@ -25,12 +24,10 @@ _GROUPS = {  # rows of the tables: the name, the kind of run, and whether of ave
 def write(directory: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     """Writes every forecast as CSV, and the figure of predicted against actual losses."""
     table = directory / TABLE
-    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        names = [field.name for field in dataclasses.fields(Outcome)]
-        rows.writerow(names)
-        for outcome in outcomes:
-            rows.writerow(_cell(getattr(outcome, name)) for name in names)
+    names = [field.name for field in dataclasses.fields(Outcome)]
+    rows = [[_cell(getattr(outcome, name)) for name in names] for outcome in outcomes]
+    with atomic_write(table) as part:
+        part.write_text(Table("", names, rows).to_csv(), encoding="utf-8", newline="")
     return [table, _draw(directory / FIGURE, outcomes)]
 
 
@@ -40,20 +37,20 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def _coverage(outcomes: Sequence[Outcome]) -> Table:
-    table = Table("losses in their 80% intervals, and the mean width of these (nats)")
-    table.add_numbers("prior", "from", "to", "losses", "runs", "covered", "half width")
+    columns = numbers("prior", "from", "to", "losses", "runs")
+    columns += [*numbers("covered", format=".0%"), *numbers("half width", format=".4f")]
+    table = Table("losses in their 80% intervals, and the mean width of these (nats)", columns)
     for prior, begin, end, group in _ranges(outcomes):
         covered = float(np.mean([x.is_covered for x in group]))
         width = float(np.mean([x.high - x.low for x in group])) / 2
-        runs = str(len({x.run for x in group}))
-        cells = (prior, begin, end, str(len(group)), runs, f"{covered:.0%}", f"{width:.4f}")
-        table.add_row(*cells)
+        runs = len({x.run for x in group})
+        table.add_row(prior, begin, end, len(group), runs, covered, width)
     return table
 
 
 def _errors(outcomes: Sequence[Outcome]) -> Table:
-    table = Table("root mean square error, and mean error (nats)")
-    table.add_numbers("prior", "from", "to", *_GROUPS)
+    columns = numbers("prior", "from", "to", *_GROUPS)
+    table = Table("root mean square error, and mean error (nats)", columns)
     for prior, begin, end, group in _ranges(outcomes):
         cells = []
         for kind, averages in _GROUPS.values():
@@ -64,18 +61,17 @@ def _errors(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _gains(outcomes: Sequence[Outcome]) -> Table:
-    table = Table("root mean square error of the gain of an average over the live loss (nats)")
     labels = dict.fromkeys(x.label for x in outcomes if x.label != LIVE)
-    table.add_numbers("prior", "from", "to", "gain", *labels)
+    columns = [*numbers("prior", "from", "to", "gain"), *numbers(*labels, format=".4f")]
+    title = "root mean square error of the gain of an average over the live loss (nats)"
+    table = Table(title, columns)
     for prior, begin, end, group in _ranges(outcomes):
         for name in ("law", "constant"):
             cells = []
             for label in labels:
                 part = [x for x in group if x.kind == "run" and x.label == label]
                 gains = [x.gain if name == "law" else x.constant_gain for x in part]
-                cells.append(
-                    f"{_rms([g - x.actual_gain for g, x in zip(gains, part, strict=True)]):.4f}"
-                )
+                cells.append(_rms([g - x.actual_gain for g, x in zip(gains, part, strict=True)]))
             table.add_row(prior, begin, end, name, *cells)
     return table
 
@@ -129,5 +125,5 @@ def _rms(errors: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(errors)))) if errors else float("nan")
 
 
-def _cell(value: object) -> object:
-    return f"{value:.5f}" if isinstance(value, float) else value
+def _cell(value: object) -> str:
+    return f"{value:.5f}" if isinstance(value, float) else str(value)

@@ -24,15 +24,13 @@ _PAST = 4  # how much shorter the run was where the figure begins
 
 def draw(directory: str | Path, subject: Subject, forecast: RunForecast) -> Path:
     """Draws a forecast as `forecast.png`; returns its path."""
+    return plotting.save(make_figure(subject, forecast), storage_path(directory) / FILE, dpi=140)
+
+
+def make_figure(subject: Subject, forecast: RunForecast) -> Figure:
+    """Returns the figure of a forecast."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     figure.suptitle(f"{subject.name}: forecast with 80% intervals", parse_math=False)
-    _draw(figure.subplots(), subject, forecast)
-    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
-
-
-def draw_forecast(subject: Subject, forecast: RunForecast) -> Figure:
-    """Returns the figure without its title."""
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     _draw(figure.subplots(), subject, forecast)
     return figure
 

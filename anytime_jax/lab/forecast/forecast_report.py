@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import RenderableType
-
 from anytime_jax.averaging import LIVE
 from anytime_jax.formatting import format_count
 from anytime_jax.lab.forecast.forecast_advice import Outlook, advise
 from anytime_jax.lab.forecast.forecast_subject import Subject
 from anytime_jax.lab.forecast.run_forecast import COST_NATS, Estimate, ForecastRow, RunForecast
-from anytime_jax.tables import Table
+from anytime_jax.tables import Table, numbers
 
 _GOOD_MISFIT = 1.5  # of a law that fits
 _INTERVALS = "± is half an 80% interval"
@@ -20,7 +18,7 @@ _BEYOND = (
 )
 
 
-def describe(subject: Subject, forecast: RunForecast) -> Iterator[RenderableType]:
+def describe(subject: Subject, forecast: RunForecast) -> Iterator[str | Table]:
     """Yields the tables and lines about a forecast."""
     now = _point(subject, forecast.history.step)
     yield f"forecast of {subject.name} from {now}, {len(forecast.history.losses):,} losses"
@@ -30,32 +28,25 @@ def describe(subject: Subject, forecast: RunForecast) -> Iterator[RenderableType
     yield from (f"  {line}" for line in _about_the_law(subject, forecast))
 
 
-def summarize(subject: Subject, forecast: RunForecast) -> Iterator[RenderableType]:
+def summarize(subject: Subject, forecast: RunForecast) -> Iterator[str | Table]:
     """Yields the table of losses at the coming points, the costs and the advice."""
-    header, *rows = loss_cells(subject, forecast)
-    kind = "loss" if subject.is_log else "validation loss"
-    table = Table(f"forecast of the {kind} (nats per token)")
-    table.add_numbers(*header)
-    for row in rows:
-        table.add_row(*row)
-    yield table
-    yield from (f"  {line}" for line in notes(subject, forecast))
-
-
-def notes(subject: Subject, forecast: RunForecast) -> list[str]:
-    """Returns the lines under the table: its marks, what 0.01 nats cost, and the advice."""
-    lines = [_INTERVALS if subject.is_log else f"{_INTERVALS}; a loss without it was measured"]
+    yield _loss_table(subject, forecast)
+    yield f"  {_INTERVALS}" if subject.is_log else f"  {_INTERVALS}; a loss without it was measured"
     if not all(row.calibrated for row in forecast.rows):
-        lines.append(_BEYOND)
-    return [*lines, describe_costs(subject, forecast), advise(outlook(subject, forecast))]
+        yield f"  {_BEYOND}"
+    yield f"  {describe_costs(subject, forecast)}"
+    yield f"  {advise(outlook(subject, forecast))}"
 
 
-def loss_cells(subject: Subject, forecast: RunForecast) -> list[list[str]]:
-    """Returns the text of the table of losses: the header, now, and a row for each point."""
+def _loss_table(subject: Subject, forecast: RunForecast) -> Table:
+    """Returns the losses now and at each point."""
     tokens = ["tokens"] if subject.has_tokens else []
     decay = f"decay of last {100 * forecast.plan.fraction:.3g}%"
     budget = "run so far" if subject.is_log else "budget"
-    cells = [[budget, "steps", *tokens, "live", "best average", decay, "cosine"]]
+    kind = "loss" if subject.is_log else "validation loss"
+    columns = [*numbers(budget), *numbers("steps", format=","), *numbers(*tokens)]
+    columns += numbers("live", "best average", decay, "cosine")
+    table = Table(f"forecast of the {kind} (nats per token)", columns)
     for row in (forecast.now, *forecast.rows):
         measured = _measured(subject, row.step)
         average, best = "", row.best_average
@@ -64,18 +55,16 @@ def loss_cells(subject: Subject, forecast: RunForecast) -> list[list[str]]:
         if best:
             average = f"{_loss(measured.get(best), row.losses[best])} {best}"
         mark = "" if row.calibrated else "*"
-        cells.append(
-            [
-                f"{subject.clock.multiple(row.step):.4g}x{mark}",
-                f"{row.step:,}",
-                *([format_count(subject.clock.tokens(row.step))] if tokens else []),
-                _loss(measured.get(LIVE), row.losses.get(LIVE)),
-                average,
-                _loss(None, row.decayed),
-                _loss(None, row.cosine),
-            ]
+        table.add_row(
+            f"{subject.clock.multiple(row.step):.4g}x{mark}",
+            row.step,
+            *([format_count(subject.clock.tokens(row.step))] if tokens else []),
+            _loss(measured.get(LIVE), row.losses.get(LIVE)),
+            average,
+            _loss(None, row.decayed),
+            _loss(None, row.cosine),
         )
-    return cells
+    return table
 
 
 def describe_costs(subject: Subject, forecast: RunForecast) -> str:
@@ -151,9 +140,11 @@ def to_json(subject: Subject, forecast: RunForecast) -> dict[str, Any]:
 
 
 def _decays_table(subject: Subject, forecast: RunForecast) -> Table:
-    table = Table("live weights if a decay starts now, by its share of the run at its end")
     tokens = ["tokens"] if subject.has_tokens else []
-    table.add_numbers("share", "ends at", *tokens, "loss", f"minus {forecast.label} there")
+    columns = [*numbers("share"), *numbers("ends at", format=","), *numbers(*tokens)]
+    columns += numbers("loss", f"minus {forecast.label} there")
+    title = "live weights if a decay starts now, by its share of the run at its end"
+    table = Table(title, columns)
     end = forecast.history.schedule.horizon_steps
     steps = [step for step, _ in forecast.decays.values() if end is None or step <= end]
     averages = dict(zip(steps, forecast.losses_at(steps), strict=True)) if steps else {}
@@ -163,7 +154,7 @@ def _decays_table(subject: Subject, forecast: RunForecast) -> Table:
             x = forecast.difference(loss, averages[step][forecast.label])
             difference = f"{x.loss:+.4f} ± {x.half_width:.3f}"
         count = [format_count(subject.clock.tokens(step))] if tokens else []
-        table.add_row(f"{100 * fraction:.3g}%", f"{step:,}", *count, _loss(None, loss), difference)
+        table.add_row(f"{100 * fraction:.3g}%", step, *count, _loss(None, loss), difference)
     return table
 
 

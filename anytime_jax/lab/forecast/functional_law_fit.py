@@ -1,8 +1,8 @@
 """Fit of a functional law to the losses of runs, with prior knowledge, and its predictions.
 
-The law that fits best is found by least squares, and the uncertainty of its parameters by fits to
-losses and beliefs that are drawn anew: a parametric bootstrap. What no law of this form gets right
-is added to each prediction, see `prior.LawError`.
+The best law is found by least squares, and the uncertainty of its parameters by a parametric
+bootstrap: fits to losses and prior means that are drawn again. Each prediction has also the error
+that remains with the best parameters (`prior.LawError`).
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
 _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
-_SPREAD = np.log(2.0) * np.arange(-6, 7)  # of the grid of `weight_growth` around its belief
+_SPREAD = np.log(2.0) * np.arange(-6, 7)  # log growths around the prior mean
 _SAMPLES = 24
-_MOST_OF_ONE = 10.0  # standard deviations that a residual counts in a misfit
+_MOST_OF_ONE = 10.0  # standard deviations at which the residuals of a misfit are clipped
 INTERVAL = 0.8  # probability of the intervals of predictions
 NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
-_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # of the steps of a fit
+_UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # typical steps of a fit
 _LOW = np.array([0, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
 _HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
 
@@ -48,7 +48,7 @@ class Prediction:
     Attributes:
       losses: by the law that fits best.
       samples: by each of the laws that are likely, float64[n, s, 1 + a].
-      law_error: standard deviation of what any such law misses.
+      law_error: standard deviation of the error that remains with the best parameters.
       noise: the noise term in the losses.
     """
 
@@ -74,14 +74,14 @@ class Prediction:
 
 
 class FunctionalFit:
-    """A functional law fitted to runs, of which the first is the one to be forecast.
+    """Functional law fitted to runs; the first of them is the one to forecast.
 
     Attributes:
-      law: the law that fits best.
+      law: the best law.
       history: the losses of the first run after its warmup.
-      prior: the beliefs about it.
-      misfit: root mean square of the residuals, in their standard deviations, of which each counts
-        as ten at most: a spike of the loss is no misfit of the law.
+      prior: the beliefs about the first run.
+      misfit: root mean square of the residuals in units of their standard deviations, each clipped
+        at ten, as a spike of the loss is no misfit of the law.
       training_offset: training loss minus held-out loss, in nats.
     """
 
@@ -117,7 +117,7 @@ class FunctionalFit:
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
         shares = self.prior.law_error
         change = now.noise[0, 0] - later.noise
-        # What is missed of the losses so far is small, and grows with the distance from them.
+        # The error is small at the losses so far, and grows with the distance from them.
         distance = np.log2(np.maximum(np.asarray(steps) / self.history.step, 1.0))
         share = np.sqrt(np.minimum(distance, 1.0))[:, None]
         fall = np.maximum(now.signal[0, 0] - later.signal - later.drift, 0.0)
@@ -134,8 +134,8 @@ class FunctionalFit:
     ) -> np.ndarray | float:
         """Returns the standard deviation of differences of predictions.
 
-        `samples` and `noise` are differences of those of a `Prediction`, the first axis that of the
-        samples. What a law misses, it misses in both losses in proportion to their noise terms.
+        `samples` and `noise` are differences of these fields of a `Prediction`; the first axis is
+        the samples. The error of the law is in both losses in proportion to their noise terms.
         """
         error = np.hypot(self.prior.law_error.noise_change, self.prior.law_error.noise)
         return np.hypot(np.std(samples, axis=0, ddof=1), error * noise)
@@ -154,7 +154,7 @@ class FunctionalFit:
             if self.prior.floor.sd < 1:
                 start[FLOOR] = self.prior.floor.mean
             start[WEIGHT_GROWTH] += growth
-            # The amplitudes that give the terms that are believed.
+            # Start from amplitudes that give the prior means of the terms.
             believed = _believed(start, self._now)
             for name in ("signal", "noise"):
                 start[_NAMES.index(name)] += getattr(self.prior, name).mean - believed[name]
@@ -166,8 +166,8 @@ class FunctionalFit:
         return min(results, key=lambda result: result.cost).x
 
     def _solve(self, start: np.ndarray, rng: np.random.Generator | None = None) -> "OptimizeResult":
-        """Solves the least squares; with `rng`, of losses and beliefs that are drawn anew."""
-        from scipy.optimize import least_squares  # 0.4 s, which only a fit has to wait for
+        """Solves the least squares; with `rng`, for losses and prior means that are drawn again."""
+        from scipy.optimize import least_squares  # importing it takes 0.4 s
 
         beliefs = {x.name: getattr(self.prior, x.name) for x in dataclasses.fields(Prior)}
         beliefs = {name: x for name, x in beliefs.items() if isinstance(x, Belief)}
@@ -194,7 +194,7 @@ class FunctionalFit:
 
 
 def _believed(x: np.ndarray, now: Terms) -> dict[str, float]:
-    """What a prior has beliefs about, by name: the amplitudes as terms of the latest live loss."""
+    """The values about which a prior has beliefs, by name."""
     terms = now.evaluate(x)
     named = dict(zip((*_NAMES, "training_offset"), x.tolist(), strict=True))
     amplitudes = {name: getattr(terms, name) for name in ("signal", "noise")}

@@ -1,4 +1,4 @@
-"""Prior knowledge of a functional law: what is believed of its parameters before a run's losses."""
+"""Prior distributions of the parameters of a functional law, for a fit to few losses."""
 
 import dataclasses
 import math
@@ -7,12 +7,12 @@ import numpy as np
 
 from anytime_jax.lab.forecast.loss_history import LossHistory
 
-TYPICAL_VARIANCE = 0.02**2  # of initial weights
+TYPICAL_VARIANCE = 0.02**2  # variance of the initial weights
 
 
 @dataclasses.dataclass(frozen=True)
 class Belief:
-    """Normal distribution of a value, or of its logarithm."""
+    """Normal distribution of a parameter, or of its logarithm."""
 
     mean: float
     sd: float
@@ -20,14 +20,15 @@ class Belief:
 
 @dataclasses.dataclass(frozen=True)
 class LawError:
-    """Standard deviation of what laws of this form miss, whatever their parameters.
+    """Error of a predicted loss that no choice of the parameters removes.
 
-    That of a loss is the root of the sum of the squares of two shares: of how far the noise term is
-    from that of the latest live loss, and of the noise term itself. From the errors of forecasts of
-    the laptop study (docs/forecast.md).
+    With `noise` the noise term of the predicted loss, `noise_now` the noise term of the latest live
+    loss and `other` the remaining terms, the standard deviation of the error is the root of
 
-    Attributes:
-      fall: a share of the difference of two losses, beside what comes of their noise.
+        (noise_change * (noise - noise_now))^2 + (noise * noise)^2 + (fall * (other - other_now))^2
+
+    where the first factor of each square is the field below. The values are from the errors of
+    forecasts of the laptop study (docs/forecast.md).
     """
 
     noise_change: float = 0.15
@@ -37,13 +38,11 @@ class LawError:
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs about the parameters of a `FunctionalLaw`; about logarithms, unless said otherwise.
+    """Beliefs about the parameters of a `FunctionalLaw`.
 
-    The amplitudes are believed by the terms of the live loss at the latest step, in nats.
-
-    Attributes:
-      floor: about the parameter itself.
-      training_offset: about the training loss minus the held-out loss of the same weights, in nats.
+    They are beliefs about logarithms, except for `floor` and `training_offset`, which is the
+    training loss minus the held-out loss of the same weights. Those for the amplitudes `signal` and
+    `noise` are about these terms of the live loss at the latest step, in nats.
     """
 
     signal: Belief
@@ -60,18 +59,17 @@ class Prior:
 
 
 def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIANCE) -> Prior:
-    """Returns beliefs about any decoder trained with Adam, in the run's own unit of the rate.
+    """Returns wide beliefs about any decoder trained with Adam.
 
-    They are wide: one standard deviation is a factor of two or more, of the exponents 1.2 to 1.5.
-    Their centers are round numbers near the laws of two kinds of runs: the decoders of 98,304
-    parameters of the laptop study, and the published losses of decoders of 25M and 100M (arXiv
-    2503.12811). Forecasts of these runs are therefore no test of them. An update adds about 0.3
-    times its squared rate to the variance of the weights, `initial_variance` at first, whence
-    `weight_growth`.
+    One standard deviation is a factor of two or more; for the exponents it is 1.2 to 1.5. The means
+    are round numbers near the laws that fit the decoders of 98,304 parameters of the laptop study
+    and the published losses of decoders of 25M and 100M parameters (arXiv 2503.12811): forecasts of
+    these runs do not test them. The mean of `weight_growth` assumes that an update adds about 0.3
+    times its squared rate to the variance of the weights, which is `initial_variance` at first.
     """
     peak = history.schedule.peak
     warmup = np.arange(max(history.warmup_steps, int(history.first.min()), 1))
-    # A log whose first rates are all 0 has no time before its first loss, of which a log is taken.
+    # If the first recorded rates are all 0 their sum is too, and it has no logarithm.
     warmup_time = float(history.schedule.evaluate(warmup).sum()) or peak
     return Prior(
         signal=Belief(math.log(0.4), 0.7),

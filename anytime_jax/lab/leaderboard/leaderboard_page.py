@@ -3,10 +3,9 @@
 The text around the markers is written by hand and stays.
 """
 
-import csv
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from anytime_jax.atomic import atomic_write
@@ -16,6 +15,7 @@ from anytime_jax.formatting import format_count
 from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing, half_width
 from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.study.selection import Gap
+from anytime_jax.tables import Table
 
 BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"
 
@@ -36,14 +36,14 @@ def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
     text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)
     if count != 1:
         raise InputError(
-            f"--leaderboard={page} has {count} blocks from {BEGIN} to {END}: put the two markers, "
+            f"--page={page} has {count} blocks from {BEGIN} to {END}: put the two markers, "
             "each on a line, once where the tables are to be"
         )
     with atomic_write(page) as part:
         part.write_text(text, encoding="utf-8")
     table = page.with_suffix(".csv")
-    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(_csv_rows(board))
+    with atomic_write(table) as part:
+        part.write_text(_csv_table(board).to_csv(line_end="\n"), encoding="utf-8")
     return [page, table]
 
 
@@ -116,8 +116,7 @@ def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
     names = ["optimizer", "schedule", "read-out", "settings", "tried", "seeds", *gaps]
     names += ["worst", "mean", f"worst to cosine {average}", "worst to own"]
     names += ["tokens", "memory", "time"]
-    rows = [names, ["---"] * len(names), *(_cells(x, board) for x in standings)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return Table("", names, [_cells(x, board) for x in standings]).to_markdown()
 
 
 def _cells(standing: Standing, board: Leaderboard) -> list[str]:
@@ -159,7 +158,7 @@ def _number_cell(value: float | None, form: str) -> str:
     return _number(value, form) or "-"
 
 
-def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
+def _csv_table(board: Leaderboard) -> Table:
     average = board.average_reference.read_out
     header = ["optimizer", "schedule", "read_out", "settings", "selected", "tried"]
     for m in board.multiples:
@@ -168,7 +167,7 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
             f"{name}_{m:g}x" for name in (f"gap_to_cosine_{average}", "gap_to_own", "stderr_to_own")
         ]
     header += ["worst", "mean", f"worst_to_cosine_{average}", "worst_to_own"]
-    yield [*header, "tokens_fraction", "copies", "time"]
+    table = Table("", [*header, "tokens_fraction", "copies", "time"])
     for standing in (*board.best, *board.rest, *board.not_selected):
         row = [*standing.entry, standing.settings]
         row += ["yes" if standing.selected else "no", str(standing.tried)]
@@ -178,7 +177,8 @@ def _csv_rows(board: Leaderboard) -> Iterable[list[str]]:
             row += _csv_gap(standing.own_gaps.get(m))[:2]
         row += [_number(x, ".6f") for x in _summaries(standing)]
         costs = standing.fraction, standing.copies, standing.time
-        yield [*row, *(_number(x, ".4f") for x in costs)]
+        table.add_row(*row, *(_number(x, ".4f") for x in costs))
+    return table
 
 
 def _csv_gap(gap: Gap | None) -> list[str]:

@@ -1,6 +1,5 @@
-"""Views of one run, in progress or not.
+"""Views of one run in a terminal, as it trains or later.
 
-A run is read as a `run_snapshot` and shown by `run_report`, live in a terminal by `run_screen`
-(with `terminal_chart`) and in a browser by `run_page` (with `html_page` and `page_server`).
-`follow` takes a snapshot every few seconds.
+A run is read as a `run_snapshot`, which describes it in words. `follow` takes one every few
+seconds, and `run_screen` shows it in a terminal, with a `terminal_chart`.
 """

@@ -2,7 +2,7 @@
 
 The run may be training, here or on another machine that shares its directory; nothing is written.
 Ctrl-C ends the watching, not the run. Where the output is not a terminal, lines about what was
-recorded are printed instead. In a browser: python -m anytime_jax report --run=DIR --serve.
+recorded are printed instead. In a browser: python -m anytime_jax report --run=DIR --watch.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from rich.live import Live
 
 from anytime_jax.commands import command_line, standard_streams
 from anytime_jax.commands.console import open_console
-from anytime_jax.lab.monitor import run_report
+from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.follow import follow, until_interrupted
 from anytime_jax.lab.monitor.run_screen import Screen
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
@@ -66,14 +66,8 @@ def _print_lines(snapshots: Iterator[Snapshot | None], console: Console) -> None
     for snapshot in snapshots:
         if snapshot is None:
             continue
-        if before is None or _is_news(before, snapshot):
+        if before is None or snapshot.is_news_after(before):
             after = before.evaluated[-1][0].step if before and before.evaluated else -1
-            for line in run_report.describe(snapshot, after):
+            for line in run_snapshot.describe(snapshot, after):
                 console.print(line)
         before = snapshot
-
-
-def _is_news(before: Snapshot, now: Snapshot) -> bool:
-    return (before.rows[-1:], before.is_training) != (now.rows[-1:], now.is_training) or (
-        before.warnings != now.warnings
-    )

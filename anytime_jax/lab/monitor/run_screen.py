@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -41,7 +40,7 @@ class Screen:
         state = [Text(line, no_wrap=True, overflow=cut) for line in self._state()]
         state[0].stylize("bold")
         rows = max((height - len(state) - _LEAST_CHART) // 3 - 1, 1)
-        table = self._render(self._table(console, options, rows), console, options)
+        table = self._render(self._table(options.max_width, rows), console, options)
         chart = height - len(state) - len(table) - 1
         lines = [line for text in state for line in self._render(text, console, options)]
         if self._snapshot.rows and chart >= _LEAST_CHART - 2:
@@ -69,7 +68,7 @@ class Screen:
         lines = console.render_lines(renderable, options, pad=False)
         return [line for line in lines if any(segment.text.strip() for segment in line)]
 
-    def _table(self, console: Console, options: ConsoleOptions, rows: int) -> RenderableType:
+    def _table(self, width: int, rows: int) -> RenderableType:
         """The last evaluations, with as many of the best averages as fit."""
         evaluated = self._snapshot.evaluated[-rows:]
         if not evaluated:
@@ -77,7 +76,7 @@ class Screen:
         labels = [*_best_labels(evaluated), *weight_labels(evaluated, *evaluated[-1][1])]
         while True:
             table = loss_table(self._snapshot.clock, evaluated, labels)
-            if len(labels) < 3 or _width(table, console, options) <= options.max_width:
+            if len(labels) < 3 or table.width <= width:
                 return table
             labels.pop()
 
@@ -125,10 +124,6 @@ class Screen:
         limits = gain_limits(evaluated)
         title = f"minus that of {LIVE}"
         return LineChart(title, lines, limits, _format_multiple, height)
-
-
-def _width(table: Table, console: Console, options: ConsoleOptions) -> int:
-    return Measurement.get(console, options.update(width=1000), table).maximum
 
 
 def _best_labels(evaluated: Sequence) -> list[str]:

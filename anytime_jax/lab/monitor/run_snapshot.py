@@ -5,25 +5,28 @@ import functools
 import math
 import operator
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.checkpoints.recorded_losses import evaluations
+from anytime_jax.checkpoints.recorded_losses import evaluations, loss_table
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
+from anytime_jax.tables import Table
 
 _LONGEST = 1e10  # seconds
 # Reading the records of a long run takes seconds of a processor, which the training may need: the
 # next reading waits for so many times as long.
 _REST = 30
 _SHORT = 0.1  # seconds of a reading that needs no rest
+_EVALUATIONS = 12  # rows of the table
 
 
 class RunSettings(NamedTuple):
@@ -74,6 +77,12 @@ class Snapshot:
     def _latest(self) -> dict[str, float]:
         return {name: value for row in self.rows for name, value in row.values.items()}
 
+    def is_news_after(self, before: "Snapshot") -> bool:
+        """Whether something that is shown has changed since another snapshot."""
+        return (before.rows[-1:], before.is_training, before.warnings) != (
+            (self.rows[-1:], self.is_training, self.warnings)
+        )
+
     def describe_position(self) -> str:
         """Describes the latest step in all units."""
         if not self.rows:
@@ -118,6 +127,20 @@ class Snapshot:
         if best != LIVE:
             line += f", {gain:.4f} below the live weights"
         return f"{line}, at {self.clock.describe(row.step)}"
+
+
+def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
+    """Yields lines about a run and a table of its last evaluations after the step `after`."""
+    yield snapshot.describe_position()
+    yield f"  {snapshot.describe_process()}"
+    if training := snapshot.describe_training():
+        yield f"  {training}"
+    evaluated = [(row, losses) for row, losses in snapshot.evaluated if row.step > after]
+    if evaluated:
+        yield loss_table(snapshot.clock, evaluated[-_EVALUATIONS:])
+    if evaluated or (snapshot.rows and not snapshot.evaluated):
+        yield f"  {snapshot.describe_best()}"
+    yield from snapshot.warnings
 
 
 def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:

@@ -7,7 +7,7 @@ of its runs is made from the others, with a note that names them.
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -29,9 +29,7 @@ from anytime_jax.lab.study.selection import (
     select,
 )
 from anytime_jax.plotting import schedule_name
-
-Table = Sequence[Sequence[str]]  # rows of cells, the header first
-Key = TypeVar("Key", float, str)  # a multiple or a weight label
+from anytime_jax.tables import Column, Table, numbers
 
 SELECTION_MULTIPLES = 3  # the paper selects settings at the first three multiples: 1x, 2x, 4x
 
@@ -124,24 +122,24 @@ def _comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> T
     def difference_row(name: str, numbers: Mapping[float, float]) -> list[str]:
         return [name, *_loss_cells(numbers, multiples, "+"), _mean_cell(numbers, multiples)]
 
-    rows = [["", *_headers(multiples), "mean"]]
+    table = Table("", ["", *numbers(*_headers(multiples), "mean")])
     for each in series:
         cells = _loss_cells(each.losses, multiples)
-        rows.append([f"{each.name(math=False)}: loss, first seed", *cells, ""])
+        table.add_row(f"{each.name(math=False)}: loss, first seed", *cells, None)
     for each in series[1:]:
         name = f"{each.name(math=False)}: minus cosine"
         row = difference_row(name, {m: gap.mean for m, gap in each.gaps.items()})
         others = {m: gap.others for m, gap in each.gaps.items() if gap.seeds > 1}
         for m in others:
             row[1 + multiples.index(m)] += f" ± {each.gaps[m].stderr:.4f}"
-        rows.append(row)
+        table.add_row(*row)
         if others:
-            rows.append(difference_row(f"{name}, seeds that did not choose", others))
+            table.add_row(*difference_row(f"{name}, seeds that did not choose", others))
     for model in published.losses():
         for kind, theirs in published.differences(model).items():
             name = f"the paper, {model}, {_name_cell(kind)}: minus cosine"
-            rows.append(difference_row(name, theirs))
-    return rows
+            table.add_row(*difference_row(name, theirs))
+    return table
 
 
 def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | None:
@@ -149,12 +147,12 @@ def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | N
     if len(cosines) < 2:
         return None
     tuned = _losses_on_the_way(cosines)
-    rows = [[f"{m:g}x", *_loss_cells(tuned[m], list(cosines))] for m in cosines]
+    rows = [[f"{m:g}x", *map(tuned[m].get, cosines)] for m in cosines]
     return ReportItem(
         "Cosines do not transfer across budgets",
         "The envelope joins the best cosine of each horizon; in grey, each of those cosines "
         "evaluated on the way to its own horizon.",
-        [["cosine tuned for", *_headers(cosines)], *rows],
+        Table("", ["cosine tuned for", *_loss_columns(cosines)], rows),
         partial(report_figures.draw_cosine_transfer, results.clock, losses_of(cosines), tuned),
         _notes(results, {COSINE: cosines}),
     )
@@ -170,9 +168,7 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
             later = {k: x for k, x in every.items() if k >= m}
             settings = selection[m].description
             differences_of.setdefault(kind, {})[f"{m:g}×: {settings}"] = later
-            rows.append(
-                [_name_cell(kind), f"{m:g}x", settings, *_loss_cells(later, multiples, "+")]
-            )
+            rows.append([_name_cell(kind), f"{m:g}x", settings, *map(later.get, multiples)])
     if not rows:
         return None
     return ReportItem(
@@ -180,7 +176,7 @@ def _setting_transfer(results: Results, selections: Selections) -> ReportItem | 
         f"Each row selects the settings with the lowest loss of {results.average} at one budget "
         "and shows the difference of the same runs to the cosine envelope at later ones, in nats; "
         "below zero is better than the cosine. First seed.",
-        [["schedule", "selected at", "settings", *_headers(multiples)], *rows],
+        Table("", ["schedule", "selected at", "settings", *_loss_columns(multiples, "+")], rows),
         partial(report_figures.draw_setting_transfer, multiples, differences_of),
         _notes(results, {}, [COSINE, *differences_of]),
     )
@@ -200,13 +196,13 @@ def _alpha(results: Results, selections: Selections) -> ReportItem | None:
     }
     if len(curves) < 2:
         return None
-    rows = [[f"{alpha:g}", *_loss_cells(x, multiples)] for alpha, x in sorted(curves.items())]
+    rows = [[f"{alpha:g}", *map(x.get, multiples)] for alpha, x in sorted(curves.items())]
     others = describe({k: v for k, v in selected.settings.items() if k != "alpha"})
     return ReportItem(
         "Sensitivity to the offset alpha",
         f"The inverse square root read out through {selected.label}, every other setting as "
         f"selected at {at:g}x ({others}).",
-        [["alpha", *_headers(multiples)], *rows],
+        Table("", ["alpha", *_loss_columns(multiples)], rows),
         partial(report_figures.draw_alphas, results.clock, curves, losses_of(cosines)),
         _notes(results, {kind: {at: selected}}),
     )
@@ -223,7 +219,7 @@ def _averages(results: Results, selections: Selections) -> ReportItem | None:
     there = {label for x in losses.values() for labels in x.values() for label in labels}
     labels = [*(x for x in results.labels if x != LIVE and x in there), LIVE]
     rows = [
-        [_name_cell(kind), f"{m:g}x", *_loss_cells(by_label, labels)]
+        [_name_cell(kind), f"{m:g}x", *map(by_label.get, labels)]
         for kind, by_multiple in losses.items()
         for m, by_label in sorted(by_multiple.items())
     ]
@@ -232,7 +228,7 @@ def _averages(results: Results, selections: Selections) -> ReportItem | None:
         "Gain of each average over the live weights of the same run; below zero is better. The "
         "half-life of an average is 1/f of the run: 1% of it for f100, 16% for f6.25. First seed; "
         "every schedule at the settings of the comparison.",
-        [["schedule", "budget", *labels], *rows],
+        Table("", ["schedule", "budget", *numbers(*labels, format=".4f")], rows),
         partial(report_figures.draw_averages, losses, labels),
         _notes(results, {}, list(selections.single)),
     )
@@ -257,12 +253,12 @@ def _decay_ends(results: Results, selections: Selections) -> ReportItem | None:
     if not changes:
         return None
     multiples = sorted({m for change in changes.values() for m in change})
-    rows = [[name, *_loss_cells(change, multiples, "+")] for name, change in changes.items()]
+    rows = [[name, *map(change.get, multiples)] for name, change in changes.items()]
     return ReportItem(
         "Other ends of the decay",
         "Validation loss of the live weights with the second decay minus that with the first, all "
         "else equal; below zero, the second is better. First seed.",
-        [["decay", *_headers(multiples)], *rows],
+        Table("", ["decay", *_loss_columns(multiples, "+")], rows),
         partial(report_figures.draw_decay_ends, results.clock, changes),
         _notes(results, {}, [COSINE, "wsd"]),
     )
@@ -284,7 +280,7 @@ def _single_settings(results: Results, selections: Selections) -> ReportItem | N
         "Settings of the single trajectories",
         "For each horizon-free schedule, the settings whose mean difference to the cosine "
         "envelope, over all budgets, is least (Table 2 of the paper). First seed.",
-        [header, *rows],
+        Table("", header, rows),
         notes=_notes(results, selected),
     )
 
@@ -294,16 +290,17 @@ def _best_settings(results: Results, selections: Selections) -> ReportItem | Non
     rows = []
     for kind, selection in selections.best.items():
         for m, curve in selection.items():
-            cells = [*_setting_cells(curve, names), f"{curve.losses[m]:.4f}"]
+            cells = [*_setting_cells(curve, names), curve.losses[m]]
             edge = _edge_cell(results, curve, [m])
             rows.append([_name_cell(kind), f"{m:g}x", curve.label, *cells, edge])
     if not rows:
         return None
+    columns: list[str | Column] = ["schedule", "budget", "read out", *names]
     return ReportItem(
         "Best settings at each budget",
         "The settings with the lowest validation loss at each budget (the paper's tables of "
         "per-endpoint optima). First seed.",
-        [["schedule", "budget", "read out", *names, "loss", "on the edge"], *rows],
+        Table("", [*columns, *numbers("loss", format=".4f"), "on the edge"], rows),
         notes=_notes(results, selections.best),
     )
 
@@ -313,9 +310,10 @@ def _runs(results: Results, selections: Selections) -> ReportItem:
     rows = []
     for run in results.runs:
         losses = {m: x[run.label] for m, x in run.losses.items() if run.label in x}
-        rows.append([run.name, run.state, run.label, *_loss_cells(losses, results.multiples)])
-    header = ["run", "state", "read out", *_headers(results.multiples)]
-    return ReportItem("All runs", "Validation loss in nats per token.", [header, *rows])
+        rows.append([run.name, run.state, run.label, *map(losses.get, results.multiples)])
+    columns = ["run", "state", "read out", *_loss_columns(results.multiples)]
+    table = Table("", columns, rows)
+    return ReportItem("All runs", "Validation loss in nats per token.", table)
 
 
 ITEMS: dict[str, Callable[[Results, Selections], ReportItem | None]] = {
@@ -374,9 +372,16 @@ def _name_cell(kind: str) -> str:
     return schedule_name(kind, math=False)
 
 
-def _loss_cells(losses: Mapping[Key, float], keys: Iterable[Key], sign: str = "") -> list[str]:
+def _loss_columns(multiples: Iterable[float], sign: str = "") -> list[Column]:
+    """Columns of losses, or of differences with `sign="+"`."""
+    return numbers(*_headers(multiples), format=f"{sign}.4f")
+
+
+def _loss_cells(
+    losses: Mapping[float, float], multiples: Iterable[float], sign: str = ""
+) -> list[str]:
     """Losses, or differences with `sign="+"`; empty where there is none."""
-    return [f"{losses[key]:{sign}.4f}" if key in losses else "" for key in keys]
+    return [f"{losses[m]:{sign}.4f}" if m in losses else "" for m in multiples]
 
 
 def _mean_cell(numbers: Mapping[float, float], multiples: Iterable[float]) -> str:

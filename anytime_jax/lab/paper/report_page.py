@@ -1,6 +1,5 @@
 """Report page of a study: one HTML page, with each figure and table as a file beside it."""
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from anytime_jax import plotting
 from anytime_jax.atomic import atomic_write
-from anytime_jax.lab.monitor import html_page
+from anytime_jax.lab import html_page
 from anytime_jax.lab.paper.paper_items import ReportItem
 
 PAGE = "index.html"
@@ -55,8 +54,8 @@ def write(
 
 def _write_item(directory: Path, name: str, item: ReportItem, pdf: bool) -> list[Path]:
     table = directory / f"{name}.csv"
-    with atomic_write(table) as part, part.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(item.table)
+    with atomic_write(table) as part:
+        part.write_text(item.table.to_csv(), encoding="utf-8", newline="")
     if item.draw is None:
         return [table]
     figure, kinds = item.draw(), ("png", "pdf") if pdf else ("png",)
@@ -70,6 +69,6 @@ def _section(name: str, item: ReportItem, files: Sequence[Path]) -> str:
     links = " ".join(f'<a href="{x.name}">{x.suffix[1:].upper()}</a>' for x in files)
     return (
         f'<h2 id="{name}">{title}</h2>\n{image}<p>{escape(item.caption)}</p>\n{notes}'
-        f'<div class="table">{html_page.make_table(item.table)}</div>\n'
+        f'<div class="table">{item.table.to_html()}</div>\n'
         f'<p class="files">{links}</p>\n'
     )

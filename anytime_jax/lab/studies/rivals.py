@@ -3,7 +3,7 @@
     python -m anytime_jax prepare --source=builtin --megabytes=31 --train-vocabulary=384 \
         --length=128 --output=runs/data/builtin-stdlib-384-128
     python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/evidence/rivals
-    python -m anytime_jax report --study=rivals --leaderboard=docs/evidence/leaderboard.md \
+    python -m anytime_jax leaderboard --study=rivals --page=docs/evidence/leaderboard.md \
         --times=docs/evidence/rivals/optimizers.json
 
 The decoder of the laptop study, on the source of Python 3.11's standard library, which is the same

@@ -28,7 +28,7 @@ from anytime_jax.lab.study import packed_records, slurm_scripts, study_files
 from anytime_jax.lab.study.local_executor import LocalExecutor, split_machine
 from anytime_jax.lab.study.plan import Study
 from anytime_jax.lab.study.tasks import StudyTask, make_tasks
-from anytime_jax.tables import Table
+from anytime_jax.tables import Column, Table
 
 EXAMPLES = (
     "--study=laptop --list",
@@ -131,27 +131,26 @@ def _flops_per_hour(tasks: Sequence[StudyTask], tokens_per_s: float) -> float:
 
 def _table(study: Study, tasks: Sequence[StudyTask], tokens_per_s: float | None) -> Table:
     """The runs with state and cost, and the totals; with the speed of the first run, hours too."""
-    title = f"{study.name}: {study.title}"
-    table = Table(title, show_footer=True)
     total_flops = sum(task.flops for task in tasks)
-    footers = {
-        "run": f"{len(tasks)} runs",
-        "state": f"{sum(task.is_finished for task in tasks)} finished",
-        "stops at": "",
-        "tokens": format_count(sum(task.tokens for task in tasks)),
-        "FLOPs": f"{total_flops:.2e}",
-        "disk": format_bytes(sum(task.disk_bytes for task in tasks)),
-    }
+    finished = f"{sum(task.is_finished for task in tasks)} finished"
+    disk = format_bytes(sum(task.disk_bytes for task in tasks))
+    columns = [
+        Column("run", footer=f"{len(tasks)} runs"),
+        Column("state", footer=finished),
+        Column("stops at", right=True),
+        Column("tokens", right=True, footer=format_count(sum(task.tokens for task in tasks))),
+        Column("FLOPs", ".2e", right=True, footer=f"{total_flops:.2e}"),
+        Column("disk", right=True, footer=disk),
+    ]
     flops_per_hour = 0.0
     if tokens_per_s is not None:
         flops_per_hour = _flops_per_hour(tasks, tokens_per_s)
-        footers["hours"] = f"{total_flops / flops_per_hour:.4g}"
-    for name, footer in footers.items():
-        justify = "left" if name in ("run", "state") else "right"
-        table.add_column(name, footer, justify=justify, no_wrap=True)
+        hours = f"{total_flops / flops_per_hour:.4g}"
+        columns.append(Column("hours", ".3g", right=True, footer=hours))
+    table = Table(f"{study.name}: {study.title}", columns)
     for task in tasks:
         stop = f"{task.config.clock.multiple(task.stop_step):g}x"
-        cost = format_count(task.tokens), f"{task.flops:.2e}", format_bytes(task.disk_bytes)
-        hours = [f"{task.flops / flops_per_hour:.3g}"] if flops_per_hour else []
+        cost = format_count(task.tokens), task.flops, format_bytes(task.disk_bytes)
+        hours = [task.flops / flops_per_hour] if flops_per_hour else []
         table.add_row(task.run.name, task.state, stop, *cost, *hours)
     return table

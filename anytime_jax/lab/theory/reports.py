@@ -34,7 +34,7 @@ from anytime_jax.lab.theory.parallel_risks import Progress, RiskArguments, compu
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import largest_error, require_noise
 from anytime_jax.schedules import Power
-from anytime_jax.tables import Table
+from anytime_jax.tables import Table, numbers
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 LIMITS = (
@@ -312,10 +312,7 @@ def _proven_table() -> Table:
 
 def new_table(title: str, columns: Sequence[str]) -> Table:
     """Returns an empty table, its first column aligned left and numbers right."""
-    table = Table(title)
-    table.add_column(columns[0], no_wrap=True)
-    table.add_numbers(*columns[1:])
-    return table
+    return Table(title, [columns[0], *numbers(*columns[1:])])
 
 
 def write_finite_json(path: Path, content: Any) -> Path:

@@ -3,7 +3,6 @@
 Source: Figure 1 and its version with little noise in the appendix.
 """
 
-import csv
 import dataclasses
 import itertools
 import math
@@ -209,14 +208,14 @@ def _table(config: FigureConfig, summary: dict[str, Any]) -> Table:
 
 
 def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
-    with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
-        writer.writerow(names)
-        for run in runs:
-            fixed = [run.noise, run.problem.a, f"{run.problem.b:g}", run.schedule, run.average]
-            for steps, risk in zip(run.steps, run.risks, strict=True):
-                writer.writerow([*fixed, run.multiplier, steps, repr(float(risk))])
+    names = ["noise", "a", "b", "schedule", "average", "multiplier", "steps", "excess_risk"]
+    table = Table("", names)
+    for run in runs:
+        fixed = [run.noise, run.problem.a, f"{run.problem.b:g}", run.schedule, run.average]
+        for steps, risk in zip(run.steps, run.risks, strict=True):
+            table.add_row(*fixed, run.multiplier, int(steps), float(risk))
+    with atomic_write(path) as part:
+        part.write_text(table.to_csv(), encoding="utf-8", newline="")
     return path
 
 

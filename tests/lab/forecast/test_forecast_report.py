@@ -51,7 +51,8 @@ def made_fixture():
 
 
 def test_rows_are_now_and_the_doublings(made):
-    header, *rows = forecast_report.loss_cells(*made)
+    table, *_ = forecast_report.summarize(*made)
+    header, *rows = table.text()
     assert header[:4] == ["budget", "steps", "tokens", "live"]
     assert [row[0] for row in rows] == ["4x", "8x", "16x", "32x*"]
     assert [row[1] for row in rows] == ["1,000", "2,000", "4,000", "8,000"]
@@ -65,13 +66,11 @@ def test_rows_are_now_and_the_doublings(made):
 
 def test_line_on_points_beyond_the_calibration(made):
     subject, forecast = made
-    notes = forecast_report.notes(subject, forecast)
-    assert any(line.startswith("* beyond four times") for line in notes)
+    _, *lines = forecast_report.summarize(subject, forecast)
+    assert any(line.strip().startswith("*") for line in lines)
     within = dataclasses.replace(forecast, rows=forecast.rows[:2])
-    assert not any("*" in line for line in forecast_report.notes(subject, within))
-    assert not any(
-        "*" in cell for row in forecast_report.loss_cells(subject, within) for cell in row
-    )
+    table, *lines = forecast_report.summarize(subject, within)
+    assert not any("*" in text for text in (table.to_csv(), *lines))
 
 
 def test_costs_are_in_tokens_or_steps(made):
@@ -103,7 +102,7 @@ def test_json_has_the_numbers_of_the_table(made):
     for row in values["rows"]:
         for x in (*row["losses"].values(), row["decayed"], row["cosine"]):
             assert x["low"] < x["loss"] < x["high"]
-    assert values["advice"] in forecast_report.notes(*made)[-1]
+    assert values["advice"] in [*forecast_report.summarize(*made)][-1]
 
 
 def test_lines_name_a_poor_fit_and_the_prior(made):
@@ -120,7 +119,7 @@ def test_figure_is_drawn_into_the_directory(made, tmp_path):
     file = forecast_figure.draw(tmp_path, *made)
     assert file == tmp_path / "forecast.png"
     assert file.read_bytes().startswith(b"\x89PNG")
-    (axes,) = forecast_figure.draw_forecast(*made).axes
+    (axes,) = forecast_figure.make_figure(*made).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"training", "last", "f25", "f25, forecast", "not calibrated"} <= set(words)
     assert len(words) == len(set(words))
@@ -130,7 +129,7 @@ def test_figure_without_averages_has_each_line_once(made):
     subject, forecast = made
     rows = [dataclasses.replace(x, losses={LIVE: x.losses[LIVE]}) for x in forecast.rows]
     live = dataclasses.replace(forecast, rows=rows)
-    (axes,) = forecast_figure.draw_forecast(subject, live).axes
+    (axes,) = forecast_figure.make_figure(subject, live).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"last", "last, forecast"} <= set(words)
     assert len(words) == len(set(words))

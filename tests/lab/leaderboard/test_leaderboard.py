@@ -10,9 +10,9 @@ from run_command import run_command
 from scipy import stats
 
 from anytime_jax.errors import InputError
-from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
+from anytime_jax.lab.leaderboard import command, leaderboard, leaderboard_page
 from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
-from anytime_jax.lab.paper import command as report
+from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study, chain, grid, paired, runs, values
 from anytime_jax.lab.study.results import Results
 
@@ -84,7 +84,7 @@ def made_up_loss(run, multiple, label, seed=0):
 
 @pytest.fixture(scope="module", name="results")
 def results_fixture(root):
-    with report.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         return Results(study)
 
 
@@ -158,7 +158,7 @@ def test_second_reference_is_tuned_for_its_average(board):
 
 
 def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
-    with report.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         muon = {"kind": "muon", "momentum": 0.95, "normalize_rows": False}
         for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
             if "peak=0.03" in run.name and run.name.startswith("cosine"):
@@ -206,7 +206,7 @@ def test_every_standing_appears_once_and_the_table_is_sorted(board):
 
 
 def test_schedule_is_named_with_words_that_are_not_defaults(root):
-    with report.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         study.run("adamw-peak=0.01").config["average_clock"] = "tokens"
         board = leaderboard.make(Results(study))
     schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
@@ -255,25 +255,23 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
     times = tmp_path / "times.json"
     times.write_text('{"rows": [{"optimizer": "muon", "times_adamw": 1.25}]}')
     page = tmp_path / "new" / "page.md"
-    arguments = [f"--study={root}", f"--leaderboard={page}", f"--times={times}"]
-    assert run_command(report, arguments) == 0
+    arguments = [f"--study={root}", f"--page={page}", f"--times={times}"]
+    assert run_command(command, arguments) == 0
     assert sorted(x.name for x in page.parent.iterdir()) == ["page.csv", "page.md"]
     assert "| 1.25 |" in page.read_text()
     assert not (root / "report").exists()
     capsys.readouterr()
     times.write_text("{}")
     for wrong in (
-        [*arguments[:2], "--pack"],
-        [arguments[0], arguments[2]],
-        [arguments[0], f"--leaderboard={tmp_path / 'page.html'}"],
+        [arguments[0], f"--page={tmp_path / 'page.html'}"],
         arguments,
     ):
-        assert run_command(report, wrong) == 2
+        assert run_command(command, wrong) == 2
         assert wrong[-1].partition("=")[0] in capsys.readouterr().err
 
 
 def test_study_without_cosines_is_rejected(root):
-    with report.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         few = Study("few", study.root, [x for x in study.runs if x.name.startswith("muon")])
     with pytest.raises(InputError, match="few"):
         leaderboard.make(Results(few))

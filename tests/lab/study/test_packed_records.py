@@ -17,7 +17,7 @@ from small_study import (
 )
 
 from anytime_jax.checkpoints.metric_records import RecordWriter, read_records
-from anytime_jax.lab.paper import command as report
+from anytime_jax.lab import report
 from anytime_jax.lab.study import command as sweep
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.tasks import make_tasks

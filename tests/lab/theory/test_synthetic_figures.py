@@ -59,7 +59,7 @@ def test_figures_show_the_exact_risk(tmp_path):
         tmp_path / "out", capacity=(1.5,), dimension=300, multipliers=multipliers
     )
     files, table = make_figures(config, lambda fraction: None)
-    assert table.row_count == 2 * 2 * 2  # noise, panels, schedules
+    assert len(table.rows) == 2 * 2 * 2  # noise, panels, schedules
     pictures = [f"synthetic_{noise}{x}.png" for noise in (0.1, 0.01) for x in ("", "_averages")]
     assert [file.name for file in files] == ["curves.csv", "figure.json", *pictures]
     assert all(file.stat().st_size > 1000 for file in files)

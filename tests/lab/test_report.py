@@ -5,10 +5,6 @@ import html.parser
 import json
 import re
 import shutil
-import socket
-import subprocess
-import threading
-import urllib.request
 
 import pytest
 import synthetic_study
@@ -16,9 +12,8 @@ from run_command import run_command
 from synthetic_run import RecordedRun
 from synthetic_study import expected_loss
 
+from anytime_jax.lab import report
 from anytime_jax.lab.forecast import forecast_subject
-from anytime_jax.lab.monitor import page_server, run_page
-from anytime_jax.lab.paper import command as report
 from anytime_jax.lab.studies import laptop
 
 
@@ -108,12 +103,8 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
     (tmp_path / "run.json").write_text("{}")
     assert "run.json" in error(f"--run={tmp_path}")
     run = f"--run={reported / 'study' / 'constant-peak=0.01'}"
-    for arguments in ((run, "--port=8000"), (run, "--serve", "--port=65536"), (study, "--serve")):
-        assert arguments[-1].partition("=")[0] in error(*arguments)
-    assert "--output" in error(run, "--serve", f"--output={tmp_path}")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        assert f"--port={port} is in use" in error(run, "--serve", f"--port={port}")
+    for arguments in ((run, "--pack"), (run, "--pdf"), (study, "--watch")):
+        assert arguments[-1] in error(*arguments)
     error()
     monkeypatch.chdir(tmp_path)
     assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
@@ -150,15 +141,47 @@ def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatc
     assert "no forecast: RuntimeError: defect" in capsys.readouterr().out
 
 
-def test_curves_of_a_run_are_drawn_into_the_output(reported, tmp_path, capsys):
+def test_page_and_figures_of_a_run_go_into_the_output(reported, tmp_path, command):
     run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
-    before = {file.name for file in run.iterdir()} - {"curves.png"}
-    (run / "curves.png").unlink(missing_ok=True)
+    before = sorted(file.name for file in run.iterdir())
     out = tmp_path / "new" / "out"
-    assert run_command(report, [f"--run={run}", f"--output={out}"]) == 0
-    assert f"curves: {out / 'curves.png'}" in capsys.readouterr().out
-    assert (out / "curves.png").stat().st_size > 0
-    assert {file.name for file in run.iterdir()} == before
+    assert command(report, f"--run={run}", f"--output={out}")[0] == 0
+    assert {file.name for file in out.iterdir()} == {"curves.png", "report.html"}
+    assert sorted(file.name for file in run.iterdir()) == before
+
+
+def test_page_of_a_run_is_well_formed_and_shows_what_is_printed(tmp_path, command):
+    run = RecordedRun(tmp_path, name="<b>&").add(*range(60, 500, 30))
+    with (run.run_dir / "records" / "0000.jsonl").open("a") as file:
+        file.write("damage\n")
+    assert command(report, f"--run={tmp_path}")[0] == 0
+    text = (tmp_path / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert [link.partition("?")[0] for link in page.links] == ["curves.png", "forecast.png"]
+    assert "http" not in text.replace("http-equiv", "")  # loads nothing from elsewhere
+    assert "&lt;b&gt;&amp;" in text
+    assert "at 480 steps (1x, 1.97M tokens)" in text
+    assert "<td>480</td>" in text
+    assert "±" in text
+    assert "0000.jsonl" in text
+    assert "refresh" not in text
+
+
+def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):
+    """At news, but not while it rests; the page reloads itself."""
+    run, pages = RecordedRun(tmp_path).add(60), []
+
+    def look(*steps):
+        pages.append((tmp_path / "report.html").read_text())
+        run.add(*steps)
+
+    meanwhile(lambda: look(), lambda: look(120), lambda: look(), lambda: look())
+    assert command(report, f"--run={tmp_path}", "--watch")[0] == 0
+    assert 'http-equiv="refresh"' in pages[0]
+    assert pages[0] == pages[1] != pages[2] == pages[3]
+    assert "at 120 steps" in pages[2]
 
 
 def test_losses_are_printed_where_the_curves_cannot_be_written(reported, tmp_path, capsys):
@@ -185,66 +208,3 @@ def test_run_without_records_or_evaluations(tmp_path, capsys):
     rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
     (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
     assert "no evaluation yet" in show()
-
-
-def test_run_is_served_until_it_is_interrupted(reported, capsys, monkeypatch):
-    """The page of a run, its policy, and status 0 after Ctrl-C."""
-    answers = []
-
-    def serve(server):
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        with urllib.request.urlopen(server.url, timeout=20) as response:
-            answers.append((response.headers, response.read().decode()))
-        thread.join()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(page_server.PageServer, "serve_forever", serve)
-    run = reported / "study" / "constant-peak=0.01"
-    before = sorted(run.iterdir())
-    assert run_command(report, [f"--run={run}", "--serve"]) == 0
-    assert re.search(r"at http://127\.0\.0\.1:\d+/ until Ctrl-C", capsys.readouterr().out)
-    ((headers, text),) = answers
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
-    page = Page()
-    page.feed(text)
-    assert page.open == []
-    assert "3,840 steps" in text
-    assert sorted(run.iterdir()) == before  # nothing is written
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_browser_shows_an_evaluation_that_was_recorded_while_it_looked(tmp_path):
-    """In a real browser, under the policy of the page: its script runs and replaces figures."""
-    run = RecordedRun(tmp_path / "run").add(60)
-    page, asked = run_page.RunPage(run.run_dir), []
-
-    def read(name):
-        asked.append(name)
-        if asked.count("") == 2 and name == "":
-            run.add(120)
-        return page.read(name)
-
-    headers = {"Content-Security-Policy": run_page.CONTENT_SECURITY_POLICY}
-    with page_server.PageServer(0, read, headers) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        command = [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-            *("--virtual-time-budget=12000", f"--user-data-dir={tmp_path / 'profile'}", server.url),
-        ]
-        browser = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        server.shutdown()
-        thread.join()
-    assert asked[0] == ""
-    assert asked.count("") >= 3
-    assert asked.count("losses.svg") == asked.count("gains.svg") == 2
-    dom = browser.stdout
-    assert "at 120 steps" in dom
-    assert "<td>60</td>" in dom  # still there
-    assert set(re.findall(r'src="(\w+)\.svg\?120-', dom)) == {"losses", "gains"}
-    assert '<p id="problem" class="about" role="status"></p>' in dom

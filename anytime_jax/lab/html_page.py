@@ -1,16 +1,13 @@
-"""HTML of the report pages: their frame, style and tables."""
+"""HTML of the report pages: their frame and style."""
 
-from collections.abc import Sequence
 from html import escape
 
-# Colors of a dark theme where the browser asks for one. Figures of lines without a background
-# (`class="lines"`) are inverted there, which keeps their hues.
-STYLE = """
+# It has the colors of a dark theme for browsers that ask for one.
+_STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --page: #fff; --dim: #555; --rule: #e4e4e4;
         --note: #fff6e0; }
 @media (prefers-color-scheme: dark) {
   :root { --text: #e4e4e4; --page: #141414; --dim: #a8a8a8; --rule: #383838; --note: #3a2e10; }
-  img.lines { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
   a { color: #8ab4f8; }
 }
 body { font: 16px/1.5 Georgia, serif; color: var(--text); background: var(--page);
@@ -19,8 +16,6 @@ h1, h2 { font-family: Helvetica, Arial, sans-serif; line-height: 1.2; overflow-w
 h2 { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: 1.2rem;
      font-size: 1.25rem; }
 img { max-width: 100%; display: block; margin: 1rem auto; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
-.figures img { width: 100%; height: auto; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font: 13px/1.4 Helvetica, Arial, sans-serif; margin: 1rem 0; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; }
@@ -40,7 +35,7 @@ _PAGE = """\
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
+{reload}<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
@@ -50,14 +45,8 @@ _PAGE = """\
 """
 
 
-def make_page(title: str, body: str) -> str:
-    """Returns a page; `body` is HTML, `title` text."""
-    return _PAGE.format(title=escape(title), style=STYLE, body=body)
-
-
-def make_table(cells: Sequence[Sequence[str]]) -> str:
-    """Returns the HTML of a table of text; the first row is its header."""
-    header, *rows = [[escape(cell) for cell in row] for row in cells]
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-    body = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>\n" for row in rows)
-    return f"<table>\n<tr>{head}</tr>\n{body}</table>"
+def make_page(title: str, body: str, reload_seconds: int | None = None) -> str:
+    """Returns a page, which may reload itself; `body` is HTML, `title` text."""
+    tag = '<meta http-equiv="refresh" content="{}">\n'
+    reload = "" if reload_seconds is None else tag.format(reload_seconds)
+    return _PAGE.format(title=escape(title), style=_STYLE, body=body, reload=reload)

@@ -1,0 +1,58 @@
+"""Compare optimizers, schedules and read-outs of a study with the tuned cosine.
+
+The tables go between <!-- leaderboard --> and <!-- end --> of the page, whose other text stays, and
+every setting that was tried into a CSV beside it. Times of updates come from --times, a record of
+python -m benchmarks.optimizers.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from anytime_jax.atomic import make_writable_directory
+from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
+from anytime_jax.errors import InputError
+from anytime_jax.json_files import load_json
+from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.results import Results
+
+EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    add = parser.add_argument
+    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
+    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
+    add("--times", type=command_line.path, metavar="FILE", help="times of updates")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the leaderboard; returns the exit status."""
+    page, console = arguments.page, open_console()
+    if page.suffix != ".md":
+        raise InputError(f"--page={page} is not a Markdown page: give a name in .md")
+    with study_files.open_study(arguments.study) as study:
+        warnings: list[str] = []
+        results = Results(study, arguments.average, warnings.append)
+        board = leaderboard.make(results, _read_times(arguments.times))
+        make_writable_directory(page.parent, f"--page={page}")
+        files = leaderboard_page.write(page, results, board)
+    for line in (*warnings, f"{len(board.best)} entries: {' and '.join(map(str, files))}"):
+        console.print(line)
+    return 0
+
+
+def _read_times(file: Path | None) -> Mapping[str, float]:
+    if file is None:
+        return {}
+    try:
+        return {row["optimizer"]: float(row["times_adamw"]) for row in load_json(file)["rows"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--times={file} is not a record of benchmarks.optimizers ({error!r}): write one with "
+            "python -m benchmarks.optimizers --output=FILE"
+        ) from error

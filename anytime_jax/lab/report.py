@@ -1,0 +1,195 @@
+"""Draw the figures and tables of a study, or the curves of one run.
+
+Everything is computed from records. The report of a study goes into STUDY/report, or --output:
+every figure as PNG, every table as CSV, and `index.html` with all of them. Unfinished runs are
+named, and the report is made from the others. --pack adds `records.tar.xz`, the plan and the
+records of all runs, from which the report can be made elsewhere: --study=DIR.
+
+The report of a run is printed, and written as the page `report.html` with two figures into its
+directory, or --output: its losses and their forecast; the command `forecast` has more of that. With
+--watch it is written again as records come, until Ctrl-C, and the page reloads itself. In a
+terminal: python -m anytime_jax watch --run=DIR.
+"""
+
+import argparse
+import shlex
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+from rich.console import Console
+
+from anytime_jax.atomic import atomic_write, make_writable_directory
+from anytime_jax.checkpoints import curves
+from anytime_jax.commands import command_line
+from anytime_jax.commands.console import open_console
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count
+from anytime_jax.lab import html_page
+from anytime_jax.lab.forecast import forecast_figure, forecast_report, forecast_subject
+from anytime_jax.lab.monitor import run_snapshot
+from anytime_jax.lab.monitor.follow import follow, until_interrupted
+from anytime_jax.lab.monitor.run_snapshot import Snapshot
+from anytime_jax.lab.paper import paper_items, report_page
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.plan import Study
+from anytime_jax.lab.study.results import Results
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.tables import Table
+
+EXAMPLES = (
+    "--study=laptop",
+    "--run=runs/quickstart",
+    "--run=runs/quickstart --watch",
+)
+
+RUN_PAGE = "report.html"
+_REST = 30  # times as long as a report takes: the training may need the processor
+_RELOAD_SECONDS = 10
+
+Part = str | Table | Path  # a line, a table or a figure
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--study", metavar="PATH", help="study, by file, name, directory or archive"
+    )
+    source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
+    add = parser.add_argument
+    add(
+        "--output",
+        type=command_line.path,
+        help="directory of files (default: STUDY/report, or RUN)",
+    )
+    add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
+    add("--pdf", action="store_true", help="write every figure as PDF too")
+    add("--pack", action="store_true", help="write the records of all runs to --output as well")
+    add("--watch", action="store_true", help="repeat it as --run trains, until Ctrl-C")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reports a study or a run; returns the exit status."""
+    console = open_console()
+    wrong = ("pdf", "pack") if arguments.study is None else ("watch",)
+    for name in wrong:
+        if getattr(arguments, name):
+            other = "study" if arguments.study is None else "run"
+            raise InputError(f"--{name} is for --{other}: give that, or leave it out")
+    if arguments.study is not None:
+        with study_files.open_study(arguments.study) as study:
+            _report_study(study, arguments, console)
+        return 0
+    if arguments.output is not None:
+        make_writable_directory(arguments.output, f"--output={arguments.output}")
+    _report_run(arguments, console)
+    return 0
+
+
+def _report_run(arguments: argparse.Namespace, console: Console) -> None:
+    snapshot = run_snapshot.take(arguments.run)
+    directory = arguments.output or snapshot.run_dir
+    for part in _write_run(snapshot, directory, arguments.watch):
+        console.print(f"  figure: {part}" if isinstance(part, Path) else part)
+    console.print(f"  page: {directory / RUN_PAGE}{', until Ctrl-C' if arguments.watch else ''}")
+    if arguments.watch:
+        with until_interrupted():
+            _watch_run(snapshot, arguments.run, directory)
+
+
+def _watch_run(before: Snapshot, run_dir: str, directory: Path) -> None:
+    """Writes the report of a run again whenever there is news, and rests in between."""
+    rested = 0.0
+    for snapshot in follow(run_dir, _RELOAD_SECONDS):
+        if snapshot is not None and time.monotonic() >= rested and snapshot.is_news_after(before):
+            start = time.monotonic()
+            _write_run(snapshot, directory, watch=True)
+            rested, before = start + _REST * (time.monotonic() - start), snapshot
+
+
+def _write_run(snapshot: Snapshot, directory: Path, watch: bool) -> list[Part]:
+    """Writes figures and page of a run; returns what they show.
+
+    What fails, of the forecast, the figures or the disk, is a line: the losses are shown anyway.
+    """
+    parts: list[Part] = list(run_snapshot.describe(snapshot))
+    if snapshot.evaluated:
+        failure = f"the curves could not be drawn in {directory}"
+        parts += _attempt(failure, lambda: _draw_curves(snapshot, directory))
+        parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory))
+    version = snapshot.rows[-1].step if snapshot.rows else 0
+    body = "".join(_to_html(part, version) for part in parts)
+    page = html_page.make_page(snapshot.name, body, _RELOAD_SECONDS if watch else None)
+    return [*parts, *_attempt("the page could not be written", lambda: _write(directory, page))]
+
+
+def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
+    try:
+        return make()
+    except InputError as error:
+        return [f"  {failure}: {error}"]
+    except Exception as error:
+        return [f"  {failure}: {type(error).__name__}: {error}"]
+
+
+def _draw_curves(snapshot: Snapshot, directory: Path) -> list[Part]:
+    figure = curves.draw(directory, snapshot.name, snapshot.rows)
+    return [] if figure is None else [figure]
+
+
+def _forecast(run_dir: Path, directory: Path) -> list[Part]:
+    subject = forecast_subject.open_run(run_dir)
+    forecast = forecast_subject.forecast(subject)
+    parts: list[Part] = list(forecast_report.summarize(subject, forecast))
+    return [*parts, forecast_figure.draw(directory, subject, forecast)]
+
+
+def _to_html(part: Part, version: int) -> str:
+    if isinstance(part, Table):
+        title = f'<p class="about">{escape(part.title)}</p>\n'
+        return f'{title}<div class="table">{part.to_html()}</div>\n'
+    if isinstance(part, str):
+        return f'<p class="state">{escape(part)}</p>\n'
+    return f'<img src="{part.name}?{version}" alt="{escape(part.stem)}">\n'
+
+
+def _write(directory: Path, page: str) -> list[Part]:
+    with atomic_write(storage_path(directory) / RUN_PAGE) as part:
+        part.write_text(page, encoding="utf-8")
+    return []
+
+
+def _report_study(study: Study, arguments: argparse.Namespace, console: Console) -> None:
+    root = Path(study.root)
+    if not root.is_dir():
+        raise InputError(
+            f"--study={arguments.study}: no run has started ({study.root} does not exist): train "
+            f"it with python -m anytime_jax sweep {shlex.quote(f'--study={arguments.study}')} --run"
+        )
+    warnings: list[str] = []
+    results = Results(study, arguments.average, warnings.append)
+    out = arguments.output or root / "report"
+    make_writable_directory(out, f"--output={out}")
+    items, skipped = paper_items.make_items(results)
+    summary = [study.title, _summary(results), *warnings]
+    title = f"{study.name}: pretraining without a horizon"
+    files = report_page.write(out, title, summary, items, skipped, arguments.pdf)
+    if arguments.pack:
+        files.append(study_files.pack(study, out / study_files.ARCHIVE))
+    lines = [*warnings, *(f"skipped  {name}: runs not evaluated yet" for name in skipped)]
+    lines += dict.fromkeys(f"note     {note}" for item in items.values() for note in item.notes)
+    lines.append(f"{len(results.runs)} runs; {len(files)} files in {out}; the page: {files[0]}")
+    for line in lines:
+        console.print(line)
+
+
+def _summary(results: Results) -> str:
+    finished, clock = sum(x.state == "finished" for x in results.runs), results.clock
+    return (
+        f"{finished} of {len(results.runs)} runs are finished. 1x is "
+        f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens: {clock.chinchilla_steps:,} "
+        f"updates of {format_count(clock.tokens_per_step)} tokens. Horizon-free runs are read out "
+        f"through {results.average}, cosine and WSD by their live weights."
+    )
