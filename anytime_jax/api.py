@@ -27,7 +27,7 @@ from anytime_jax.checks import format_value, require, require_choice, require_co
 from anytime_jax.config import python_files, schema
 from anytime_jax.config.fields import flatten, nearest
 from anytime_jax.config.schema import Config
-from anytime_jax.data.sources import SPLITS
+from anytime_jax.data.dataset import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder, sampling

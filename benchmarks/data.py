@@ -77,29 +77,16 @@ def _source(options: argparse.Namespace, scratch: Path) -> Source:
 def _prepare(
     source: Source, vocabulary: Path | int, length: int, output: Path
 ) -> tuple[list[record.Row], DatasetInfo]:
-    """Prepares text in this process; returns a row for each stage and one for the total."""
-    elapsed: dict[str, tuple[float, float]] = {}  # CPU and wall seconds by stage
-    tokens: dict[str, int] = {}
-    start = (0.0, 0.0)
+    """Prepares text in this process; the row is about its tokenization."""
+    times: list[tuple[float, float]] = []  # CPU and wall seconds, at the start and after each part
 
     def report(progress: Progress) -> None:
-        nonlocal start
-        now = (time.process_time(), time.perf_counter())
-        if progress.done == 0:
-            start = now
-        if progress.done == progress.total:
-            elapsed[progress.stage] = (now[0] - start[0], now[1] - start[1])
-            tokens[progress.stage] = progress.tokens
+        times.append((time.process_time(), time.perf_counter()))
 
     info = prepare(source, output, length=length, vocabulary=vocabulary, workers=1, progress=report)
-    cpu, wall = (sum(seconds) for seconds in zip(*elapsed.values(), strict=True))
-    elapsed["all"] = (cpu, wall)
-    tokens["all"] = min(tokens.values())  # without the ends of documents that fill no window
-    rows = [
-        make_row(f"preparing: {stage}", tokens[stage], *elapsed[stage], PREPARATION_TARGET)
-        for stage in elapsed
-    ]
-    return rows, info
+    cpu, wall = (end - start for start, end in zip(times[0], times[-1], strict=True))
+    tokens = sum(split.tokens for split in info.splits.values())
+    return [make_row("preparing", tokens, cpu, wall, PREPARATION_TARGET)], info
 
 
 def _read(info: DatasetInfo, batches: Sequence[int], seconds: float) -> list[record.Row]:

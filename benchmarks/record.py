@@ -28,7 +28,7 @@ from anytime_jax.commands.console import open_console
 RESULTS = Path(__file__).parent / "results.jsonl"  # one record per line
 _PACKAGES = (
     *("anytime_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
-    *("google-crc32c", "sentencepiece", "numpy"),
+    *("tensorstore", "sentencepiece", "numpy"),
 )
 _VARIABLES = (  # that affect speed
     *("GLIBC_TUNABLES", "OMP_NUM_THREADS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS"),

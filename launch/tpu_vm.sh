@@ -14,10 +14,8 @@
 # is lost (ended by a signal), or the bucket, all are started again; a host that rebooted needs
 # `stop` and `run`.
 #
-#   PYTHON                interpreter of the hosts, 3.11 or newer, installed by setup if missing
-#                         (python3.11)
-#   RESTARTS              how often, at most (10)
-#   ANYTIME_JAX_CACHE_GB  copies of data on each host, in GB (50, of a boot disk of 100)
+#   PYTHON    interpreter of the hosts, 3.11 or newer, installed by setup if missing (python3.11)
+#   RESTARTS  how often, at most (10)
 set -euo pipefail
 
 fail() {
@@ -52,8 +50,7 @@ setup)
 run)
   (($#)) || fail "give the arguments of the run: --config=FILE, --config.run_dir=gs://... and --config.data.path=gs://..."
   printf -v line ' %q' "$@"
-  printf -v variables '%s=%q ' RESTARTS "${RESTARTS:-10}" \
-    ANYTIME_JAX_CACHE_GB "${ANYTIME_JAX_CACHE_GB:-50}"
+  printf -v variables '%s=%q ' RESTARTS "${RESTARTS:-10}"
   # A session of its own outlives the connection; flock keeps a host to one run at a time.
   on all "cd anytime_jax || exit
     flock --nonblock run.lock true || { echo 'error: a run is in progress here' >&2; exit 2; }

@@ -59,7 +59,7 @@ def test_command_loads_no_other_command():
 
 def test_train_loads_nothing_that_its_first_update_does_not_need():
     packages, ours = loaded_by("anytime_jax.commands.train")
-    assert {"anytime_jax.training.trainer", "anytime_jax.data.token_files"} <= ours
+    assert {"anytime_jax.training.trainer", "anytime_jax.data.token_arrays"} <= ours
     assert not packages & LATE
 
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 Batch = TypeVar("Batch")
 
-_THREADS = 2  # more only contend for the interpreter
-_AHEAD = 8  # more only cost memory
+# Batches ahead, each read in a thread of its own: a read of a bucket waits for some 30 ms.
+_AHEAD = 8
 
 
 def read_ahead(
@@ -40,7 +40,7 @@ def read_ahead(
       first: number of samples before the first batch.
       sizes: number of samples of each batch, over all processes; the iterator ends after the last.
     """
-    pool = concurrent.futures.ThreadPoolExecutor(_THREADS, "batches")
+    pool = concurrent.futures.ThreadPoolExecutor(_AHEAD, "batches")
     pending = collections.deque[concurrent.futures.Future[Batch]]()
     try:
         for size in sizes:

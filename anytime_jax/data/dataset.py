@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,16 @@ from anytime_jax.storage.paths import (
     storage_path,
 )
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+TRAIN, VALIDATION = "train", "validation"
+SPLITS = (TRAIN, VALIDATION)
 # Written last: a directory that has it is complete.
 METADATA_NAME = "anytime_jax.json"
 VOCABULARY_NAME = "vocabulary.model"
 # Directory in a dataset's directory for everything unfinished.
 WORK_NAME = ".preparing"
-# Each block of a token file has a checksum; a window is in one or two blocks of 16 KiB.
-BLOCK_BYTES = 16_384
+# Each chunk has a checksum, and costs 16 bytes of memory; a window is in one or two of them.
+CHUNK_TOKENS = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +46,16 @@ class SplitInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenFileInfo:
-    """One token file; `checksum` is the CRC-32C of the checksums of its blocks."""
+class PartInfo:
+    """An array of tokens in the directory `name`, such as "train/00003".
+
+    `sha256` is the hash of all tokens, `last_chunk` the beginning of the hash of the last chunk.
+    """
 
     name: str
     tokens: int
-    checksum: int
+    sha256: str
+    last_chunk: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +68,7 @@ class DatasetInfo:
       token_dtype: "uint16" or "int32", as stored.
       splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
-      fingerprint: digest of length, vocabulary and tokens, however they are divided into files.
-      files: token files of each split, in order.
+      parts: arrays of tokens of each split, in order.
     """
 
     path: Path
@@ -73,19 +79,24 @@ class DatasetInfo:
     vocabulary_sha256: str
     splits: Mapping[str, SplitInfo]
     settings: Mapping[str, Any]
-    fingerprint: str
-    files: Mapping[str, tuple[TokenFileInfo, ...]]
+    parts: Mapping[str, tuple[PartInfo, ...]]
 
     @property
     def vocabulary_path(self) -> Path:
         """The vocabulary's file, for `load_vocabulary`."""
         return self.path / VOCABULARY_NAME
 
+    @property
+    def fingerprint(self) -> str:
+        """Digest of length, vocabulary and tokens: the identity of the data of a run."""
+        tokens = {split: [part.sha256 for part in parts] for split, parts in self.parts.items()}
+        return json_digest([self.length, self.vocabulary_sha256, tokens])
+
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:
     """Loads the metadata of a prepared dataset, and compares its files with it.
 
-    The sizes of token files are compared; `verify_dataset` reads their content too.
+    The sizes of its arrays are compared; `verify_dataset` reads their content too.
 
     Args:
       path: the dataset's directory, local or in a bucket.
@@ -131,10 +142,15 @@ def save_metadata(info: DatasetInfo, scratch: Path) -> None:
     write_json(info.path / METADATA_NAME, metadata, scratch)
 
 
-def token_file_size(tokens: int, dtype: str | np.dtype) -> int:
-    """Computes the bytes of a token file: tokens, then four bytes of checksum per block."""
-    size = tokens * np.dtype(dtype).itemsize
-    return size + 4 * -(-size // BLOCK_BYTES)
+def part_size(tokens: int, dtype: str | np.dtype) -> int:
+    """Computes the bytes of a part's shard: chunks, the last one filled up, and their index."""
+    chunk_bytes = CHUNK_TOKENS * np.dtype(dtype).itemsize + 4
+    return -(-tokens // CHUNK_TOKENS) * (chunk_bytes + 16) + 4
+
+
+def part_file(path: Path, part: PartInfo) -> Path:
+    """Returns the path of a part's shard, in the dataset at `path`."""
+    return path / part.name / "c" / "0"
 
 
 def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
@@ -148,11 +164,11 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
         raise ValueError("its content does not match its digest")
     del metadata["format_version"]
     splits = {split: SplitInfo(**counts) for split, counts in metadata.pop("splits").items()}
-    files = {
-        split: tuple(TokenFileInfo(**file) for file in listed)
-        for split, listed in metadata.pop("files").items()
+    parts = {
+        split: tuple(PartInfo(**part) for part in listed)
+        for split, listed in metadata.pop("parts").items()
     }
-    info = DatasetInfo(path=path, splits=splits, files=files, **metadata)
+    info = DatasetInfo(path=path, splits=splits, parts=parts, **metadata)
     _check_values(info)
     return info
 
@@ -161,7 +177,7 @@ def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
     counts = [info.length, info.vocab_size, info.eos_id]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
-    counts += [file.tokens for file in itertools.chain(*info.files.values())]
+    counts += [part.tokens for part in itertools.chain(*info.parts.values())]
     for count in counts:
         if type(count) is not int or count < 0:
             raise ValueError(f"{count!r} is not a count")
@@ -169,22 +185,22 @@ def _check_values(info: DatasetInfo) -> None:
         raise ValueError("windows of no token")
     if info.token_dtype not in ("uint16", "int32"):
         raise ValueError(f"tokens of type {info.token_dtype!r}")
-    for split, files in info.files.items():
-        counts, tokens = info.splits[split], sum(file.tokens for file in files)
+    for split, parts in info.parts.items():
+        counts, tokens = info.splits[split], sum(part.tokens for part in parts)
         if (counts.tokens, counts.windows) != (tokens, (tokens - 1) // info.length):
-            raise ValueError(f'the files of split "{split}" do not add up')
-        for file in files:
-            if Path(file.name).name != file.name:
-                raise ValueError(f"it names {file.name!r}, which is not in its own directory")
+            raise ValueError(f'the parts of split "{split}" do not add up')
+        for part in parts:
+            if part.tokens == 0 or not re.fullmatch(f"{re.escape(split)}/[0-9]+", part.name):
+                raise ValueError(f"it names {part.name!r}, which is no part of its split")
 
 
 def _check_files(info: DatasetInfo) -> None:
-    """Compares the size of every token file, and the hash of the vocabulary."""
+    """Compares the size of every array, and the hash of the vocabulary."""
     remedy = "copy the dataset again, or delete it and prepare it again"
     sizes = file_sizes(info.path)
-    for file in itertools.chain(*info.files.values()):
-        path, size = info.path / file.name, token_file_size(file.tokens, info.token_dtype)
-        actual = sizes.get(file.name)
+    for part in itertools.chain(*info.parts.values()):
+        path, size = part_file(info.path, part), part_size(part.tokens, info.token_dtype)
+        actual = sizes.get(f"{part.name}/c/0")
         if actual != size:
             state = "missing" if actual is None else f"{actual} bytes"
             raise InputError(f"{path} is {state} where {size} bytes were written; {remedy}")

@@ -1,9 +1,9 @@
 """Preparation: from text to a dataset of tokens, in parallel, resumable, deterministic.
 
-Each part of the text becomes a file of tokens for each split, every document followed by EOS. The
-files of a split, laid end to end, are its tokens. A file is complete or absent, so a start after a
-kill skips what is written; no byte depends on the number of workers. The parts can be divided into
-shares: processes on any hosts that have the directory in common.
+Each part of the text becomes an array of tokens for each split, every document followed by EOS.
+Laid end to end, the arrays of a split are its tokens. The result of a part is written after its
+arrays, so a start after a kill skips what is complete; no byte depends on the number of workers.
+The parts can be divided into shares: processes on any hosts that have the directory in common.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ import numpy as np
 from anytime_jax.atomic import atomic_write
 from anytime_jax.data.dataset import (
     METADATA_NAME,
+    SPLITS,
+    TRAIN,
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
+    PartInfo,
     SplitInfo,
-    TokenFileInfo,
     load_dataset,
+    part_file,
+    part_size,
     save_metadata,
-    token_file_size,
 )
 from anytime_jax.data.preparation_lock import (
     Share,
@@ -37,10 +40,9 @@ from anytime_jax.data.preparation_lock import (
     check_settings,
     lock_preparation,
 )
-from anytime_jax.data.sources import SPLITS, TRAIN, Part, Source, assign_split
-from anytime_jax.data.token_files import write_token_file
+from anytime_jax.data.sources import Part, Source, assign_split
+from anytime_jax.data.token_arrays import write_part
 from anytime_jax.data.validation_fraction import explain_split
-from anytime_jax.data.verification import compute_fingerprint
 from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import InputError, RunError
@@ -152,12 +154,11 @@ def prepare_share(
             return RemainingWork(len(tasks), left)
         _check_splits(work, parts, own_vocabulary, results, length)
         info = _describe(work, settings, own_vocabulary, results)
-        fingerprint = compute_fingerprint(info, workers, "hashing", progress)
-        names = {file.name for file in itertools.chain(*info.files.values())}
-        for file in output.glob("*.tokens"):
-            if file.name not in names:  # of input that has changed since
-                file.unlink()
-        save_metadata(dataclasses.replace(info, fingerprint=fingerprint), work.scratch)
+        names = {part.name for part in itertools.chain(*info.parts.values())}
+        for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
+            if f"{directory.parent.name}/{directory.name}" not in names:
+                remove_directory(directory)  # of input that has changed since
+        save_metadata(info, work.scratch)
     return load_dataset(output)
 
 
@@ -228,7 +229,7 @@ def _check_splits(
 ) -> None:
     """Raises an InputError if a split has less than a window."""
     for split in SPLITS:
-        tokens = sum(result.files[split].tokens for result in results if split in result.files)
+        tokens = sum(result.arrays[split].tokens for result in results if split in result.arrays)
         if tokens > length:
             continue
         remove_directory(work.results, missing_ok=True)  # so that other settings can be given
@@ -249,11 +250,11 @@ def _describe(
     vocabulary: Vocabulary,
     results: Sequence[_PartResult],
 ) -> DatasetInfo:
-    """Returns the metadata of a dataset whose parts are finished, without its fingerprint."""
-    length, splits, files = settings["length"], {}, {}
+    """Returns the metadata of a dataset whose parts are finished."""
+    length, splits, arrays = settings["length"], {}, {}
     for split in SPLITS:
-        files[split] = tuple(result.files[split] for result in results if split in result.files)
-        tokens = sum(file.tokens for file in files[split])
+        arrays[split] = tuple(result.arrays[split] for result in results if split in result.arrays)
+        tokens = sum(array.tokens for array in arrays[split])
         documents = sum(result.documents[split] for result in results)
         splits[split] = SplitInfo(documents, tokens, (tokens - 1) // length)
     return DatasetInfo(
@@ -265,27 +266,26 @@ def _describe(
         vocabulary_sha256=vocabulary.sha256,
         splits=splits,
         settings=settings,
-        fingerprint="",
-        files=files,
+        parts=arrays,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _PartResult:
-    """Number of documents of a part in each split, and the token files of splits with documents."""
+    """Number of documents of a part in each split, and the arrays of splits with documents."""
 
     documents: dict[str, int]
-    files: dict[str, TokenFileInfo]
+    arrays: dict[str, PartInfo]
 
     @property
     def tokens(self) -> int:
         """Tokens of all splits, with the EOS of every document."""
-        return sum(file.tokens for file in self.files.values())
+        return sum(array.tokens for array in self.arrays.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class _TokenizePart:
-    """Task: writes the token files of part `index` of `parts`, a function of the input alone."""
+    """Task: writes the arrays of part `index` of `parts`, a function of the input alone."""
 
     part: Part
     index: int
@@ -294,20 +294,19 @@ class _TokenizePart:
     work: WorkDirectory
 
     def load_result(self) -> _PartResult | None:
-        """Loads the result, if it is of this input and the token files are complete."""
+        """Loads the result, if it is of this input and the arrays are there."""
         saved = read_json(self._result_path) or {}
         if saved.get("input") != self._input_digest():
             return None
-        files = {split: TokenFileInfo(**file) for split, file in saved["files"].items()}
-        for file in files.values():
-            path = self.work.output / file.name
-            size = token_file_size(file.tokens, saved["dtype"])
-            if not path.is_file() or path.stat().st_size != size:
+        arrays = {split: PartInfo(**array) for split, array in saved["arrays"].items()}
+        for array in arrays.values():
+            file, size = part_file(self.work.output, array), part_size(array.tokens, saved["dtype"])
+            if not file.is_file() or file.stat().st_size != size:
                 return None
-        return _PartResult(saved["documents"], files)
+        return _PartResult(saved["documents"], arrays)
 
     def run(self) -> _PartResult:
-        """Writes the token files, then the result."""
+        """Writes the arrays, then the result."""
         vocabulary = _load_cached(self.work.output / VOCABULARY_NAME, self.vocabulary_sha256)
         dtype = vocabulary.token_dtype
         buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
@@ -318,12 +317,16 @@ class _TokenizePart:
                 split = assign_split(text, self.part.validation_fraction)
                 buffers[split].write(np.append(ids, vocabulary.eos_id).astype(dtype).tobytes())
                 documents[split] += 1
-        files = {}
-        for split, buffer in buffers.items():
-            if documents[split]:
-                path = self.work.output / f"{split}-{self.index:05d}-of-{self.parts:05d}.tokens"
-                files[split] = write_token_file(path, buffer.getbuffer(), dtype, self.work.scratch)
-        result = _PartResult(documents, files)
+        arrays = {
+            split: write_part(
+                self.work.output,
+                f"{split}/{self.index:05d}",
+                np.frombuffer(buffer.getbuffer(), dtype),
+            )
+            for split, buffer in buffers.items()
+            if documents[split]
+        }
+        result = _PartResult(documents, arrays)
         saved = {"input": self._input_digest(), "dtype": dtype.name}
         write_json(self._result_path, saved | dataclasses.asdict(result), self.work.scratch)
         return result

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from anytime_jax.data.dataset import METADATA_NAME, VOCABULARY_NAME, WORK_NAME
+from anytime_jax.data.dataset import METADATA_NAME, SPLITS, VOCABULARY_NAME, WORK_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import read_json, write_json
 from anytime_jax.storage import lease
@@ -79,8 +79,9 @@ def lock_preparation(
             # Unless something is finished, or others are at work.
             if not list_files(directories.results) and is_alone():
                 remove_directory(work, missing_ok=True)
-                for file in [output / VOCABULARY_NAME, *output.glob("*.tokens")]:
-                    file.unlink(missing_ok=True)
+                (output / VOCABULARY_NAME).unlink(missing_ok=True)
+                for split in SPLITS:
+                    remove_directory(output / split, missing_ok=True)
                 if is_new:
                     with contextlib.suppress(OSError):  # not empty
                         output.rmdir()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from anytime_jax.data.dataset import SPLITS, TRAIN, VALIDATION
 from anytime_jax.data.document_files import (
     JSON_SUFFIXES,
     TEXT_SUFFIXES,
@@ -23,8 +24,6 @@ from anytime_jax.data.document_files import (
 from anytime_jax.data.local_paths import absolute_path
 from anytime_jax.errors import InputError
 
-TRAIN, VALIDATION = "train", "validation"
-SPLITS = (TRAIN, VALIDATION)
 # About a second of tokenization: a kill loses little, and every core has work.
 PART_BYTES = 4_000_000
 

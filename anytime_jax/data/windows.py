@@ -8,7 +8,6 @@ Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 t
 
 from __future__ import annotations
 
-import concurrent.futures
 import shlex
 from typing import cast
 
@@ -16,11 +15,8 @@ import grain
 import numpy as np
 
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.token_files import TokenReader
+from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.paths import is_remote
-
-_REQUESTS = 32  # to a bucket at a time
 
 Rows = slice | np.ndarray  # index of some rows of a batch
 
@@ -71,9 +67,6 @@ class Windows:
         self._windows = info.splits[split].windows
         self._repeat = repeat
         self._reader = TokenReader(info, split)
-        self._map = map
-        if is_remote(info.path):  # where each read waits for an answer
-            self._map = concurrent.futures.ThreadPoolExecutor(_REQUESTS, "windows").map
         order = grain.MapDataset.range(self._windows)
         self._order = (order.shuffle(seed) if shuffle else order).repeat()
 
@@ -102,18 +95,12 @@ class Windows:
                 "prepare more text, or set repeat for another pass over it"
             )
         samples = np.arange(first, first + size)[rows].tolist()
-        tokens_BxW = np.empty((len(samples), self._length + 1), np.int32)
+        starts = [cast(int, self._order[sample]) * self._length for sample in samples]
         try:
-            for row, tokens in zip(tokens_BxW, self._map(self._read, samples), strict=True):
-                row[:] = tokens
+            return self._reader.read(starts, self._length + 1)
         except RunError as error:
             raise RunError(
                 f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
                 "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
                 f"--verify --output={shlex.quote(str(self.info.path))} reads all of it)"
             ) from error
-        return tokens_BxW
-
-    def _read(self, sample: int) -> np.ndarray:
-        start = cast(int, self._order[sample]) * self._length
-        return self._reader.read(start, start + self._length + 1)

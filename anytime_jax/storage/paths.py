@@ -159,13 +159,16 @@ def list_files(path: Path) -> list[Path]:
 
 
 def file_sizes(directory: Path) -> dict[str, int]:
-    """Returns the size in bytes of every regular file in a directory, by name."""
+    """Returns the size in bytes of every regular file below a directory, by its relative name."""
     if is_remote(directory):
         files, key = _file_system(directory)
-        listed = (x for x in files.ls(key, detail=True) if x["type"] == "file")
-        return {x["name"].rpartition("/")[2]: x["size"] for x in listed}
-    with os.scandir(directory) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        found = files.find(key, detail=True).items()
+        return {str(name).removeprefix(f"{key}/"): x["size"] for name, x in found}
+    return {
+        file.relative_to(directory).as_posix(): file.stat().st_size
+        for file in list_files(directory)
+        if file.is_file()
+    }
 
 
 def upload(file: Path, path: Path) -> None:

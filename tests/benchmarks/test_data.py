@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from run_command import run_command
 
 from anytime_jax.commands import prepare
@@ -21,14 +20,10 @@ def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
     assert data.main(arguments) == 0
     rows = read_record()["rows"]
     assert [row["what"] for row in rows] == [
-        "preparing: tokenizing",
-        "preparing: hashing",
-        "preparing: all",
+        "preparing",
         "reading: batch, 4 windows",
         "reading: read_ahead, 4 windows",
     ]
-    tokenizing, hashing, both = (row["tokens_per_s"] for row in rows[:3])
-    assert 1 / both == pytest.approx(1 / tokenizing + 1 / hashing, rel=0.05)
     assert all(row["tokens_per_s"] > 0 for row in rows)
 
 

@@ -53,12 +53,12 @@ def test_summary_is_printed(text, tmp_path, command):
     assert (status, out.splitlines()[:2]) == (0, summary[:2])
     assert info.fingerprint in out
     assert read_files(output) == files
-    name = info.files["train"][0].name
-    (output / name).write_bytes(bytes(len(files[name])))
+    name = info.parts["train"][0].name
+    (output / name / "c" / "0").write_bytes(bytes(len(files[f"{name}/c/0"])))
     status, out, err = command(prepare, "--verify", f"--output={output}")
     assert (status, out) == (1, "")
     assert name in err
-    assert info.files["validation"][0].name not in err
+    assert info.parts["validation"][0].name not in err
 
 
 @pytest.mark.parametrize(

@@ -20,21 +20,20 @@ from anytime_jax.errors import InputError
 
 PARTS, LENGTH, PIECES = 8, 32, 300
 
-# Runs the command with a part per file. Started with "hang", it stops in the middle of a part,
-# between two writes of its temporary file.
+# Runs the command with a part per file. Started with "hang", it stops in the middle of a part, once
+# an array is written.
 PROCESS = """
-import os, sys, time
+import sys, time
 from anytime_jax.commands import dispatch
-from anytime_jax.data import sources
+from anytime_jax.data import preparation, sources
 sources.PART_BYTES = 1
-fsync = os.fsync
-def hang(descriptor):
-    if os.readlink(f"/proc/self/fd/{descriptor}").count(".tokens"):
-        print("hangs", flush=True)
-        time.sleep(100)
-    fsync(descriptor)
+write_part = preparation.write_part
+def hang(*arguments):
+    write_part(*arguments)
+    print("hangs", flush=True)
+    time.sleep(100)
 if sys.argv[1] == "hang":
-    os.fsync = hang
+    preparation.write_part = hang
 sys.exit(dispatch.run_command("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
@@ -105,14 +104,12 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     lines = [end(other) for other in others]
     assert any("its parts are tokenized, 3 of 8 are left to others" in line for line in lines)
     assert len(finished_parts(output)) == PARTS - 3
-    written = list((output / ".preparing" / "share-1-of-3").glob("*.tmp"))
-    assert written  # others leave the temporary files of a live share alone
+    assert (output / "train" / "00001" / "c" / "0").exists()  # others leave it alone
     hung.kill()
     hung.communicate()
 
     line = end(start("1/3"))
     assert "and so are all others" in line
-    assert not any(path.exists() for path in written)
     assert len(finished_parts(output)) == PARTS
     assert not (output / "anytime_jax.json").exists()
 

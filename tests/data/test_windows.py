@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from token_datasets import write_dataset
 
-from anytime_jax.data.dataset import BLOCK_BYTES
 from anytime_jax.data.windows import DataExhausted, Windows
 from anytime_jax.errors import InputError, RunError
 
@@ -72,24 +71,6 @@ def test_without_shuffling_windows_come_as_stored(info):
     windows = open_windows(info, "validation", shuffle=False)
     np.testing.assert_array_equal(windows.batch(0, COUNT), STORED)
     np.testing.assert_array_equal(windows.batch(5, 6), STORED[5:11])
-
-
-def test_flipped_bit_raises_for_the_windows_of_its_block_alone(tmp_path):
-    block = BLOCK_BYTES // 2  # tokens
-    count = 5 * block // 2 // LENGTH  # windows of two blocks and a half
-    info = write_dataset(tmp_path, range(count * LENGTH + 1), LENGTH)
-    windows = open_windows(info, shuffle=False)
-    stored = np.arange(LENGTH + 1) + LENGTH * np.arange(count)[:, None]
-    np.testing.assert_array_equal(windows.batch(0, count), stored)
-    content = bytearray((tmp_path / "train-0").read_bytes())
-    content[BLOCK_BYTES + BLOCK_BYTES // 3] ^= 1
-    (tmp_path / "train-0").write_bytes(content)
-    for row in stored:
-        if row[-1] < block or row[0] >= 2 * block:
-            np.testing.assert_array_equal(windows.batch(row[0] // LENGTH, 1), [row])
-        else:
-            with pytest.raises(RunError, match=r"train-0 .*a checksum does not match"):
-                windows.batch(row[0] // LENGTH, 1)
 
 
 def test_batch_beyond_the_last_sample_raises_data_exhausted(info):

@@ -21,7 +21,7 @@ for given; do
   if [[ $given == --process=* ]]; then index=${given#*=}; fi
 done
 echo "CUDA=${CUDA_VISIBLE_DEVICES-none} XLA=${XLA_FLAGS-} $*" >"process-$index.txt"
-printenv ANYTIME_JAX_CACHE_GB >"cache-$index.txt"
+printenv RESTARTS >"restarts-$index.txt"
 echo "process $index prints"
 sleep 20 >/dev/null 2>&1 & # a worker, which must not be left behind
 trap "kill $!" EXIT

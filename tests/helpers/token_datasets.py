@@ -3,18 +3,15 @@
 import numpy as np
 
 from anytime_jax.data.dataset import DatasetInfo, SplitInfo
-from anytime_jax.data.token_files import write_token_file
+from anytime_jax.data.token_arrays import write_part
 
 
-def write_dataset(folder, tokens, length, files=1):
-    """Writes uint16 tokens, the same in both splits, into so many files; returns the metadata."""
-    pieces = np.array_split(np.asarray(tokens, "<u2"), files)
+def write_dataset(folder, tokens, length, parts=1):
+    """Writes uint16 tokens, the same in both splits, into so many parts; returns the metadata."""
+    pieces = np.array_split(np.asarray(tokens, "<u2"), parts)
     counts = SplitInfo(documents=1, tokens=len(tokens), windows=(len(tokens) - 1) // length)
     written = {
-        split: tuple(
-            write_token_file(folder / f"{split}-{i}", memoryview(t.tobytes()), t.dtype, folder)
-            for i, t in enumerate(pieces)
-        )
+        split: tuple(write_part(folder, f"{split}/{i}", piece) for i, piece in enumerate(pieces))
         for split in ("train", "validation")
     }
     return DatasetInfo(
@@ -26,6 +23,5 @@ def write_dataset(folder, tokens, length, files=1):
         vocabulary_sha256="a" * 64,
         splits=dict.fromkeys(written, counts),
         settings={},
-        fingerprint="",
-        files=written,
+        parts=written,
     )

@@ -72,7 +72,7 @@ def test_path_in_a_bucket_reads_and_writes(bucket):
     (bucket / "run.json").write_bytes(b"{}")
     assert (bucket.is_dir(), file.is_file(), file.read_bytes()) == (True, True, b"\xc3\xa9\n")
     assert [str(x) for x in list_files(bucket)] == [str(file), str(bucket / "run.json")]
-    assert file_sizes(bucket) == {"run.json": 2}
+    assert file_sizes(bucket) == {"run.json": 2, "records/0000.jsonl": 3}
     assert read_range(file, 1, 3) == b"\xa9\n"
     assert pickle.loads(pickle.dumps(file)) == file
     assert absolute_path(bucket) == bucket

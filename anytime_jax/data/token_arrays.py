@@ -1,0 +1,203 @@
+"""Arrays of tokens: each part of a split is a Zarr 3 array, which TensorStore writes and reads.
+
+    train/00003/zarr.json    shape and type: any library of Zarr can read the part
+    train/00003/c/0          an index, and chunks of 16,384 tokens, each with a CRC-32C
+
+A part is written whole by one worker, in a single shard. A reader takes shapes from the dataset's
+metadata, not from `zarr.json`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.data.dataset import CHUNK_TOKENS, DatasetInfo, PartInfo
+from anytime_jax.errors import RunError
+from anytime_jax.storage.paths import is_remote, remove_directory
+
+# Room for chunks besides the indices, which random windows read again and again.
+_CACHE_BYTES = 256 * 2**20
+_INDEX_BYTES = 32  # of a chunk, at most
+_REQUESTS = 128  # to a bucket at a time: each takes some 30 ms
+_READ_TOKENS = 4_000_000  # at a time, of a whole part
+
+
+def write_part(directory: Path, name: str, tokens: np.ndarray) -> PartInfo:
+    """Writes a part of the dataset in a directory; replaces what a killed process left of it.
+
+    Raises a RunError if it cannot be written.
+    """
+    import tensorstore  # a quarter of a second, which other commands need not wait
+
+    remove_directory(directory / name, missing_ok=True)
+    spec = _spec(directory / name, tokens.size, tokens.dtype) | {"create": True}
+    try:
+        array = tensorstore.open(spec).result()
+        array.write(tokens, can_reference_source_data_indefinitely=True).result()
+    except ValueError as error:  # TensorStore's error of any storage
+        raise RunError(f"{directory / name} cannot be written ({_reason(error)})") from error
+    last = tokens[_last_chunk(tokens.size) :]
+    return PartInfo(name, tokens.size, hashlib.sha256(tokens.data).hexdigest(), _short_digest(last))
+
+
+def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
+    """Yields all tokens of a part in order; raises a RunError if it is damaged in any way."""
+    import tensorstore
+
+    dtype = np.dtype(info.token_dtype)
+    digest = hashlib.sha256()
+    try:
+        # Opened without `assume_metadata`, so `zarr.json` is compared.
+        array = tensorstore.open(_spec(info.path / part.name, part.tokens, dtype)).result()
+        for start in range(0, part.tokens, _READ_TOKENS):
+            tokens = array[start : min(start + _READ_TOKENS, part.tokens)].read().result()
+            _check_vocabulary(tokens, info.vocab_size)
+            digest.update(tokens.data)
+            yield tokens
+        if digest.hexdigest() != part.sha256:
+            raise ValueError("its tokens are those of another part or dataset")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{info.path / part.name} is damaged ({_reason(error)})") from error
+
+
+class TokenReader:
+    """The tokens of a split, for reads at any place by any number of threads.
+
+    Every chunk read is compared with its checksum. The last chunk of a part is compared with the
+    metadata when the part is first read: a part of another place or dataset is found by it.
+    """
+
+    def __init__(self, info: DatasetInfo, split: str):
+        import tensorstore
+
+        self._info, self._parts = info, info.parts[split]
+        self._starts = [0, *itertools.accumulate(part.tokens for part in self._parts)]
+        chunks = self._starts[-1] // CHUNK_TOKENS + len(self._parts)
+        limits: dict[str, Any] = {
+            "cache_pool": {"total_bytes_limit": _CACHE_BYTES + _INDEX_BYTES * chunks}
+        }
+        if is_remote(info.path):
+            requests = {"limit": _REQUESTS}
+            limits |= {"gcs_request_concurrency": requests, "s3_request_concurrency": requests}
+        self._context = tensorstore.Context(limits)
+        self._open = functools.lru_cache(None)(self._open_part)
+
+    def read(self, starts: Sequence[int], size: int) -> np.ndarray:
+        """Reads `size` tokens from each start on, which must be in the split: int32, a row each.
+
+        Raises:
+          RunError: some cannot be read, or are damaged; the message names the part.
+        """
+        import tensorstore
+
+        rows = np.empty((len(starts), size), np.int32)
+        reads = []
+        with tensorstore.Batch() as batch:  # requested together when the block ends
+            for row, start in zip(rows, starts, strict=True):
+                done, number = 0, bisect.bisect_right(self._starts, start) - 1
+                while done < size:
+                    first = start + done - self._starts[number]
+                    count = min(size - done, self._parts[number].tokens - first)
+                    request = self._open(number).request(first, count, batch)
+                    reads.append((row[done : done + count], number, first, request))
+                    done, number = done + count, number + 1
+        for target, number, first, request in reads:
+            try:
+                self._open(number).confirm()
+                target[:] = request.result()
+            except (OSError, ValueError) as error:
+                raise self._error(number, first, target.size, _reason(error)) from error
+        if rows.view(np.uint32).max(initial=0) >= self._info.vocab_size:
+            for target, number, first, _ in reads:
+                try:
+                    _check_vocabulary(target, self._info.vocab_size)
+                except ValueError as error:
+                    raise self._error(number, first, target.size, str(error)) from error
+        return rows
+
+    def _error(self, number: int, first: int, count: int, reason: str) -> RunError:
+        path = self._info.path / self._parts[number].name
+        return RunError(f"{path} tokens {first} to {first + count} cannot be read ({reason})")
+
+    def _open_part(self, number: int) -> _OpenPart:
+        return _OpenPart(self._info, self._parts[number], self._context)
+
+
+class _OpenPart:
+    def __init__(self, info: DatasetInfo, part: PartInfo, context: Any):
+        import tensorstore
+
+        spec = _spec(info.path / part.name, part.tokens, np.dtype(info.token_dtype))
+        # Nothing changes once it is written: no request asks whether it has.
+        spec |= {"assume_metadata": True, "recheck_cached_data": False}
+        self._array = tensorstore.open(spec, context=context).result()
+        self._digest = part.last_chunk
+        self._last: Any = self._array[_last_chunk(part.tokens) :].read()
+
+    def request(self, first: int, count: int, batch: Any) -> Any:
+        """Adds a read to a batch of reads; returns its future."""
+        return self._array[first : first + count].read(batch=batch)
+
+    def confirm(self) -> None:
+        """Raises a ValueError if the last chunk is another than was written."""
+        last = self._last
+        if last is not None:
+            if _short_digest(last.result()) != self._digest:
+                raise ValueError("its last tokens are those of another part or dataset")
+            self._last = None
+
+
+def _spec(path: Path, tokens: int, dtype: np.dtype) -> dict[str, Any]:
+    """The array of a part, as TensorStore describes it."""
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    checked = [little, {"name": "crc32c"}]
+    shard = -(-tokens // CHUNK_TOKENS) * CHUNK_TOKENS
+    sharding = {
+        "chunk_shape": [CHUNK_TOKENS],
+        "codecs": checked,
+        "index_codecs": checked,
+        "index_location": "start",  # not every server knows ranges that count from the end
+    }
+    return {
+        "driver": "zarr3",
+        "kvstore": f"{path}/" if is_remote(path) else {"driver": "file", "path": f"{path}/"},
+        "open": True,
+        "metadata": {
+            "shape": [tokens],
+            "data_type": dtype.name,
+            "fill_value": 0,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}},
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        },
+        # Else a missing shard would read as zeros, and a chunk of zeros would not be written.
+        "fill_missing_data_reads": False,
+        "store_data_equal_to_fill_value": True,
+    }
+
+
+def _last_chunk(tokens: int) -> int:
+    """The first token of the last chunk of a part."""
+    return (tokens - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+
+
+def _short_digest(tokens: np.ndarray) -> str:
+    return hashlib.sha256(tokens.data).hexdigest()[:16]
+
+
+def _check_vocabulary(tokens: np.ndarray, size: int) -> None:
+    largest = int(tokens.view(f"u{tokens.itemsize}").max())  # negative ids are too large as well
+    if largest >= size:
+        raise ValueError(f"token {largest} where the vocabulary has {size} pieces")
+
+
+def _reason(error: Exception) -> str:
+    """The message of an error on one line, without TensorStore's description of the array."""
+    return " ".join(str(error).split()).split(" [tensorstore_spec")[0][:300]

@@ -1,0 +1,74 @@
+"""Datasets in a bucket: written, read and verified as on a disk."""
+
+import dataclasses
+import time
+
+import bucket_copies
+import numpy as np
+import pytest
+import small_run
+from token_datasets import write_dataset
+
+from anytime_jax.data.dataset import CHUNK_TOKENS, load_dataset
+from anytime_jax.data.preparation import prepare
+from anytime_jax.data.sources import FileSource
+from anytime_jax.data.verification import verify_dataset
+from anytime_jax.data.windows import Windows
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import list_files, storage_path
+
+
+@pytest.fixture
+def source(dataset):
+    return FileSource("folder", str(dataset.path.parent / "text"), validation_fraction=0.15)
+
+
+@pytest.fixture
+def remote(dataset, bucket):
+    return load_dataset(bucket_copies.to_bucket(dataset.path, bucket / "data"))
+
+
+def open_windows(info):
+    return Windows(info, "train", length=info.length, seed=1, repeat=True)
+
+
+def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):
+    arguments = {"length": small_run.LENGTH, "vocabulary": small_run.VOCABULARY, "workers": 1}
+    prepared = prepare(source, bucket / "data", **arguments)
+    names = {str(path).removeprefix(f"{prepared.path}/") for path in list_files(prepared.path)}
+    assert names == {str(path.relative_to(dataset.path)) for path in list_files(dataset.path)}
+    for name in names - {"anytime_jax.json"}:
+        assert (prepared.path / name).read_bytes() == (dataset.path / name).read_bytes()
+    assert verify_dataset(prepared.path).fingerprint == dataset.fingerprint
+    assert prepare(source, bucket / "data", **arguments) == prepared
+    with pytest.raises(InputError, match="length"):
+        prepare(source, bucket / "data", **{**arguments, "length": 4})
+
+
+def test_preparation_creates_no_bucket(source, bucket):
+    with pytest.raises(InputError, match="gs://not-there"):
+        prepare(source, "gs://not-there/data", length=8, vocabulary=300, workers=1)
+    assert not storage_path("gs://not-there").exists()
+
+
+def test_windows_of_a_batch_are_requested_together(bucket, bucket_server, tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 2**16, 90 * CHUNK_TOKENS)
+    local = write_dataset(tmp_path / "data", tokens, 1024, parts=3)
+    copy = bucket_copies.to_bucket(local.path, bucket / "data")
+    remote, seconds, count = dataclasses.replace(local, path=copy), 0.1, len(bucket_server.requests)
+    bucket_server.hook = lambda request: time.sleep(seconds)
+    began = time.monotonic()
+    batch = open_windows(remote).batch(0, 64)
+    # The indices of the parts, then all chunks: one after the other, the windows would take 6 s.
+    assert time.monotonic() - began < 20 * seconds
+    assert len(bucket_server.requests) - count < 80
+    np.testing.assert_array_equal(batch, open_windows(local).batch(0, 64))
+
+
+def test_damaged_part_is_named(remote):
+    path = remote.path / remote.parts["train"][0].name
+    content = bytearray((path / "c/0").read_bytes())
+    content[:100] = bytes(100)
+    (path / "c/0").write_bytes(bytes(content))
+    with pytest.raises(RunError, match=str(path)):
+        open_windows(remote).batch(0, 64)
