@@ -1,5 +1,8 @@
 """Exceptions that a command reports in one line."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class InputError(ValueError):
     """Bad input: a command prints the message and exits with status 2.
@@ -25,3 +28,15 @@ class ProcessLostError(RunError):
 
 class BucketError(RunError):
     """The end of a process because a bucket is out of reach: status 75 (`os.EX_TEMPFAIL`)."""
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Names an extra of the package in an InputError if an import of the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"a package cannot be imported ({error}); install the packages of the extra with "
+            f"pip install 'anytime_jax[{extra}]', or in the repository pip install -e '.[{extra}]'"
+        ) from error

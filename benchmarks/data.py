@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.corpus.sources import FileSource, Source
+from anytime_jax.corpus.worker_pool import Progress
 from anytime_jax.data.batches import read_ahead
-from anytime_jax.data.builtin_source import BuiltinSource
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.preparation import prepare
-from anytime_jax.data.sources import FileSource, Source
 from anytime_jax.data.windows import Windows
-from anytime_jax.data.worker_pool import Progress
 from anytime_jax.errors import InputError
 from benchmarks import harness, record
 

@@ -66,4 +66,4 @@ def test_train_loads_nothing_that_its_first_update_does_not_need():
 def test_train_and_prepare_work_without_the_export_extra():
     modules = ("anytime_jax.commands.train", "anytime_jax.commands.prepare")
     _, ours = loaded_by(*modules, without=sorted(EXPORT))
-    assert {"anytime_jax.training.trainer", "anytime_jax.data.vocabulary"} <= ours
+    assert {"anytime_jax.training.trainer", "anytime_jax.corpus.vocabulary"} <= ours

@@ -19,10 +19,9 @@ from typing import Any
 from anytime_jax import __version__
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.console import open_console
+from anytime_jax.corpus.vocabulary import Vocabulary
 from anytime_jax.data.dataset import VOCABULARY_NAME
-from anytime_jax.data.export_extra import require_export_packages
-from anytime_jax.data.vocabulary import Vocabulary
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError, RunError, needs_extra
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes
@@ -65,7 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
-    require_export_packages()
+    with needs_extra("export"):
+        import safetensors.numpy  # noqa: F401
+        import tokenizers  # noqa: F401
+        import yaml  # noqa: F401
+        from google.protobuf import text_format  # noqa: F401
     if arguments.verify:
         _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step)

@@ -18,15 +18,15 @@ from collections.abc import Iterator
 
 from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
-from anytime_jax.data.builtin_source import BuiltinSource
+from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.preparation import RemainingWork, prepare_share
+from anytime_jax.corpus.preparation_lock import Share
+from anytime_jax.corpus.sources import FileSource, Source
+from anytime_jax.corpus.tfds_source import TfdsSource
+from anytime_jax.corpus.validation_split import default_fraction
+from anytime_jax.corpus.verification import verify_dataset
+from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
-from anytime_jax.data.preparation import RemainingWork, prepare_share
-from anytime_jax.data.preparation_lock import Share
-from anytime_jax.data.sources import FileSource, Source
-from anytime_jax.data.tfds_source import TfdsSource
-from anytime_jax.data.validation_fraction import default_fraction
-from anytime_jax.data.verification import verify_dataset
-from anytime_jax.data.worker_pool import Progress, ProgressCallback
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import count_noun
 from anytime_jax.storage.paths import is_remote

@@ -1,7 +1,6 @@
-"""Text to token windows.
+"""Datasets of tokens, and the batches that training reads from them.
 
-`sources` (files), `builtin_source` and `tfds_source` divide text into parts; `vocabulary` turns
-text into ids. `preparation` tokenizes the parts into a dataset: the arrays of `token_arrays`, and
-the metadata of `dataset`. `windows` gives training its batches: `Windows.batch` is pure.
-Begin with `preparation.py`, then `windows.py`.
+Begin with `batches.py`. `windows.py` says which tokens a batch has: `Windows.batch` is a pure
+function of dataset, seed and sample number. `dataset.py` is the metadata of a dataset, and
+`token_arrays.py` writes and reads its tokens, on a disk or in a bucket.
 """

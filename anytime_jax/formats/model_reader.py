@@ -14,10 +14,9 @@ import numpy as np
 
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.data.dataset import VOCABULARY_NAME
-from anytime_jax.data.export_extra import export_packages
-from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.formats.model_format import (
     ModelFormat,
     Settings,
@@ -171,7 +170,7 @@ def _read(path: Path, parse: Callable[[str], Any] = parse_json) -> Settings:
 
 
 def _parse_yaml(text: str) -> Any:
-    with export_packages():
+    with needs_extra("export"):
         import yaml
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
@@ -226,6 +225,6 @@ def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
 
 def import_safetensors() -> Any:
     """Returns the module safetensors; raises an InputError if it is not installed."""
-    with export_packages():
+    with needs_extra("export"):
         import safetensors.numpy
     return safetensors

@@ -7,8 +7,7 @@ for `transformers` after `import hf_olmo`; both use the same `model.safetensors`
 import json
 
 from anytime_jax.checks import is_number
-from anytime_jax.data.export_extra import export_packages
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
 
 # Library defaults of settings that differ from our decoder's or that it can vary.
@@ -40,7 +39,7 @@ def _normalize(settings: Settings) -> Settings:
 
 
 def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
-    with export_packages():
+    with needs_extra("export"):
         import yaml
     model = {
         **settings,

@@ -10,7 +10,7 @@ import enum
 import functools
 from typing import Any
 
-from anytime_jax.data.export_extra import export_packages
+from anytime_jax.errors import needs_extra
 
 # The fields of sentencepiece_model.proto used here, with enumerations as integers.
 _SCHEMA = """
@@ -57,7 +57,7 @@ def parse_sentencepiece(content: bytes) -> Any:
 
 @functools.cache
 def _message_class() -> Any:
-    with export_packages():
+    with needs_extra("export"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.data.hf_tokenizer import (
+from anytime_jax.corpus.hf_tokenizer import (
     CONFIG_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
@@ -20,7 +20,7 @@ from anytime_jax.data.hf_tokenizer import (
     is_hf_tokenizer,
     unbundle,
 )
-from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
+from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
 from anytime_jax.json_files import parse_json

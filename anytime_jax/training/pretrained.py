@@ -16,8 +16,8 @@ import numpy as np
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
+from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
 from anytime_jax.data.dataset import DatasetInfo
-from anytime_jax.data.vocabulary import find_vocabulary_file, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription

@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checks import format_value
 from anytime_jax.config import layout, schema
-from anytime_jax.data.builtin_source import BuiltinSource
+from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
-from anytime_jax.data.preparation import prepare
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
-from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.scoring import Scorer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anytime_jax.commands import generate
-from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary import load_vocabulary
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.post_hoc_averages import Mixture

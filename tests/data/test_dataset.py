@@ -12,8 +12,7 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest
 
-TRAIN, VALIDATION = "train/00000/c/0", "validation/00001/c/0"
-FILES = ["anytime_jax.json", "vocabulary.model", TRAIN, VALIDATION]
+FILES = ["anytime_jax.json", "vocabulary.model", "train/00000/c/0", "validation/00000/c/0"]
 DAMAGES = {
     "missing": lambda file: file.unlink(),
     "empty": lambda file: os.truncate(file, 0),
@@ -25,8 +24,8 @@ DAMAGES = {
 
 
 @pytest.fixture
-def copy(corpus, tmp_path):
-    shutil.copytree(corpus.folder / "data", tmp_path / "copy")
+def copy(dataset, tmp_path):
+    shutil.copytree(dataset.path, tmp_path / "copy")
     return tmp_path / "copy"
 
 

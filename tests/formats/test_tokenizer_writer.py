@@ -13,7 +13,7 @@ import sentencepiece
 import tokenizers
 from byte_level_tokenizer import write_byte_level
 
-from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import tokenizer_writer
 from anytime_jax.formats.sentencepiece_model import parse_sentencepiece

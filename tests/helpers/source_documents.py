@@ -2,7 +2,7 @@
 
 import pickle
 
-from anytime_jax.data.sources import assign_split
+from anytime_jax.corpus.validation_split import assign_split
 
 
 def read_documents(source):

@@ -9,10 +9,10 @@ import pytest
 import small_run
 from token_datasets import write_dataset
 
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.data.dataset import CHUNK_TOKENS, load_dataset
-from anytime_jax.data.preparation import prepare
-from anytime_jax.data.sources import FileSource
-from anytime_jax.data.verification import verify_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import list_files, storage_path

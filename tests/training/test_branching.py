@@ -21,8 +21,8 @@ from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta, verify_checkpoint
 from anytime_jax.commands import config_file, runs
 from anytime_jax.config import schema
-from anytime_jax.data.preparation import prepare
-from anytime_jax.data.sources import FileSource
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, trainer

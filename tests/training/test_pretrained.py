@@ -14,7 +14,7 @@ from training_runs import after, bits, records, saved, start, update_by_hand
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config import schema
-from anytime_jax.data.vocabulary import train_vocabulary
+from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import FORMATS, PROVENANCE, WEIGHTS

@@ -30,7 +30,7 @@ from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
-from anytime_jax.data.builtin_source import BuiltinSource
+from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError

@@ -6,9 +6,10 @@ import json
 import pytest
 from source_documents import read_documents
 
-from anytime_jax.data import sources
-from anytime_jax.data.sources import FileSource, assign_split
-from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.corpus import sources
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.tfds_source import TfdsSource
+from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]

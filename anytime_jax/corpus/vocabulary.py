@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from anytime_jax.atomic import atomic_write
+from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
+from anytime_jax.corpus.regular_files import read_file
+from anytime_jax.corpus.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.data.dataset import VOCABULARY_NAME
-from anytime_jax.data.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
-from anytime_jax.data.local_paths import read_file
-from anytime_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import bucket_errors, is_remote, storage_path
 

@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 import tensorflow_datasets as tfds
 from source_documents import read_documents
-from tfds_files import write_tfds, write_tfds_shard
+from tfds_files import write_tfds_shard
 
-from anytime_jax.data.tfds_source import TfdsSource
+from anytime_jax.corpus.tfds_source import TfdsSource
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
 HELD_OUT = [f"held out {i}" for i in range(5)]
-FORMATS = ["array_record", "tfrecord"]
 
 
 @pytest.fixture(scope="module")
 def written_by_tfds(tmp_path_factory):
-    """A dataset in several shards. TFDS cannot write tfrecord files without TensorFlow."""
+    """A dataset in several shards."""
     features = tfds.features.FeaturesDict(
         {"text": tfds.features.Text(), "url": tfds.features.Text()}
     )
@@ -70,21 +69,15 @@ def test_documents_are_those_that_tfds_reads(written_by_tfds):
     check_slices(written_by_tfds, documents["train"])
 
 
-def test_tfrecord_documents_are_those_written(tmp_path):
-    write_tfds(tmp_path / "tfds", "tfrecord", TEXTS)
-    assert read_documents(TfdsSource(str(tmp_path / "tfds")))["train"] == TEXTS
-    check_slices(tmp_path / "tfds", TEXTS)
-
-
 def test_missing_split_is_named(corpus):
-    source = TfdsSource(str(corpus.folder / "tfrecord"), split="test")
+    source = TfdsSource(str(corpus.folder / "tfds"), split="test")
     with pytest.raises(InputError, match=r"no split 'test'.*train.*validation"):
         source.parts()
 
 
 @pytest.mark.parametrize("feature", ["body", "n"])
 def test_feature_without_text_is_named(corpus, feature):
-    source = TfdsSource(str(corpus.folder / "tfrecord"), text_field=feature)
+    source = TfdsSource(str(corpus.folder / "tfds"), text_field=feature)
     with pytest.raises(InputError, match=rf"record 0 .*'{feature}' \(it has \['n', 'text'\]\)"):
         read_documents(source)
 
@@ -124,7 +117,7 @@ FAULTS = {
     "info empty": (write_info(""), "dataset_info.json is damaged"),
     "info cut": (write_info('{"name": "ti'), "dataset_info.json is damaged"),
     "info a list": (write_info("[1]"), "dataset_info.json is damaged"),
-    "format": (change_info(fileFormat="riegeli"), "is stored as 'riegeli'; prepare it as one of"),
+    "format": (change_info(fileFormat="tfrecord"), "--source=json"),
     "no splits": (change_info(splits=[]), "dataset_info.json has no split 'train'"),
     "bad split": (change_info(splits=[1]), "dataset_info.json is damaged"),
     "fewer": (splits(shardLengths=["7"]), "records where dataset_info.json says 7"),
@@ -148,11 +141,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("stored_as", FORMATS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damage_is_named(corpus, tmp_path, stored_as, fault):
+def test_damage_is_named(corpus, tmp_path, fault):
     folder = tmp_path / "tfds"
-    shutil.copytree(corpus.folder / stored_as, folder)
+    shutil.copytree(corpus.folder / "tfds", folder)
     name = train_shard(folder).name
     act, message = FAULTS[fault]
     act(folder)
@@ -163,10 +155,9 @@ def test_damage_is_named(corpus, tmp_path, stored_as, fault):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("stored_as", FORMATS)
-def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path, stored_as):
+def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path):
     folder = tmp_path / "tfds"
-    shutil.copytree(corpus.folder / stored_as, folder)
+    shutil.copytree(corpus.folder / "tfds", folder)
     source, shard = TfdsSource(str(folder)), train_shard(folder)
     whole, content = read_documents(source), shard.read_bytes()
     filled = [place for place, byte in enumerate(content) if byte]
@@ -182,14 +173,14 @@ def test_flipped_bits_are_refused_or_harmless(corpus, tmp_path, stored_as):
             refused += 1
             message = str(error)
         assert f"{shard} record" in message
-    assert refused == 150 if stored_as == "tfrecord" else refused > 100
+    assert refused > 100
 
 
 def test_no_code_is_imported(corpus, tmp_path, monkeypatch):
     """TFDS imports any class that features.json names."""
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    shutil.copytree(corpus.folder / "tfrecord", tmp_path / "tfds")
+    shutil.copytree(corpus.folder / "tfds", tmp_path / "tfds")
     evil = json.dumps({"pythonClassName": "evil_module.Evil", "jsonFeature": {"json": "{}"}})
     Path(tmp_path, "tfds", "features.json").write_text(evil)
     assert read_documents(TfdsSource(str(tmp_path / "tfds")))["train"]

@@ -20,6 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anytime_jax.atomic import atomic_write
+from anytime_jax.corpus.preparation_lock import (
+    Share,
+    WorkDirectory,
+    check_settings,
+    lock_preparation,
+)
+from anytime_jax.corpus.sources import Part, Source
+from anytime_jax.corpus.validation_split import assign_split, explain_split
+from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
+from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.data.dataset import (
     METADATA_NAME,
     SPLITS,
@@ -34,17 +44,7 @@ from anytime_jax.data.dataset import (
     part_size,
     save_metadata,
 )
-from anytime_jax.data.preparation_lock import (
-    Share,
-    WorkDirectory,
-    check_settings,
-    lock_preparation,
-)
-from anytime_jax.data.sources import Part, Source, assign_split
 from anytime_jax.data.token_arrays import write_part
-from anytime_jax.data.validation_fraction import explain_split
-from anytime_jax.data.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
-from anytime_jax.data.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.json_files import json_digest, read_json, write_json
 from anytime_jax.storage.paths import (

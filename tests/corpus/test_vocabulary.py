@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from byte_level_tokenizer import write_byte_level
 
-from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
 
 

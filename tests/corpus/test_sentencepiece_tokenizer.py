@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from decoded_ids import AWKWARD, SOURCE, check_random_ids, decode_one_by_one
 
-from anytime_jax.data.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary import load_vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 
 FIRST_BYTE = 3  # of the vocabularies trained here

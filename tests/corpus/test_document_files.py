@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from anytime_jax.data.sources import FileSource
+from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 
 LINES = [json.dumps({"text": f"document {i}"}).encode() + b"\n" for i in range(60)]

@@ -10,7 +10,7 @@ import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
 from decoded_ids import AWKWARD, SOURCE, decode_one_by_one
 
-from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
 
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from anytime_jax.data.local_paths import read_file
-from anytime_jax.data.sources import FileSource
-from anytime_jax.data.tfds_source import TfdsSource
-from anytime_jax.data.vocabulary import load_vocabulary
+from anytime_jax.corpus.regular_files import read_file
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.tfds_source import TfdsSource
+from anytime_jax.corpus.vocabulary import load_vocabulary
 from anytime_jax.errors import InputError
 
 

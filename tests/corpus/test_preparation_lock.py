@@ -13,9 +13,9 @@ from run_command import run_command
 from source_documents import read_files
 
 from anytime_jax.commands import prepare
-from anytime_jax.data.preparation import RemainingWork, prepare_share
-from anytime_jax.data.preparation_lock import Share, lock_preparation
-from anytime_jax.data.sources import FileSource
+from anytime_jax.corpus.preparation import RemainingWork, prepare_share
+from anytime_jax.corpus.preparation_lock import Share, lock_preparation
+from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 
 PARTS, LENGTH, PIECES = 8, 32, 300
@@ -25,7 +25,7 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 PROCESS = """
 import sys, time
 from anytime_jax.commands import dispatch
-from anytime_jax.data import preparation, sources
+from anytime_jax.corpus import preparation, sources
 sources.PART_BYTES = 1
 write_part = preparation.write_part
 def hang(*arguments):

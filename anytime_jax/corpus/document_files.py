@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anytime_jax.checks import format_value
+from anytime_jax.corpus.regular_files import absolute_path, file_size, read_file
 from anytime_jax.data.dataset import METADATA_NAME, WORK_NAME
-from anytime_jax.data.local_paths import absolute_path, file_size, read_file
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import parse_json
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 from etils import epath
 
-from anytime_jax.data.local_paths import absolute_path, file_size
-from anytime_jax.data.sources import Part, check_fraction
+from anytime_jax.corpus.regular_files import absolute_path, file_size
+from anytime_jax.corpus.sources import Part
+from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
 
-_FORMATS = ("array_record", "tfrecord")
 _INFO_NAME = "dataset_info.json"
 _REMEDY = "copy or prepare the TFDS dataset again"
 # Plain names in braces and characters of paths: no attributes, no widths.
@@ -50,34 +48,28 @@ class TfdsPart:
 
     def documents(self) -> Iterator[str]:
         """Yields the texts of the records."""
-        end, number = self.skip + self.take, self.skip
+        number = self.skip
         try:
-            records = self._records()
-            for number in range(self.skip, end):
-                record = next(records, None)
-                if record is None:
-                    raise self._wrong_count(number)
+            for number, record in enumerate(self._records(), self.skip):
                 yield self._parse(record, number)
-            if end == self.total and next(records, None) is not None:
-                raise self._wrong_count("more")
         except InputError:
             raise
-        # Protobuf, Riegeli and NumPy each have their own exceptions for damaged files.
+        # Protobuf and Riegeli have exceptions of their own for damaged files.
         except Exception as error:
             raise InputError(
                 f"{self.file} record {number} cannot be read ({_one_line(error)}); {_REMEDY}"
             ) from error
 
     def _records(self) -> Iterator[bytes]:
-        if ".tfrecord" in Path(self.file).name:
-            yield from _read_tfrecord(self.file, self.skip)
-            return
         from array_record.python.array_record_module import ArrayRecordReader
 
         reader = ArrayRecordReader(self.file)
         try:
             if (count := reader.num_records()) != self.total:
-                raise self._wrong_count(count)
+                raise InputError(
+                    f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; "
+                    f"{_REMEDY}"
+                )
             # In batches: one by one, the calls cost more than the records.
             end = self.skip + self.take
             for start in range(self.skip, end, _BATCH_RECORDS):
@@ -104,15 +96,10 @@ class TfdsPart:
                 f"{self.file} record {number} is not UTF-8 text ({error}); correct it"
             ) from error
 
-    def _wrong_count(self, count: int | str) -> InputError:
-        return InputError(
-            f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; {_REMEDY}"
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSource:
-    """A prepared TFDS dataset with text in it, as array_record or tfrecord.
+    """A prepared TFDS dataset with text in it, stored as array_record.
 
     Attributes:
       input: directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
@@ -175,12 +162,13 @@ def _read_splits(directory: str) -> Any:
         file_size(path)  # raises for a pipe, which may never end
         info = load_json(Path(path))
         stored_as = info.get("fileFormat") or "tfrecord"
-        if stored_as not in _FORMATS:
+        if stored_as != "array_record":
             raise InputError(
-                f"{path}: the dataset is stored as {stored_as!r}; prepare it as one of {_FORMATS}"
+                f"{path}: the dataset is stored as {stored_as!r}; prepare it as 'array_record', or "
+                "read C4 from its JSON files (--source=json, allenai/c4)"
             )
         stored = info.get("splits", ())
-        splits = [_split_info(directory, info["name"], stored_as, split) for split in stored]
+        splits = [_split_info(directory, info["name"], split) for split in stored]
         return tfds.core.SplitDict([split for split in splits if split.num_examples])
     except InputError:
         raise
@@ -196,7 +184,7 @@ def _read_splits(directory: str) -> Any:
         ) from error
 
 
-def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]) -> Any:
+def _split_info(directory: str, name: str, split: dict[str, Any]) -> Any:
     import tensorflow_datasets as tfds
 
     template = split.get("filepathTemplate") or ""  # TFDS has a default
@@ -206,7 +194,7 @@ def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]
         data_dir=epath.Path(directory),
         dataset_name=name,
         split=split["name"],
-        filetype_suffix=stored_as,
+        filetype_suffix="array_record",
         template=template,
     )
     lengths = [int(length) for length in split.get("shardLengths", ())]
@@ -222,38 +210,6 @@ def _split_info(directory: str, name: str, stored_as: str, split: dict[str, Any]
     return tfds.core.SplitInfo(
         name=split["name"], shard_lengths=lengths, num_bytes=0, filename_template=files
     )
-
-
-def _read_tfrecord(path: str, skip: int) -> Iterator[bytes]:
-    """Yields the records of a file after the first `skip`, whose data are not read.
-
-    A record is its length (uint64), the masked CRC-32C of the length (uint32), the data, and the
-    masked CRC-32C of the data, which Grain's reader does not compare.
-    """
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        while head := file.read(12):
-            if len(head) < 12:
-                raise ValueError("the file is truncated")
-            length, checksum = struct.unpack("<QI", head)
-            if checksum != _masked_crc32c(head[:8]):
-                raise ValueError("the checksum of its length does not match")
-            if file.tell() + length + 4 > size:
-                raise ValueError("the file is truncated")
-            if skip > 0:
-                skip -= 1
-                file.seek(length + 4, os.SEEK_CUR)
-                continue
-            data = file.read(length)
-            if _masked_crc32c(data) != struct.unpack("<I", file.read(4))[0]:
-                raise ValueError("its checksum does not match")
-            yield data
-
-
-def _masked_crc32c(data: bytes) -> int:
-    """Computes the CRC-32C of data, rotated by 15 bits and shifted, as TFRecord files store it."""
-    checksum = google_crc32c.value(data)
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _one_line(error: Exception) -> str:

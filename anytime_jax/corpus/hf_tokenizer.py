@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.export_extra import export_packages
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.json_files import parse_json
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -25,7 +24,7 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 def import_tokenizers() -> Any:
     """Imports the package `tokenizers`; raises InputError if it is not installed."""
-    with export_packages():
+    with needs_extra("export"):
         import tokenizers  # SentencePiece models do without
     return tokenizers
 

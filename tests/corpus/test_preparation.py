@@ -12,12 +12,12 @@ import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
 from source_documents import read_files
 
+from anytime_jax.corpus.preparation import RemainingWork, prepare, prepare_share
+from anytime_jax.corpus.preparation_lock import Share
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.verification import verify_dataset
+from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.data.dataset import load_dataset
-from anytime_jax.data.preparation import RemainingWork, prepare, prepare_share
-from anytime_jax.data.preparation_lock import Share
-from anytime_jax.data.sources import FileSource
-from anytime_jax.data.verification import verify_dataset
-from anytime_jax.data.vocabulary import train_vocabulary
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 
@@ -71,7 +71,7 @@ def prepare_until_stopped(inputs, output, **options):
 def whole(inputs, tmp_path_factory):
     """The dataset of the inputs; no test changes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anytime_jax.data.sources.PART_BYTES", 1)
+        patch.setattr("anytime_jax.corpus.sources.PART_BYTES", 1)
         return prepare_inputs(inputs, tmp_path_factory.mktemp("whole") / "data")
 
 
@@ -141,7 +141,7 @@ def test_fingerprint_is_of_tokens_length_and_vocabulary(inputs, whole, tmp_path)
 
 def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
     wide_dtype = property(lambda self: np.dtype(np.int32))
-    monkeypatch.setattr("anytime_jax.data.vocabulary.Vocabulary.token_dtype", wide_dtype)
+    monkeypatch.setattr("anytime_jax.corpus.vocabulary.Vocabulary.token_dtype", wide_dtype)
     wide = prepare_inputs(inputs, tmp_path / "wide")
     assert (whole.token_dtype, wide.token_dtype) == ("uint16", "int32")
     assert wide.parts["train"][0].tokens == whole.parts["train"][0].tokens

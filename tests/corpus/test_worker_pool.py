@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from anytime_jax.data.worker_pool import run_tasks
+from anytime_jax.corpus.worker_pool import run_tasks
 from anytime_jax.errors import RunError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from anytime_jax.data.builtin_source import BuiltinSource
-from anytime_jax.data.sources import assign_split
+from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from anytime_jax.data import preparation
-from anytime_jax.data.sources import FileSource
+from anytime_jax.corpus import preparation
+from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 
 PAGE = "a page of some words, with a number at its end: "

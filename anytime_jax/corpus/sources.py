@@ -7,13 +7,11 @@ that any process can read, in any order: small, picklable, without open files.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from anytime_jax.data.dataset import SPLITS, TRAIN, VALIDATION
-from anytime_jax.data.document_files import (
+from anytime_jax.corpus.document_files import (
     JSON_SUFFIXES,
     TEXT_SUFFIXES,
     find_files,
@@ -21,7 +19,8 @@ from anytime_jax.data.document_files import (
     read_text,
     would_find,
 )
-from anytime_jax.data.local_paths import absolute_path
+from anytime_jax.corpus.regular_files import absolute_path
+from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 
 # About a second of tokenization: a kill loses little, and every core has work.
@@ -60,19 +59,6 @@ class Source(Protocol):
     def reads(self, file: Path) -> bool:
         """Whether a file, which need not exist yet, is part of the text."""
         ...
-
-
-def assign_split(text: str, validation_fraction: float) -> str:
-    """Assigns a document to a split by the hash of its content, so equal ones share a split."""
-    if validation_fraction in (0, 1):
-        return SPLITS[int(validation_fraction)]
-    return VALIDATION if split_position(text) < validation_fraction else TRAIN
-
-
-def split_position(text: str) -> float:
-    """The validation fraction above which a document is in validation: a hash, from 0 to 1."""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,15 +136,6 @@ class FileSource:
     @property
     def _suffixes(self) -> tuple[str, ...]:
         return JSON_SUFFIXES if self.kind == "json" else (*TEXT_SUFFIXES, *JSON_SUFFIXES)
-
-
-def check_fraction(fraction: float) -> None:
-    """Raises InputError unless both splits get documents."""
-    if not 0 < fraction < 1:
-        raise InputError(
-            f"validation fraction {fraction} is not between 0 and 1; 0.01 sets aside 1% of the "
-            "documents"
-        )
 
 
 def group_files(

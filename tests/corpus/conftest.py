@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tfds_files import write_tfds
 
-from anytime_jax.data import preparation, sources
-from anytime_jax.data.sources import FileSource
-from anytime_jax.data.vocabulary import train_vocabulary
+from anytime_jax.corpus import preparation, sources
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.vocabulary import train_vocabulary
 
 LENGTH = 16
 TEXTS = [f"document {i} " + "of words and numbers " * (i % 5 + 1) for i in range(60)]
@@ -20,7 +20,7 @@ class Corpus:
     """A folder with a small text, and the datasets prepared from it.
 
     It holds `train.jsonl`, `validation.jsonl`, the vocabulary `v.model`, the prepared dataset
-    `data`, and the TFDS datasets `array_record` and `tfrecord`.
+    `data`, and the TFDS dataset `tfds`.
     """
 
     folder: Path
@@ -41,8 +41,7 @@ def corpus(tmp_path_factory):
     for split in ("train", "validation"):
         (corpus.folder / f"{split}.jsonl").write_bytes(corpus.content)
     corpus.prepare(corpus.folder / "data")
-    for stored_as in ("array_record", "tfrecord"):
-        write_tfds(corpus.folder / stored_as, stored_as, TEXTS)
+    write_tfds(corpus.folder / "tfds", TEXTS)
     return corpus
 
 

@@ -1,15 +1,43 @@
-"""Default validation fraction of a text, and advice where a split is too small."""
+"""Validation split of a text: which documents are in it, how many by default, and advice."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from anytime_jax.data.sources import Part, split_position
+from anytime_jax.data.dataset import SPLITS, TRAIN, VALIDATION
+from anytime_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from anytime_jax.corpus.sources import Part
 
 _MOST_DOCUMENTS = 2000  # of more, nearly any fraction works, and reading them again takes time
 _ENOUGH_BYTES = 200_000  # of validation text, by default
 _MARGIN = 1.1  # a vocabulary that is trained again on another split spells the text differently
+
+
+def assign_split(text: str, validation_fraction: float) -> str:
+    """Assigns a document to a split by the hash of its content, so equal ones share a split."""
+    if validation_fraction in (0, 1):
+        return SPLITS[int(validation_fraction)]
+    return VALIDATION if split_position(text) < validation_fraction else TRAIN
+
+
+def split_position(text: str) -> float:
+    """The validation fraction above which a document is in validation: a hash, from 0 to 1."""
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def check_fraction(fraction: float) -> None:
+    """Raises InputError unless both splits get documents."""
+    if not 0 < fraction < 1:
+        raise InputError(
+            f"validation fraction {fraction} is not between 0 and 1; 0.01 sets aside 1% of the "
+            "documents"
+        )
 
 
 def explain_split(
