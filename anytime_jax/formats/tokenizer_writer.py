@@ -1,8 +1,9 @@
 """Vocabularies as tokenizers of the Hugging Face libraries: `tokenizer.json` and its companions.
 
 A SentencePiece model is translated to rules of the `tokenizers` library with the same ids, within
-the limits in docs/data.md; a Hugging Face tokenizer is copied. `tokenizers` itself converts unigram
-models only and ignores normalizer settings; `transformers` would be one more dependency.
+the limits in docs/evidence/export.md; a Hugging Face tokenizer is copied. `tokenizers` itself
+converts unigram models only and ignores normalizer settings; `transformers` would be one more
+dependency.
 """
 
 from __future__ import annotations

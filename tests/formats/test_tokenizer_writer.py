@@ -1,4 +1,4 @@
-"""Written tokenizers give the ids of SentencePiece, up to the limits listed in docs/data.md."""
+"""Written tokenizers give the ids of SentencePiece, up to the limits in docs/evidence/export.md."""
 
 import io
 import json
