@@ -43,7 +43,10 @@ def test_dataset_of_another_vocabulary_is_rejected(trained, dataset, monkeypatch
 
 
 def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, rejected, command):
-    other = dataclasses.replace(dataset, fingerprint="0" * 64)
+    first, *rest = dataset.parts["train"]
+    changed = (dataclasses.replace(first, sha256="0" * 64), *rest)
+    other = dataclasses.replace(dataset, parts={**dataset.parts, "train": changed})
+    assert other.fingerprint != dataset.fingerprint
     monkeypatch.setattr(evaluation_data, "load_dataset", lambda path, hint: other)
     assert "--data=" in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
