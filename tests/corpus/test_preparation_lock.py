@@ -209,6 +209,12 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path):
     prepare_part(text, output, Share(1, 2))
 
 
+def test_share_is_refused_while_the_whole_is_prepared(tmp_path):
+    output, settings = tmp_path / "output", {"length": LENGTH}
+    with lock_preparation(output, settings), pytest.raises(InputError, match=str(output)):
+        lock_preparation(output, settings, Share(0, 2)).__enter__()
+
+
 def test_other_files_are_left_alone(text, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
