@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
+from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
@@ -19,7 +19,8 @@ from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
-from anytime_jax.storage.paths import is_remote, storage_path
+from anytime_jax.storage.files import directory_id, free_bytes
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.memory import describe, measure_state
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Program, make_program
@@ -102,8 +103,7 @@ def check_not_lost(config: Config, step: int) -> None:
     saves = (x for x in range(step + 1, rows[-1].step) if not x % every or policy.keeps_forever(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None
-    # A bucket has no empty directories.
-    is_removed = not (is_remote(run_dir) or (run_dir / checkpoint_listing.DIRECTORY).is_dir())
+    is_removed = directory_id(run_dir / checkpoint_listing.DIRECTORY) is None
     if had_saved or is_removed:
         raise InputError(
             f"config.run_dir = {config.run_dir!r} has records to step {rows[-1].step:,}, but its "

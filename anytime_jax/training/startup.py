@@ -1,10 +1,7 @@
 """Setup shared by the training commands: mesh, paths and dataset."""
 
 import contextlib
-import errno
-import os
 import shlex
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +18,8 @@ from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
-from anytime_jax.storage.paths import absolute_path, check_bucket, is_remote, storage_path
+from anytime_jax.storage.failures import check_directory
+from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import preflight
 from anytime_jax.training.progress import Display
 
@@ -57,19 +55,7 @@ def check_paths(config: schema.Config) -> None:
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with _naming(f"config.{name}"):
             stored = storage_path(path)
-        if is_remote(stored):
-            check_bucket(f"config.{name} = {str(stored)!r}", stored)
-            continue
-        try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is a file")
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise InputError(
-                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
-                "choose another"
-            ) from error
+        check_directory(stored, f"config.{name} = {format_value(path)}")
 
 
 def open_dataset(config: schema.Config, mesh: Mesh, display: Display) -> DatasetInfo:

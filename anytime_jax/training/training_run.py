@@ -34,13 +34,8 @@ from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.models.flops import flops_per_token
-from anytime_jax.storage.paths import (
-    absolute_path,
-    bucket_errors,
-    is_refusal,
-    is_remote,
-    storage_path,
-)
+from anytime_jax.storage.failures import is_temporary, storage_errors
+from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import branching, preflight
 from anytime_jax.training.batches import Batch, iterate_batches
 from anytime_jax.training.metrics import Measurement, Meter, Writers, check_wandb
@@ -272,9 +267,8 @@ class TrainingRun:
     def save(self, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
         self.pause_meter()
-        if is_remote(self._directory):
-            with processes.fail_together("keep the lock of the run", RunError):
-                self._confirm_lock()
+        with processes.fail_together("keep the lock of the run", RunError):
+            self._confirm_lock()
         self._writers.sync()
         self._checkpoints.save(state, self._meta())
         self._meter.resume()
@@ -314,9 +308,9 @@ class TrainingRun:
         elif isinstance(error, jax.errors.JaxRuntimeError):
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
             failure = self.error(str(error)[:300], advice)
-        elif isinstance(error, (OSError, *bucket_errors())):
+        elif isinstance(error, storage_errors()):
             failure = self.error(f"{error}. Fix the cause, then run the same command again")
-            if is_remote(self._directory) and not is_refusal(error):
+            if is_temporary(error, self._directory):
                 failure = BucketError(str(failure))
         if failure is not error:
             failure.__cause__ = error
@@ -395,9 +389,8 @@ def closing(run: TrainingRun) -> Iterator[None]:
     except (
         InputError,
         RunError,
-        OSError,
         jax.errors.JaxRuntimeError,
-        *bucket_errors(),
+        *storage_errors(),
     ) as error:
         failure = run.explain(error)
         if failure is error:

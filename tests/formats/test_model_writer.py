@@ -201,32 +201,3 @@ def test_directory_created_meanwhile_is_not_replaced(tmp_path):
         (tmp_path / "model" / "theirs").mkdir(parents=True)
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "theirs").is_dir()
-
-
-def test_leftovers_of_killed_exports_are_removed(tmp_path):
-    target = tmp_path / "model"
-    names = ("model.1.part", "model.2.old", "model.x.part", "models.1.part", "other.1.part")
-    for name in names:
-        (tmp_path / name).mkdir()
-    create(target)
-    assert model_writer.remove_unfinished(target) == [tmp_path / x for x in names[:2]]
-    assert {x.name for x in tmp_path.iterdir()} == {"model", *names[2:]}
-    assert model_writer.remove_unfinished(tmp_path / "nowhere" / "model") == []
-
-
-def test_directory_of_a_running_export_is_not_touched(tmp_path):
-    target = tmp_path / "model"
-    with model_writer.create_directory(target, False) as part:
-        (part / PROVENANCE).write_text("new")
-        assert model_writer.remove_unfinished(target) == []
-        assert part.is_dir()
-    assert (target / PROVENANCE).read_text() == "new"
-
-
-def test_replaced_export_is_put_back_after_a_kill(tmp_path):
-    (tmp_path / "model.7.old").mkdir()
-    (tmp_path / "model.7.old" / PROVENANCE).write_text("old")
-    (tmp_path / "model.7.part").mkdir()
-    model_writer.remove_unfinished(tmp_path / "model")
-    assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (tmp_path / "model" / PROVENANCE).read_text() == "old"

@@ -11,7 +11,7 @@ from training_runs import start
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest
+from anytime_jax.storage.json_files import json_digest
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import load_weights, open_run
 
