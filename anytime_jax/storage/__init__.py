@@ -1,6 +1,6 @@
 """Storage of runs and datasets: local directories, and buckets by their address (`gs://...`).
 
-`paths.py` has the paths, with the methods of `pathlib`; `files.py`, `atomic.py`, `growing_files.py`
+`paths.py` has the paths, with the methods of pathlib; `files.py`, `atomic.py`, `growing_files.py`
 and `locks.py` what they lack; `failures.py` says what went wrong. Each function does the same on a
 disk and in a bucket, and no module outside of this package asks which of them it is.
 """
