@@ -16,6 +16,7 @@ from small_study import (
     REPOSITORY,
     fake_training_fixture,  # noqa: F401
     read_order,
+    started,
     study_fixture,  # noqa: F401
 )
 
@@ -30,10 +31,6 @@ TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs t
 
 def run(file, *arguments):
     return run_command(sweep, [f"--study={file}", "--run", *arguments])
-
-
-def started(root):
-    return [name for event, name, _ in read_order(root) if event == "start"]
 
 
 def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_training, capsys):

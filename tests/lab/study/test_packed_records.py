@@ -1,8 +1,6 @@
 """Packed records: which runs of an archive are taken, and how they are put in place."""
 
-import hashlib
 import json
-import pathlib
 import re
 import shutil
 import tarfile
@@ -12,11 +10,12 @@ from run_command import run_command
 from small_study import (
     BRANCHES,
     fake_training_fixture,  # noqa: F401
-    read_order,
+    started,
     study_fixture,  # noqa: F401
+    write_run,
 )
 
-from anytime_jax.checkpoints.metric_records import RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.lab import report
 from anytime_jax.lab.study import command as sweep
 from anytime_jax.lab.study import study_files
@@ -27,27 +26,6 @@ NAMES = ["constant-seed=0", "constant-seed=1"] + [
 ]
 FAMILY = [name for name in NAMES if "seed=1" in name]
 TWO_BRANCHES = "plan.branches('wsd', trunks, [1])"
-
-
-def write_run(task, fingerprint, stop_step):
-    """Writes run file and records of a run as its training does, with every evaluation."""
-    config, run_dir = task.config, task.run.run_dir
-    about = {"name": task.run.name, "config": config.to_dict()}
-    identity = config.identity(fingerprint)
-    if weights := config.initial_weights:
-        file = pathlib.Path(weights, "model.safetensors")
-        identity["initial_weights"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    if task.start_step:
-        identity["branch.checkpoint"] = f"digest of {task.run.trunk}"
-        from_run = str(run_dir.parent / task.run.trunk)
-        about["branch"] = {"from_run": from_run, "step": task.start_step}
-    run_dir.mkdir(parents=True)
-    (run_dir / "run.json").write_text(json.dumps({"identity": identity, **about}, indent=1))
-    writer = RecordWriter(run_dir, task.start_step, {"version": "0.1.0"})
-    for step in [x for x in (10, 20) if task.start_step < x <= stop_step]:
-        losses = {f"eval/{label}/loss": 3 - step / 100 for label in ("last", "f6.25", "f25")}
-        writer.write(step, config.clock.tokens(step), losses)
-    writer.close()
 
 
 @pytest.fixture(name="packed")
@@ -72,12 +50,6 @@ def packed_fixture(study, dataset, tmp_path):
 
 def run(file, records, *arguments):
     return run_command(sweep, [f"--study={file}", f"--records={records}", *arguments])
-
-
-def started(root):
-    """The runs that were trained."""
-    order = read_order(root) if (root / "order.txt").exists() else []
-    return [name for event, name, _ in order if event == "start"]
 
 
 def states(capsys, file, records):
