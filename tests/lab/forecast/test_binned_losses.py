@@ -56,18 +56,6 @@ def test_labels_and_sources_are_apart_whatever_their_order():
         assert sorted(seen.losses_seen) == [2.8, 3.0, 3.1, 4.0]
 
 
-def test_residuals_are_those_of_the_law_and_the_offset():
-    steps = (100, 200, 400, 600, 800)
-    live = LAW.losses(SCHEDULE, np.arange(1, 901))
-    rows = [(t, t, live[t - 1], "last", False) for t in steps]
-    rows += [(t, t, LAW.losses(SCHEDULE, [t], RULES["f25"])[0], "f25", False) for t in steps]
-    rows += [(t - 39, t, live[t - 40 : t].mean() + 0.05, "last", True) for t in steps]
-    seen = binned(rows)
-    assert np.abs(seen.residuals(vector(LAW, offset=0.05))).max() < 0.2
-    apart = seen.residuals(vector(LAW, offset=0.0))
-    assert (np.abs(apart) > 1).sum() == 5
-
-
 def test_noise_of_the_losses_widens_their_errors():
     steps = np.arange(60, 900, 20)
     rng = np.random.default_rng(0)

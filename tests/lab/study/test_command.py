@@ -59,4 +59,4 @@ def test_invalid_option_is_one_line(arguments, study, capsys):
 
 def test_records_without_a_study_are_bad_input(capsys):
     assert run_command(sweep, ["--list", "--records=docs"]) == 2
-    assert "--records=docs is for --study" in capsys.readouterr().err
+    assert "--records=docs" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Tasks: what makes a study invalid."""
 
-
 import pytest
 from small_study import study_fixture, write_run  # noqa: F401
 
@@ -112,5 +111,5 @@ def test_runs_on_two_data_sets_are_rejected(study):
     write_run(first, fingerprint="abc")
     make(file)
     write_run(second, fingerprint="abd")
-    with pytest.raises(InputError, match="constant-seed=1: its data differ"):
+    with pytest.raises(InputError, match=r"constant-seed=1: .*data"):
         make(file)
