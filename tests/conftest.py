@@ -133,6 +133,17 @@ def whole(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> pat
 
 
 @pytest.fixture(scope="session")
+def trained(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Run to 4x, 40 updates, with five averages and every fifth checkpoint; none changes it."""
+    import training_runs
+
+    averages, changes = (6.25, 12.5, 25.0, 50.0, 100.0), training_runs.every("5 steps")
+    return training_runs.finished(
+        tmp_path_factory, "trained", dataset, averages=averages, stop="4x", **changes
+    )
+
+
+@pytest.fixture(scope="session")
 def c4_data() -> pathlib.Path:
     """The folder with T5's vocabulary and some C4 documents; skips the test if it is missing."""
     variable = os.environ.get("ANYTIME_JAX_TEST_DATA")
