@@ -11,13 +11,12 @@ import safetensors
 import safetensors.numpy
 import yaml
 from exported_models import AI2, BOTH, EOS, SIZES, read, tensors, write
-from reference_decoders import CONFIGS, oracle
+from reference_decoders import CONFIGS, compiled, oracle
 from small_run import same_bits
 
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_writer
 from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
-from anytime_jax.models import decoder
 
 
 @BOTH
@@ -38,9 +37,9 @@ def test_written_model_has_the_tensors_and_logits_of_the_library(name, dtype, tm
     record = safetensors.numpy.load_file(tmp_path / PARITY)
     assert record["tokens"].shape == (16,)
     assert len({x for x in record["tokens"].tolist() if x < 90}) == 16
-    logits = decoder.apply(CONFIGS[name], params, record["tokens"][None])[0]
+    logits = compiled(name)(params, record["tokens"][None])[0]
     np.testing.assert_allclose(record["logits"], logits, rtol=0, atol=1e-6)
-    exact = decoder.apply(CONFIGS[name], oracle(name)[1], record["tokens"][None])[0]
+    exact = compiled(name)(oracle(name)[1], record["tokens"][None])[0]
     assert (np.abs(record["logits"] - exact).max() > 1e-4) == (dtype == "bfloat16")
 
 
