@@ -16,6 +16,7 @@ from anytime_jax.storage.json_files import load_json
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
+_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}  # what a start that was killed may leave alone
 _ADVICE = "choose another run_dir"
 
 
@@ -57,7 +58,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
                 f"({differences}): set them back, or choose another run_dir"
             )
-    elif is_directory(run_dir) and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
+    elif is_directory(run_dir) and {path.name for path in run_dir.iterdir()} - _BEFORE_RUN_FILE:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"

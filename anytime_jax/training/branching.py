@@ -1,4 +1,4 @@
-"""Branches: the trunk's checkpoint that one starts from, and the settings that it may change.
+"""Branches: their settings, and the trunk's checkpoint that one starts from.
 
 A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
 clocks and position in the data. Only the shape of the schedule changes, and the data if
@@ -6,6 +6,7 @@ clocks and position in the data. Only the shape of the schedule changes, and the
 """
 
 import dataclasses
+import itertools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_d
 from anytime_jax.config.schema import SETTINGS, Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.paths import absolute_path
+from anytime_jax.storage.paths import absolute_path, storage_path
 
 _SAME_RATE = 1e-6  # relative
+_GAMMA = {"constant": 0.0, "inverse_sqrt": 0.5}  # as power laws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +26,15 @@ class Trunk:
     """The checkpoint that a branch starts from.
 
     `digest` is that of its meta, which has the checksums of all arrays. `samples` counts windows of
-    the branch's data consumed, 0 if it reads other data than the trunk.
+    the branch's data consumed, 0 if it reads other data than the trunk. `meta` is None if the trunk
+    is gone, which a branch with checkpoints of its own no longer needs.
     """
 
     path: Path
     step: int
     digest: str
     samples: int
+    meta: checkpoint_reader.Meta | None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -40,7 +44,83 @@ class Trunk:
         return {"from_run": from_run, **place}
 
 
-def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
+def read_run(directory: str, name: str) -> tuple[Config, dict[str, Any]]:
+    """Returns the settings of a run and the content of its run file; `name` is the setting's.
+
+    Raises an InputError if the directory holds no run, or one whose settings cannot be used here.
+    """
+    run_file = run_directory.read_run_file(storage_path(directory), "give another run")
+    if run_file is None:
+        raise InputError(
+            f"{name} = {directory!r} is not a run (it has no {run_directory.RUN_FILE}): give the "
+            "directory of the trunk"
+        )
+    try:
+        return build(run_file["config"]), run_file
+    except (InputError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{name} = {directory!r}: its settings cannot be used ({error})"
+        ) from error
+
+
+def decay_settings(directory: str, point: str = "") -> dict[str, Any]:
+    """Returns the settings of a branch in which the learning rate of a run falls linearly to zero.
+
+    `point` is the horizon, of which the decay is the last 10%, or the step at which it starts; by
+    default the last doubling for which the run has a checkpoint at 90%, or else its last
+    checkpoint. The horizon or the step is in `branch`; the run is not changed.
+    """
+    trunk, run_file = read_run(directory, "trunk")
+    settings = _tuples(run_file["config"])
+    schedule = settings["schedule"]
+    if schedule["kind"] not in ("power", *_GAMMA):
+        raise InputError(f"{directory} has a schedule with an end: {schedule['kind']}")
+    multiple, step = _decay_point(directory, point, trunk)
+    branch = {"from_run": directory, "multiple": multiple, "step": step, "data": "", "change": ()}
+    gamma = schedule.get("gamma", _GAMMA.get(schedule["kind"]))
+    law = {"kind": "power_decay", "gamma": gamma, "alpha": schedule.get("alpha", 1.0)}
+    decay = {"horizon": "branch", "floor": 0.0, "shape": "linear"}
+    data, data_path = dict(settings["data"]), run_file.get("data_path")
+    if isinstance(data_path, str) and not storage_path(data["path"]).exists():
+        data["path"] = data_path
+    return settings | {
+        "name": f"{settings['name']}_decay",
+        "run_dir": f"{directory.rstrip('/')}_decay_" + (f"{multiple}x" if multiple else f"{step}"),
+        "stop": "horizon",
+        "initial_weights": "",
+        "data": data,
+        "branch": branch,
+        "schedule": schedule | law | decay,
+    }
+
+
+def _decay_point(directory: str, point: str, trunk: Config) -> tuple[float, int]:
+    """Returns the multiple at which a decay ends or the step at which it starts, the other as 0."""
+    saved, clock = checkpoint_listing.saved_steps(directory), trunk.clock
+    warmup, last = clock.step_at(trunk.schedule.warmup), max(saved, default=0)
+    if last <= warmup:
+        raise InputError(
+            f"{directory} has been trained to {clock.describe(last)}, not beyond its warmup of "
+            f"{warmup:,} steps: train it further first"
+        )
+    if point.isdecimal():
+        return 0.0, int(point)
+    if point:
+        return clock.multiple(clock.step_at(point, "the horizon")), 0
+    leaves = (clock.branch_step(horizon) for horizon in clock.doublings())
+    reached = itertools.takewhile(lambda step: step <= last, leaves)
+    multiples = [2.0**i for i, step in enumerate(reached) if step in saved and step > warmup]
+    return (multiples[-1], 0) if multiples else (0.0, last)
+
+
+def _tuples(value: Any) -> Any:
+    """Returns settings as configuration files have them: JSON has lists for tuples."""
+    if isinstance(value, dict):
+        return {name: _tuples(x) for name, x in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def find_trunk(config: Config) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
     A branch with checkpoints of its own resumes even if the trunk is gone. Raises an InputError if
@@ -61,39 +141,31 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
         if saved and not _is_readable(path):
-            return Trunk(path, step, str(saved.get("checkpoint")), int(saved.get("samples", 0)))
-    run_file = run_directory.read_run_file(from_run, "choose another trunk")
-    if run_file is None:
-        raise InputError(
-            f"config.branch.from_run = {config.branch.from_run!r} is not a run (it has no "
-            f"{run_directory.RUN_FILE}): give the directory of the trunk"
-        )
-    check_inheritance(config, build_trunk(config, run_file.get("config")), step)
+            digest, samples = str(saved.get("checkpoint")), int(saved.get("samples", 0))
+            return Trunk(path, step, digest, samples, None)
+    trunk, _ = read_run(config.branch.from_run, "config.branch.from_run")
+    check_inheritance(config, trunk, step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
-    if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
+    samples = 0 if config.branch.data else int(meta["samples"])
+    return Trunk(path, step, meta["digest"], samples, meta)
+
+
+def check_data(config: Config, trunk: Trunk, dataset: DatasetInfo) -> None:
+    """Raises an InputError if a branch would read other data or another vocabulary than named."""
+    if trunk.meta is None:
+        return
+    if not config.branch.data and trunk.meta["fingerprint"] != dataset.fingerprint:
         raise InputError(
-            f"config.data.path = {str(dataset.path)!r} has other data than the trunk {from_run} "
-            "was trained on: give that dataset, or name this one as config.branch.data"
+            f"config.data.path = {str(dataset.path)!r} has other data than the trunk "
+            f"{config.branch.from_run} was trained on: give that dataset, or name this one as "
+            "config.branch.data"
         )
-    if meta["vocabulary"] != dataset.vocabulary_sha256:
+    if trunk.meta["vocabulary"] != dataset.vocabulary_sha256:
         raise InputError(
             f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
             "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
         )
-    samples = 0 if config.branch.data else int(meta["samples"])
-    return Trunk(path, step, meta["digest"], samples)
-
-
-def build_trunk(config: Config, source: Any) -> Config:
-    """Returns the trunk's configuration from its run file; raises an InputError if unreadable."""
-    try:
-        return build(source)
-    except InputError as error:
-        raise InputError(
-            f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "
-            f"here ({error})"
-        ) from error
 
 
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:
