@@ -33,7 +33,6 @@ def get_config(dataset: str = "") -> ConfigDict:
     update_tokens = config.batch_size * config.model.length
     tokens = 4 * config.chinchilla_tokens
     config.name = info.path.name
-    config.run_dir = f"runs/{info.path.name}"
     config.data.path = dataset
     config.data.builtin_megabytes = 0.0
     config.data.repeat = info.splits["train"].windows * info.length < tokens + update_tokens

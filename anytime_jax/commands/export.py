@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         from google.protobuf import text_format  # noqa: F401
     if arguments.verify:
         _check_python(arguments.verify_python)
-    saved = saved_run.open_run(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     config = saved.config.model
-    model_format = model_reader.FORMATS[arguments.format or config.architecture]
+    model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
     file, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
