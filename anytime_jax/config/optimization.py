@@ -1,11 +1,11 @@
 """Settings of the optimization: learning rate, optimizer, guard, and the names of averages."""
 
 import dataclasses
-import re
+import pkgutil
 from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checks import format_value, is_number, reject, require
+from anytime_jax.checks import reject, require
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.fields import (
     FRACTION,
@@ -17,6 +17,7 @@ from anytime_jax.config.fields import (
     count,
     setting,
 )
+from anytime_jax.optimizers import Optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,30 @@ class OptimizerConfig(Group):
         kinds=_EXTRAPOLATED,
     )
 
+    def build(self) -> Optimizer:
+        """Returns the dataclass of the kind: a bridge until the kinds are the settings."""
+        settings = {k: v for k, v in self.to_dict().items() if k not in ("kind", "clip_norm")}
+        kind = self.kind
+        if settings.pop("normalize_rows", False):
+            require(kind == "muon", "normalize_rows", True, "false, but for muon")
+            kind = "normuon"
+        laboratory = "anytime_jax.lab.optimizers"
+        names = {
+            "adamw": "anytime_jax.optimizers:AdamW",
+            "muon": "anytime_jax.optimizers:Muon",
+            "normuon": f"{laboratory}:NorMuon",
+            "schedule_free_adamw": "anytime_jax.optimizers:ScheduleFreeAdamW",
+            "schedule_free_muon": f"{laboratory}:AMUSE",
+            "gpa": f"{laboratory}:GPA",
+            "gpa_muon": f"{laboratory}:GPA",
+            "pace": "anytime_jax.optimizers:Pace",
+            "ema_nesterov": f"{laboratory}:EMANesterov",
+            "ema_nesterov_muon": f"{laboratory}:EMANesterov",
+        }
+        if kind in ("gpa_muon", "ema_nesterov_muon"):
+            settings["matrices"] = "muon"
+        return pkgutil.resolve_name(names[kind])(**settings)
+
     def _check(self) -> None:
         if self.x_average is None:
             return
@@ -180,19 +205,4 @@ class GuardConfig(Group):
     limit: int = setting("bad updates in a row that are skipped before the run stops", count(1))
 
 
-def averaging_rule(value: Any) -> averaging.Rule | float:
-    """Parses an average: a number f, or a label such as "f25", "ema0.999", "uniform1000"."""
-    if type(value) is not bool and isinstance(value, int | float) and is_number(value):
-        return value
-    form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"
-    match = re.fullmatch(form, value) if isinstance(value, str) else None
-    kind, number = match.groups() if match else ("", "")
-    if kind == "uniform" and "." not in number:
-        return averaging.Uniform(int(number or 0))
-    if kind in ("f", "ema") and number.strip("."):
-        rule = averaging.GrowingWindow if kind == "f" else averaging.FixedDecay
-        return rule(float(number))
-    raise ValueError(
-        f"{format_value(value)} is not an average: give a number f, or one of the forms "
-        '"f25", "ema0.999", "uniform", "uniform1000"'
-    )
+averaging_rule = averaging.parse_rule
