@@ -108,7 +108,8 @@ def load(
     if not on_mesh:
         return params
     mesh = startup.make_mesh(run.config)
-    return jax.device_put(params, sharding.tree_shardings(params, decoder.PARAMETER_AXES, mesh))
+    shardings = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
+    return jax.device_put(params, shardings)
 
 
 def evaluate(

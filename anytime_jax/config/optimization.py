@@ -2,7 +2,7 @@
 
 import dataclasses
 import pkgutil
-from typing import Any, Literal
+from typing import Literal
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import reject, require

@@ -170,9 +170,7 @@ def orthogonalize_momentum(
         names = {_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
         allowed = f"axes of exactly the parameters {', '.join(sorted(names))}"
         require(names == set(matrix_axes), "matrix_axes", dict(matrix_axes), allowed)
-        return MuonState(
-            jnp.zeros((), jnp.int32), optax.tree.zeros_like(params, dtype=jnp.float32)
-        )
+        return MuonState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params, dtype=jnp.float32))
 
     def update(updates, state, params=None, *, bad=False, **_):
         del params
