@@ -109,7 +109,8 @@ def load(
     if not on_mesh:
         return params
     mesh = startup.make_mesh(run.config)
-    return jax.device_put(params, sharding.tree_shardings(params, decoder.parameter_axes(run.config.model), mesh))
+    shardings = sharding.parameter_shardings(params, decoder.parameter_axes(run.config.model), mesh)
+    return jax.device_put(params, shardings)
 
 
 def evaluate(

@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import itertools
 import re
 import sys
 import types
@@ -120,8 +121,11 @@ class Kinds:
     def name_of(self, cls: Any) -> str:
         """Returns the name under which `find` gives a class."""
         short = vars(cls).get("kind")
-        is_ours = short is not None and self.classes.get(short) is cls
-        return short if is_ours else f"{cls.__module__}:{cls.__qualname__}"
+        if short is not None and self.classes.get(short) is cls:
+            return short
+        packages = itertools.accumulate(cls.__module__.split("."), "{}.{}".format)
+        public = (x for x in packages if getattr(sys.modules.get(x), cls.__name__, None) is cls)
+        return f"{next(public, cls.__module__)}:{cls.__name__}"
 
     def to_dict(self, value: Any) -> dict[str, Any]:
         """Returns the settings of a kind or of an instance, its `kind` first."""

@@ -56,7 +56,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         return init_from_params(decoder.init_params(config.model, jax.random.key(seed)))
 
     shapes = jax.eval_shape(init)
-    shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    shardings = sharding.state_shardings(shapes, shapes.params, decoder.PARAMETER_AXES, mesh)
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
