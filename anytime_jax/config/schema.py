@@ -485,7 +485,7 @@ def _count_steps(clock: Clock, point: str, name: str) -> int:
 def _run_dir(config: Config) -> str:
     if not config.branch.from_run:
         return f"runs/{config.name}"
-    point = (config.decay.horizon or config.branch.at or "branch").replace(" ", "_")
+    point = (config.branch.at or config.decay.horizon or "branch").replace(" ", "_")
     folder = config.branch.from_run.rstrip("/").rpartition("/")[0]
     return "/".join(filter(None, (folder, f"{config.name}_{point}")))
 
