@@ -15,7 +15,6 @@ tracks; and averages that it does not track, such as "f=35" (docs/readout.md). M
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,8 @@ from anytime_jax.errors import InputError
 from anytime_jax.models import decoder, sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training import signals, startup, trainer
-from anytime_jax.training.progress import Display
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training import loop, preflight
+from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import evaluation_data, saved_run, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import MixtureLimits
@@ -66,13 +64,7 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
         raise InputError(f"config = {format_value(config)}: give what load_config returns")
     jax_settings.configure()
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
-    display = Display(config.clock, console)
-    startup.check_paths(config)
-    mesh = startup.make_mesh(config)
-    dataset = startup.open_dataset(config, mesh, display)
-    is_main = threading.current_thread() is threading.main_thread()
-    with signals.interruptible() if is_main else contextlib.nullcontext(lambda: False) as stop:
-        return trainer.train(config, mesh, dataset, display, stop, fall_back)
+    return loop.train(config, console, fall_back=fall_back)
 
 
 def open_run(
@@ -108,7 +100,7 @@ def load(
     params = _load(run, weights)
     if not on_mesh:
         return params
-    mesh = startup.make_mesh(run.config)
+    mesh = preflight.make_mesh(run.config)
     shardings = sharding.parameter_shardings(params, decoder.parameter_axes(run.config.model), mesh)
     return jax.device_put(params, shardings)
 

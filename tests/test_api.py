@@ -12,15 +12,16 @@ from anytime_jax.commands import evaluate as evaluate_command
 from anytime_jax.commands import generate as generate_command
 from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training import start as start_lib
+from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run
 
 
 def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(api.jax_settings, "configure", lambda: None)  # of the whole process
     file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path, stop="1x")
-    monkeypatch.setattr(api.startup, "make_mesh", lambda config: small_run.mesh())
-    monkeypatch.setattr(preflight, "make_program", small_run.program)  # compiled once
+    monkeypatch.setattr(preflight, "make_mesh", lambda config: small_run.mesh())
+    monkeypatch.setattr(start_lib, "make_program", small_run.program)  # compiled once
     assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
     assert "from     0 steps" in capsys.readouterr().out
     longer = api.load_config(str(file), {"stop": "2x"})

@@ -59,11 +59,11 @@ def test_command_loads_no_other_command():
 
 def test_train_loads_nothing_that_its_first_update_does_not_need():
     packages, ours = loaded_by("anytime_jax.commands.train")
-    assert {"anytime_jax.training.trainer", "anytime_jax.data.token_arrays"} <= ours
+    assert {"anytime_jax.training.loop", "anytime_jax.data.token_arrays"} <= ours
     assert not packages & LATE
 
 
 def test_train_and_prepare_work_without_the_export_extra():
     modules = ("anytime_jax.commands.train", "anytime_jax.commands.prepare")
     _, ours = loaded_by(*modules, without=sorted(EXPORT))
-    assert {"anytime_jax.training.trainer", "anytime_jax.corpus.vocabulary"} <= ours
+    assert {"anytime_jax.training.loop", "anytime_jax.corpus.vocabulary"} <= ours

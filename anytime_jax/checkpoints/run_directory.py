@@ -20,6 +20,7 @@ from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_director
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
+_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}  # what a start that was killed may leave alone
 _ADVICE = "choose another run_dir"
 
 
@@ -60,7 +61,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
                 f"({differences}): set them back, or choose another run_dir"
             )
-    elif is_directory(run_dir) and any(path.name != _PARTIAL_FILE for path in run_dir.iterdir()):
+    elif is_directory(run_dir) and {path.name for path in run_dir.iterdir()} - _BEFORE_RUN_FILE:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"
@@ -76,6 +77,13 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
+def create(run_dir: Path) -> None:
+    """Creates a run directory unless it exists; raises an InputError if that is impossible."""
+    with _naming_failures(run_dir):
+        if not is_remote(run_dir):  # a bucket has no empty directories
+            run_dir.mkdir(parents=True, exist_ok=True)
+
+
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Creates a run directory and its `run.json`, with `about`, unless it belongs to the run.
 
@@ -86,17 +94,24 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
         return
     content = json.dumps({"identity": identity, **about}, indent=1)
     partial = run_dir / _PARTIAL_FILE
-    try:
+    with _naming_failures(run_dir):
         if is_remote(run_dir):
             with contextlib.suppress(FileExistsError):  # another process began the run just now
                 conditional_writes.create(run_dir / RUN_FILE, content.encode())
             check_identity(run_dir, identity)
             return
-        run_dir.mkdir(parents=True, exist_ok=True)
+        create(run_dir)
         partial.unlink(missing_ok=True)
         with partial.open("x", encoding="utf-8") as file:  # follows no symbolic link
             file.write(content)
         partial.replace(run_dir / RUN_FILE)
+
+
+@contextlib.contextmanager
+def _naming_failures(run_dir: Path) -> Iterator[None]:
+    """Turns an OSError inside into an InputError that names the directory."""
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "

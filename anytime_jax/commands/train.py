@@ -12,23 +12,23 @@ import itertools
 import math
 import re
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from anytime_jax.checkpoints import recorded_losses
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
-from anytime_jax.commands import command_line, config_file, standard_streams
+from anytime_jax.commands import config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
-from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training import signals, startup, trainer
-from anytime_jax.training.progress import Display
+from anytime_jax.training import loop
+from anytime_jax.training.loop import Outcome
 
 EXAMPLES = (
     "--config=quickstart",
@@ -40,13 +40,12 @@ _PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    config_file.add_option(parser, schema.SETTINGS)
+    config_file.add_option(parser)
     parser.add_argument(
         "--fall-back",
         action="store_true",
         help="set a damaged checkpoint aside and resume from the newest good one",
     )
-    parser.add_argument("--fall_back", action="store_true", help=argparse.SUPPRESS)
     add = parser.add_argument_group("several processes").add_argument
     add("--coordinator", metavar="HOST:PORT", help="address at which the first process listens")
     add("--processes", type=int, metavar="N", help="number of processes")
@@ -64,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    config = schema.build(config_file.load(arguments))
+    config = config_file.load(arguments)
+    if arguments.print_config:
+        config_file.print_config(config)
+        return 0
     jax_settings.configure()
     processes.initialize(
         arguments.coordinator,
@@ -74,24 +76,16 @@ def _train(arguments: argparse.Namespace) -> int:
         lambda: describe_latest(config.run_dir),
     )
     is_primary = processes.is_primary()
-    display = Display(config.clock, open_console(quiet=not is_primary))
+    console = open_console(quiet=not is_primary)
     try:
-        with processes.fail_together():
-            startup.check_paths(config)
-            mesh = startup.make_mesh(config)
-        dataset = startup.open_dataset(config, mesh, display)
-        start = time.monotonic()
-        with signals.interruptible() as interrupted:
-            outcome = trainer.train(
-                config, mesh, dataset, display, interrupted, arguments.fall_back
-            )
+        outcome = loop.train(config, console, fall_back=arguments.fall_back)
         if is_primary and outcome.reason == "interrupted":
             step = config.clock.describe(outcome.step)
             state = f"saved at {step}" if outcome.step else "nothing to save yet"
-            display.say(f"interrupted, {state}. To resume: {_command(arguments)}")
+            console.print(f"interrupted, {state}. To resume: {_command(arguments)}")
         elif is_primary:
-            _report(config, display, outcome, time.monotonic() - start)
-            display.say(_next_command(arguments, config, dataset, outcome))
+            _report(config, console, outcome)
+            console.print(_next_command(arguments, config, outcome))
     except KeyboardInterrupt:
         print(f"\nno saved step is lost. To resume: {_command(arguments)}", flush=True)
         raise
@@ -102,37 +96,36 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(
-    config: schema.Config, display: Display, outcome: trainer.Outcome, seconds: float
-) -> None:
+def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, storage_path(config.run_dir)
-    rows = read_records(run_dir, display.say)
+    rows = read_records(run_dir, console.print)
     evaluated = recorded_losses.evaluations(rows)
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
-        display.console.print(recorded_losses.loss_table(clock, doublings or evaluated[-1:]))
+        console.print(recorded_losses.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:
         reason = f"past config.stop = {config.stop!r}, so there is nothing to do"
-    display.say(f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(seconds)}")
+    console.print(
+        f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(outcome.seconds)}"
+    )
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
     if config.log.tensorboard:
         files["TensorBoard"] = run_dir / "tensorboard"
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:
-            display.say(f"  {name:12} {path}")
+            console.print(f"  {name:12} {path}")
 
 
 def _next_command(
     arguments: argparse.Namespace,
     config: schema.Config,
-    dataset: DatasetInfo,
-    outcome: trainer.Outcome,
+    outcome: Outcome,
 ) -> str:
     """Returns advice on continuing to the next doubling, within the schedule and the data."""
-    clock, horizon = config.clock, config.learning_rate.horizon_steps
+    clock, horizon = config.clock, config.horizon
     step = clock.next_doubling(outcome.step)
     multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"  # a step may round it up
     stop = None if config.stop_rule.doubles else multiple
@@ -141,8 +134,8 @@ def _next_command(
         return f"the schedule ends here; {run} can be continued"
     if horizon is not None and step >= horizon:
         return f"to continue to the end of the schedule: {_command(arguments, 'horizon')}"
-    windows = outcome.samples + clock.samples(step) - clock.samples(outcome.step)
-    if not config.data.repeat and windows > dataset.splits["train"].windows:
+    needed = clock.samples(step) - clock.samples(outcome.step)
+    if not config.data.repeat and needed > outcome.unused:
         command = _command(arguments, stop, "--config.data.repeat=True")
         return f"the data end before {multiple}. To repeat them: {command}"
     return f"this run has no horizon. To continue to {multiple}: {_command(arguments, stop)}"
@@ -152,7 +145,8 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     """Returns the command line of this start, with another stop and more arguments."""
     if stop is not None:
         more = (*more, f"--config.stop={stop}")
-    words = command_line.join_overrides([*arguments.argv, *more])
+    replaced = tuple(f"{word.partition('=')[0]}=" for word in more)
+    words = [*(x for x in arguments.argv if not x.startswith(replaced)), *more]
     if processes.is_single():
         return f"{arguments.program} {shlex.join(words)}"
     values = ("--coordinator", "--processes", "--process")

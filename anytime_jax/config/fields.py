@@ -191,7 +191,8 @@ def _read_value(hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Tr
             arguments = _read_fields(cls, rest, trust)
         except ValueError as error:
             raise ValueError(f"{error} (kind = {kinds.name_of(cls)!r})") from error
-        kind = Kind(kinds.name_of(cls), cls, arguments)
+        defaults = {x.name: x.default for x in dataclasses.fields(cls) if x.init}
+        kind = Kind(kinds.name_of(cls), cls, {**defaults, **arguments})
         return kind if kinds.has_times else kind.build()
 
 

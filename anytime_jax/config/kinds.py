@@ -42,7 +42,7 @@ class Kind:
     Attributes:
       name: its short name, or `package.module:Class`.
       cls: its dataclass.
-      values: its settings by name; defaults are left out.
+      values: all of its settings by name.
     """
 
     name: str
@@ -55,10 +55,8 @@ class Kind:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of its settings by name, defaults included."""
-        fields = {x.name: x.default for x in dataclasses.fields(self.cls) if x.init}
-        settings = {**fields, **self.values}
-        return {name: value for name, value in settings.items() if value is not None}
+        """Its settings by name, without those that are None."""
+        return {name: value for name, value in self.values.items() if value is not None}
 
     @functools.cached_property
     def times(self) -> tuple[str, ...]:

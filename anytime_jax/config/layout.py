@@ -10,12 +10,11 @@ def check_layout(
     batch_shards: int,
     tensor: int,
     platform: str,
-    host_memory: bool = True,
 ) -> None:
     """Raises an InputError if a configuration does not fit a device mesh.
 
     The mesh splits batches into `batch_shards` parts and matrix products over `tensor` devices.
-    `platform` is "cpu", "gpu" or "tpu"; `host_memory` is whether devices can use host memory.
+    `platform` is "cpu", "gpu" or "tpu".
     """
     part = config.batch_size // config.microbatches
     sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
@@ -36,9 +35,4 @@ def check_layout(
         raise InputError(
             f"config.model.attention = {config.model.attention!r} needs a {needs.upper()}, not a "
             f"{platform}: try 'auto'"
-        )
-    if config.average_memory == "host" and not host_memory:
-        raise InputError(
-            "config.average_memory = 'host' needs devices that reach the memory of their host; "
-            f"JAX offers none on this {platform}: set 'device'"
         )

@@ -212,7 +212,7 @@ class LogConfig:
             _require_word("wandb_project", self.wandb_project)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Every setting of a run.
 
@@ -469,6 +469,8 @@ def _branch_step(branch: BranchConfig, clock: Clock, end: int | None) -> int | N
 
 
 def _averaging_rules(labels: tuple) -> dict[str, averaging.Rule]:
+    for label in labels:
+        require(isinstance(label, str), "averages", label, 'labels such as "f25" or "ema0.999"')
     with errors_named("averages"):
         return averaging.label_rules([averaging.parse_rule(label) for label in labels])
 
@@ -483,7 +485,7 @@ def _count_steps(clock: Clock, point: str, name: str) -> int:
 def _run_dir(config: Config) -> str:
     if not config.branch.from_run:
         return f"runs/{config.name}"
-    point = (config.decay.horizon or config.branch.at or "branch").replace(" ", "_")
+    point = (config.branch.at or config.decay.horizon or "branch").replace(" ", "_")
     folder = config.branch.from_run.rstrip("/").rpartition("/")[0]
     return "/".join(filter(None, (folder, f"{config.name}_{point}")))
 

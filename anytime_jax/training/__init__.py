@@ -1,8 +1,9 @@
-"""Training: from a checked configuration and a dataset to a trained run.
+"""Training: from a checked configuration to a trained run.
 
-Begin with `trainer.py`, the loop; `training_run.py` is one run in it, `step.py` the update on the
-device with `optimizer.py` and `bad_updates.py`; `loop_program.py` is what the loop calls of it.
-`signals.py`, `startup.py`, `preflight.py` and `memory.py` come before the first update;
-`branching.py` and `pretrained.py` are other starts than random weights. `batches.py`, `metrics.py`,
-`evaluator.py` and `progress.py` are input and output of the loop.
+Begin with `loop.py`, a page. `start.py` acquires what the loop needs and `run.py` is what it gets:
+`step.py` is the update on the device, with `optimizer.py` and `bad_updates.py`. `preflight.py`,
+`run_data.py`, `memory.py` and `summary.py` come before the first update; `branching.py` and
+`pretrained.py` are other starts than random weights. `events.py` says when a run saves and
+evaluates; `recorder.py`, `metrics.py`, `evaluator.py` and `progress.py` are the output of the loop,
+`signals.py` and `failures.py` its other ends.
 """

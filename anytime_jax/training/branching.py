@@ -1,20 +1,22 @@
-"""Branches: the trunk's checkpoint that one starts from, and the settings that it may change.
+"""Branches: their settings, and the trunk's checkpoint that one starts from.
 
 A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
-clocks and position in the data. Only the shape of the schedule changes, and the data if
+clock and position in the data. Only the decay of the learning rate changes, and the data if
 `branch.data` names another dataset. The trunk is never written to.
 """
 
 import dataclasses
+import itertools
 import shlex
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.config.schema import SETTINGS, Config, build
+from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.schema import Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.paths import absolute_path
+from anytime_jax.storage.paths import absolute_path, storage_path
 
 _SAME_RATE = 1e-6  # relative
 
@@ -24,13 +26,15 @@ class Trunk:
     """The checkpoint that a branch starts from.
 
     `digest` is that of its meta, which has the checksums of all arrays. `samples` counts windows of
-    the branch's data consumed, 0 if it reads other data than the trunk.
+    the branch's data consumed, 0 if it reads other data than the trunk. `meta` is None if the trunk
+    is gone, which a branch with checkpoints of its own no longer needs.
     """
 
     path: Path
     step: int
     digest: str
     samples: int
+    meta: checkpoint_reader.Meta | None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -40,7 +44,75 @@ class Trunk:
         return {"from_run": from_run, **place}
 
 
-def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
+def read_run(
+    directory: str, name: str, trust: Trust = NOBODY
+) -> tuple[Config, dict[str, Any]]:
+    """Returns the settings of a run and the content of its run file; `name` is the setting's.
+
+    `trust` says which packages are imported for the kinds that the run names. Raises an InputError
+    if the directory holds no run, or one whose settings cannot be used here.
+    """
+    run_file = run_directory.read_run_file(storage_path(directory), "give another run")
+    if run_file is None:
+        raise InputError(
+            f"{name} = {directory!r} is not a run (it has no {run_directory.RUN_FILE}): give the "
+            "directory of the trunk"
+        )
+    try:
+        return build(run_file["config"], trust), run_file
+    except (InputError, KeyError) as error:
+        raise InputError(
+            f"{name} = {directory!r}: its settings cannot be used ({error})"
+        ) from error
+
+
+def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> dict[str, Any]:
+    """Returns the settings of a branch in which the learning rate of a run falls linearly to zero.
+
+    `point` is the horizon, of which the decay is the last 10%, or the step at which it starts; by
+    default the last doubling for which the run has a checkpoint at 90%, or else its last
+    checkpoint. The run is not changed, and no directory is set: it follows the point.
+    """
+    trunk, run_file = read_run(directory, "trunk", trust)
+    if trunk.horizon is not None:
+        raise InputError(f"{directory} has a schedule with an end: {trunk.schedule.name}")
+    at, horizon = _decay_points(directory, point, trunk)
+    settings = trunk.to_dict()
+    data_path = run_file.get("data_path")
+    if isinstance(data_path, str) and not storage_path(trunk.data.path).exists():
+        settings["data"]["path"] = data_path
+    return settings | {
+        "name": f"{storage_path(directory).name}_decay",
+        "run_dir": "",
+        "stop": "horizon",
+        "initial_weights": "",
+        "branch": {"from_run": directory, "at": at},
+        "decay": {"horizon": horizon},
+    }
+
+
+def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
+    """Returns the point at which a decay starts, empty for 90% of its horizon, and the horizon."""
+    saved, clock = checkpoint_listing.saved_steps(directory), trunk.clock
+    warmup, last = clock.step_of(trunk.learning_rate.warmup_end), max(saved, default=0)
+    if last <= warmup:
+        raise InputError(
+            f"{directory} has been trained to {clock.describe(last)}, not beyond its warmup of "
+            f"{warmup:,} steps: train it further first"
+        )
+    if point and not point.isdecimal():
+        clock.step_at(point, "the horizon")
+        return "", point
+    leaves = (clock.branch_step(horizon) for horizon in clock.doublings())
+    reached = itertools.takewhile(lambda step: step <= last, leaves)
+    doublings = [2**i for i, step in enumerate(reached) if step in saved and step > warmup]
+    if doublings and not point:
+        return "", f"{doublings[-1]}x"
+    step = int(point or last)
+    return f"{step} steps", f"{clock.horizon_of_branch(step)} steps"
+
+
+def find_trunk(config: Config) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
     A branch with checkpoints of its own resumes even if the trunk is gone. Raises an InputError if
@@ -61,39 +133,31 @@ def find_trunk(config: Config, dataset: DatasetInfo) -> Trunk | None:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
         if saved and not _is_readable(path):
-            return Trunk(path, step, str(saved.get("checkpoint")), int(saved.get("samples", 0)))
-    run_file = run_directory.read_run_file(from_run, "choose another trunk")
-    if run_file is None:
-        raise InputError(
-            f"config.branch.from_run = {config.branch.from_run!r} is not a run (it has no "
-            f"{run_directory.RUN_FILE}): give the directory of the trunk"
-        )
-    check_inheritance(config, build_trunk(config, run_file.get("config")), step)
+            digest, samples = str(saved.get("checkpoint")), int(saved.get("samples", 0))
+            return Trunk(path, step, digest, samples, None)
+    trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
+    check_inheritance(config, trunk, step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
-    if not config.branch.data and meta["fingerprint"] != dataset.fingerprint:
+    samples = 0 if config.branch.data else int(meta["samples"])
+    return Trunk(path, step, meta["digest"], samples, meta)
+
+
+def check_data(config: Config, trunk: Trunk, dataset: DatasetInfo) -> None:
+    """Raises an InputError if a branch would read other data or another vocabulary than named."""
+    if trunk.meta is None:
+        return
+    if not config.branch.data and trunk.meta["fingerprint"] != dataset.fingerprint:
         raise InputError(
-            f"config.data.path = {str(dataset.path)!r} has other data than the trunk {from_run} "
-            "was trained on: give that dataset, or name this one as config.branch.data"
+            f"config.data.path = {str(dataset.path)!r} has other data than the trunk "
+            f"{config.branch.from_run} was trained on: give that dataset, or name this one as "
+            "config.branch.data"
         )
-    if meta["vocabulary"] != dataset.vocabulary_sha256:
+    if trunk.meta["vocabulary"] != dataset.vocabulary_sha256:
         raise InputError(
             f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
             "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
         )
-    samples = 0 if config.branch.data else int(meta["samples"])
-    return Trunk(path, step, meta["digest"], samples)
-
-
-def build_trunk(config: Config, source: Any) -> Config:
-    """Returns the trunk's configuration from its run file; raises an InputError if unreadable."""
-    try:
-        return build(source)
-    except InputError as error:
-        raise InputError(
-            f"config.branch.from_run = {config.branch.from_run!r}: its settings cannot be used "
-            f"here ({error})"
-        ) from error
 
 
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:
@@ -111,7 +175,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         differing = [x for x in differing if x == "optimizer.kind" or "optimizer." not in x]
     if differing:
         changes = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
-        allowed = tuple(name for name in differing if SETTINGS[name].branch == "named")
+        facts = {**trunk.facts(), **config.facts()}
+        allowed = tuple(name for name in differing if facts[name].branch == "named")
         advice = "set them back"
         if allowed:
             advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
@@ -125,7 +190,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             f"that leaves at {config.clock.describe(step)}: with batch_growth = 'seesaw', give it "
             "the schedule of its trunk up to there"
         )
-    before, after = (float(x.learning_rate.evaluate(step)) for x in (trunk, config))
+    before, after = (x.rate_at(step) for x in (trunk, config))
     is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
@@ -144,7 +209,7 @@ def _change_option(config: Config, *names: str) -> str:
 
 def _inherited(config: Config) -> dict[str, Any]:
     """Returns the settings that a branch inherits from its trunk, by dotted name."""
-    return config.select(lambda setting: setting.identity and setting.branch != "free")
+    return config.select(lambda facts: facts.identity and facts.branch != "free")
 
 
 def _check_saved(config: Config, from_run: Path, step: int) -> None:
@@ -160,7 +225,7 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     steps = checkpoint_listing.format_steps(saved)
     raise InputError(
         f"{problem}; it has those of steps {steps}: choose one of them with "
-        "--config.branch.multiple=0 --config.branch.step=STEP"
+        "--config.branch.at='STEP steps'"
     )
 
 

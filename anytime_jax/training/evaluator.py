@@ -11,9 +11,12 @@ from jax.sharding import Mesh
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.schema import Config
+from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
+from anytime_jax.training.step import Program
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -79,3 +82,13 @@ class Evaluator:
                 sums[-2] = {label: float(value) for label, value in sums[-2].items()}
         tokens = self.count * self.length
         return {label: math.fsum(float(x[label]) for x in sums) / tokens for label in trees}
+
+
+def make_evaluator(config: Config, mesh: Mesh, dataset: DatasetInfo, program: Program) -> Evaluator:
+    """Returns the evaluator of a run."""
+    length, shards = config.model.length, sharding.batch_shards(mesh)
+    windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
+    # A batch beyond all windows would be filled up with windows of weight zero.
+    count = config.eval_windows(dataset.splits["validation"].windows)
+    batch_size = min(config.eval.batch_size, -(-count // shards) * shards)
+    return Evaluator(program.eval_step, windows, length, count, batch_size, mesh)

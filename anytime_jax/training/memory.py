@@ -32,6 +32,11 @@ def measure_state(state: TrainState) -> StateMemory:
     return StateMemory(_bytes_on_device(state.params), moments, averages)
 
 
+def state_bytes(state: TrainState) -> int:
+    """Returns the bytes of all arrays of a state, over all devices."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+
+
 def describe(memory: StateMemory, available: int | None) -> str:
     """Returns a line on the memory of each device; `available` is None if unknown."""
     parts = [f"{format_bytes(size)} {name}" for name, size in memory._asdict().items() if size]

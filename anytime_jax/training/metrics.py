@@ -22,6 +22,7 @@ from anytime_jax.config.schema import LogConfig
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import bucket_errors, is_remote, upload
+from anytime_jax.training.events import Event
 from anytime_jax.training.step import Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
@@ -51,18 +52,18 @@ class Meter:
 
     def __init__(
         self,
-        every: int,
+        rows: Event,
         tokens: Callable[[int], int],
         peak_tokens_per_s: float | None,
         interval: Mapping[str, list[float]] | None = None,
     ):
-        """Initializes the meter, which makes a row every `every` updates.
+        """Initializes the meter, which makes a row where `rows` is due.
 
         `tokens` is the number of tokens after a number of updates, `peak_tokens_per_s` that of a
         second at full use of the devices, None if unknown. `interval` is `Meter.interval` at the
         checkpoint, so that a resumed run writes the same means.
         """
-        self._every = every
+        self._rows = rows
         self._tokens = tokens
         self._peak_tokens_per_s = peak_tokens_per_s
         self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
@@ -105,7 +106,7 @@ class Meter:
             self._clock = time.perf_counter()
         else:
             self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
-        return Measurement(step, metrics, None if step % self._every else self._row(metrics))
+        return Measurement(step, metrics, self._row(metrics) if self._rows.due(step) else None)
 
     def _row(self, last: Mapping[str, float]) -> dict[str, float]:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}

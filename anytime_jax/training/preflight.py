@@ -1,8 +1,13 @@
-"""Checks before the first update of a run, and the summary that it prints."""
+"""Checks of a run before its first update, each made once, at the place that `start` gives it."""
 
+import contextlib
+import errno
 import itertools
 import math
+import os
+import stat
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +16,81 @@ from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
+from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes
+from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.checks import format_value
+from anytime_jax.config import layout
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.models.decoder import count_params
-from anytime_jax.storage.paths import is_remote, storage_path
-from anytime_jax.training.memory import describe, measure_state
-from anytime_jax.training.progress import Display
-from anytime_jax.training.step import Program, make_program
+from anytime_jax.formatting import format_bytes
+from anytime_jax.storage.paths import absolute_path, check_bucket, is_remote, storage_path
+from anytime_jax.training import events
+from anytime_jax.training.memory import measure_state, state_bytes
+
+_MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
 
 
-def make_checked_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run after `check_capacity`.
+@contextlib.contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Turns a ValueError raised inside into an InputError that names a setting."""
+    try:
+        yield
+    except ValueError as error:
+        is_named = str(error).startswith("config.")
+        raise InputError(str(error) if is_named else f"{setting}: {error}") from error
 
-    Also raises an InputError if the mesh does not divide the parameters.
+
+def check_paths(config: Config) -> None:
+    """Raises an InputError if the path of the run or the data is not usable as a directory."""
+    with naming("config.run_dir"):
+        run_dir = str(absolute_path(config.run_dir))
+    if bad := next((x for x in _MISREAD if x in run_dir), None):
+        raise InputError(
+            f"config.run_dir = {format_value(config.run_dir)} has {bad!r} in its path {run_dir}, "
+            "which Orbax and TensorStore misread: choose another"
+        )
+    for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
+        with naming(f"config.{name}"):
+            stored = storage_path(path)
+        if is_remote(stored):
+            check_bucket(f"config.{name} = {str(stored)!r}", stored)
+            continue
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
+                "choose another"
+            ) from error
+
+
+def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
+    """Returns the device mesh of a run, over all devices by default.
+
+    Raises an InputError if the configuration does not fit the devices.
     """
-    program = make_program(config, mesh)
-    check_capacity(config, mesh, program)
-    return program
+    try:
+        devices = jax.devices() if devices is None else devices
+    except RuntimeError as error:
+        raise InputError(f"JAX has no devices ({error}): correct JAX_PLATFORMS") from error
+    with naming("config.mesh"):
+        mesh = sharding.make_mesh(config.mesh, devices)
+    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
+    layout.check_layout(config, mesh.size, shards, tensor, mesh.devices.flat[0].platform)
+    return mesh
 
 
-def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
+def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
-    Activations are not counted: the compiler knows their memory, of which `LoopProgram` warns.
+    Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
     """
-    available, memory = sharding.device_memory(mesh), measure_state(program.abstract_state)
+    available, memory = sharding.device_memory(mesh), measure_state(abstract_state)
     if available is not None and memory.least > available:
         parameters = format_bytes(memory.parameters)
         raise InputError(
@@ -50,7 +100,10 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
             f"{format_bytes(available)}, and activations come on top: choose a larger mesh.fsdp, "
             "fewer averages or a smaller model"
         )
-    free, needed = free_bytes(storage_path(config.run_dir)), checkpoint_bytes(_state_bytes(program))
+    free, needed = (
+        free_bytes(storage_path(config.run_dir)),
+        checkpoint_bytes(state_bytes(abstract_state)),
+    )
     if needed > free:
         raise InputError(
             f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(needed)} and "
@@ -59,14 +112,10 @@ def check_capacity(config: Config, mesh: Mesh, program: Program) -> None:
         )
 
 
-def _state_bytes(program: Program) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
-
-
 def check_data(config: Config, dataset: DatasetInfo) -> None:
     """Raises an InputError that names every setting that does not fit a dataset, and one that does.
 
-    Of pretrained weights, length and vocabulary are given: the dataset has to fit them.
+    Pretrained weights fix the length and the vocabulary; the dataset must match.
     """
     model, available = config.model, dataset.splits["validation"].windows
     fitting: dict[str, Any] = {}
@@ -98,8 +147,8 @@ def check_not_lost(config: Config, step: int) -> None:
     rows = read_records(run_dir)
     if not rows:
         return
-    policy, every = retention_policy(config), config.interval_steps("checkpoint")
-    saves = (x for x in range(step + 1, rows[-1].step) if not x % every or policy.keeps_forever(x))
+    saving = events.saves(config, math.inf)
+    saves = (x for x in range(step + 1, rows[-1].step) if saving.due(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None
     # A bucket has no empty directories.
@@ -128,6 +177,12 @@ def check_shared(run_dir: Path) -> None:
             )
 
 
+def planned_stop(config: Config, step: int) -> int | None:
+    """Returns the update at which a run that has made `step` of them stops, if the data last."""
+    stop, horizon = config.stop_rule.after(step, config.clock), config.horizon
+    return stop if stop is None or horizon is None else min(stop, horizon)
+
+
 def find_stop(
     config: Config, dataset: DatasetInfo, step: int, samples: int
 ) -> tuple[int | None, str]:
@@ -136,10 +191,7 @@ def find_stop(
     `step` counts the updates done and `samples` the windows of the dataset consumed. Raises an
     InputError if the data end before the configured stop.
     """
-    clock, horizon = config.clock, config.learning_rate.horizon_steps
-    stop = config.stop_rule.after(step, clock)
-    if stop is not None and horizon is not None:
-        stop = min(stop, horizon)
+    clock, stop = config.clock, planned_stop(config, step)
     if config.data.repeat:
         return stop, "stop"
     windows = dataset.splits["train"].windows
@@ -154,89 +206,3 @@ def find_stop(
             "text, stop earlier, or repeat it with --config.data.repeat=True"
         )
     return stop, "stop"
-
-
-def print_summary(
-    config: Config,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    display: Display,
-    program: Program,
-    step: int,
-    stop_step: int | None,
-) -> None:
-    """Prints model, data and devices of a run, and the memory and disk that it needs."""
-    counts, device = count_params(config.model), mesh.devices.flat[0]
-    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    spec = device_spec(device)
-    speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
-    memory = describe(measure_state(program.abstract_state), sharding.device_memory(mesh))
-    display.say(f"run      {config.name} in {config.run_dir}")
-    if config.branch_step is not None:
-        point = config.clock.describe(config.branch_step)
-        display.say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
-    display.say(f"rate     {_describe_rate(config)}")
-    if config.clock.growth:
-        display.say(f"batch    {_describe_batch(config, stop_step)}")
-    if config.initial_weights and step == 0:
-        display.say(f"weights  pretrained, from {config.initial_weights}")
-    display.say(
-        f"model    {config.model.architecture}, {format_count(counts['blocks'])} in blocks, "
-        f"{format_count(counts['all'])} parameters in all; averages "
-        + (", ".join(config.averaging_rules) or "none")
-    )
-    display.say(f"data     {_describe_data(config, dataset, stop_step)}")
-    display.say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
-    display.say(f"memory   {memory}")
-    display.say(f"disk     {_describe_disk(config, program, step, stop_step)}")
-
-
-def _describe_rate(config: Config) -> str:
-    """The learning rate: its kind and settings, and where it ends."""
-    schedule = config.schedule.to_dict()
-    kind, horizon = schedule.pop("kind"), config.learning_rate.horizon_steps
-    text = ", ".join([kind, *(f"{name} {value}" for name, value in schedule.items())])
-    if horizon is not None:
-        return f"{text}; ends at {config.clock.describe(horizon)}"
-    if config.branch_step is None:
-        return f"{text}; no end"
-    return f"{text}; NO DECAY: this branch trains on as its trunk does"
-
-
-def _describe_batch(config: Config, stop_step: int | None) -> str:
-    """The batch sizes up to the stop."""
-    first, *later = config.clock.stages
-    text = f"{first.batch_size:,} sequences"
-    for stage in later:
-        if stop_step is None or stage.step < stop_step:
-            text += f"; {stage.batch_size:,} from {config.clock.describe(stage.step)}"
-    if config.batch_growth == "seesaw":
-        text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
-    return text
-
-
-def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) -> str:
-    """The dataset: its size, and how often it is read up to the stop and in an evaluation."""
-    train, validation = dataset.splits["train"], dataset.splits["validation"].windows
-    text = f"{dataset.path}: {format_count(train.tokens)} tokens"
-    if stop_step is not None:
-        passes = config.clock.samples(stop_step) / max(train.windows, 1)
-        text += f", {passes:.3g} epochs to the stop"
-    evaluated = config.eval_windows(validation) * dataset.length
-    return f"{text}; {format_count(evaluated)} tokens in an evaluation"
-
-
-def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
-    policy, free = retention_policy(config), free_bytes(storage_path(config.run_dir))
-    each = checkpoint_bytes(_state_bytes(program))
-    if stop_step is None:
-        return f"{format_bytes(each)} a checkpoint"
-    kept = policy.count_kept(step, stop_step)
-    # A new one is written before the oldest of the rolling ones is deleted.
-    total = (kept + policy.rolling + 1) * each
-    return (
-        f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
-        f"written: {format_bytes(total)} at most"
-        + (f"; {format_bytes(free)} free" if math.isfinite(free) else "")
-        + (", which is TOO LITTLE" if total > free else "")
-    )

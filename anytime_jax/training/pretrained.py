@@ -36,10 +36,10 @@ class Pretrained:
     digest: str
 
 
-def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
+def find_pretrained(config: Config) -> Pretrained | None:
     """Returns the model that a run starts from, checked; None for random weights.
 
-    Raises an InputError if the model is missing or has another shape or another vocabulary.
+    Raises an InputError if the model is missing or has another shape.
     """
     if not config.initial_weights:
         return None
@@ -54,7 +54,6 @@ def find_pretrained(config: Config, dataset: DatasetInfo) -> Pretrained | None:
         description = model_reader.describe(path)
         _check_shape(config, description)
         model_reader.check_params(description, config.model)
-        _check_vocabulary(dataset, description)
         model_reader.check_digests(path)
         model_reader.check_values(description)
         return Pretrained(description, model_reader.weights_digest(path))
@@ -98,11 +97,15 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
             )
 
 
-def _check_vocabulary(dataset: DatasetInfo, description: ModelDescription) -> None:
+def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
     """Raises an InputError if the data's vocabulary is not the one beside the weights, if any."""
-    file = find_vocabulary_file(description.directory)
+    if pretrained.description is None:
+        return
+    directory = pretrained.description.directory
+    file = find_vocabulary_file(directory)
     if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
         raise InputError(
-            f"the dataset at {dataset.path} was made with another vocabulary than the model in "
-            f"{description.directory}: prepare the text with " + shlex.quote(f"--vocabulary={file}")
+            f"config.initial_weights: the dataset at {dataset.path} was made with another "
+            f"vocabulary than the model in {directory}: prepare the text with "
+            + shlex.quote(f"--vocabulary={file}")
         )

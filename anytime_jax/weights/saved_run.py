@@ -70,6 +70,11 @@ class SavedRun:
         return {x.label: x for x in self.history if x.step == self.step}
 
     @property
+    def times(self) -> np.ndarray:
+        """The time after each update up to the checkpoint (`config.clock`)."""
+        return self.config.clock.times(self.step)
+
+    @property
     def labels(self) -> list[str]:
         """Labels of all weights that an evaluation of the run scores, the live weights first."""
         return [*self.weights, *self.readouts]

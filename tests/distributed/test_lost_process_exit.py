@@ -29,13 +29,13 @@ CHANGES = small_run.CHANGES | {
 }
 MAX_SECONDS = 60
 
-_UPDATE = "anytime_jax.training.loop_program:LoopProgram.update"
-_EVALUATION = "anytime_jax.training.loop_program:LoopProgram.evaluate"
+_UPDATE = "anytime_jax.training.run:Run.update"
+_EVALUATION = "anytime_jax.training.run:Run.evaluate"
 _SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
 # Moments, as `process_kills` reads them; the process that is lost, and how.
 LOSSES = {
     "opening devices": ("jax:devices 0 before", 1, "SIGKILL"),
-    "preparing": ("anytime_jax.training.startup:open_dataset 0 during", 0, "SIGKILL"),
+    "preparing": ("anytime_jax.training.run_data:prepare_builtin 0 during", 0, "SIGKILL"),
     "locked": ("anytime_jax.training.preflight:check_shared 0 before", 1, "SIGSTOP"),
     "compiling": (f"{_UPDATE} 0 during", 0, "SIGKILL"),
     "before the first save": (f"{_UPDATE} 3 after", 1, "SIGKILL"),
@@ -43,7 +43,7 @@ LOSSES = {
     "before a save": (f"{_SAVE} 2 before", 1, "SIGKILL"),
     "while a save is written": (f"{_SAVE} 2 after", 0, "SIGKILL"),
     "evaluating": (f"{_EVALUATION} 1 during", 1, "SIGSTOP"),
-    "ending": ("anytime_jax.training.trainer:train 0 after", 1, "SIGKILL"),
+    "ending": ("anytime_jax.training.loop:train 0 after", 1, "SIGKILL"),
 }
 
 

@@ -25,7 +25,8 @@ from anytime_jax.data import dataset
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed.sharding import local_rows
-from anytime_jax.training import startup, trainer
+from anytime_jax.training import run_data
+from anytime_jax.training import start as start_lib
 from configs import quickstart  # noqa: F401
 
 MEMORY_LIMIT = 6 << 30  # bytes available to a child: tracing shapes needs none of them
@@ -135,12 +136,14 @@ def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], Non
     def count(event, duration, **unused):
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
 
-    class Probe(trainer.TrainingRun):
-        def _restore_or_init(self, *unused):
-            stop_clock()
-            _trace(self.config, self._mesh, self._dataset, self.program)
-            report["trains"] = True
-            sys.exit(0)
+    def print_summary(
+        config, mesh, dataset, say, program, step, stop, show=start_lib.print_summary
+    ):
+        show(config, mesh, dataset, say, program, step, stop)
+        stop_clock()
+        _trace(config, mesh, dataset, program)
+        report["trains"] = True
+        sys.exit(0)
 
     def prepare(source, path, *, length, vocabulary):
         report["prepares"] = True
@@ -152,8 +155,8 @@ def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], Non
         return dataset.load_dataset(path, hint)
 
     jax.monitoring.register_event_duration_secs_listener(count)
-    trainer.TrainingRun = Probe
-    startup.prepare, startup.load_dataset = prepare, load_dataset
+    start_lib.print_summary = print_summary
+    run_data.prepare, run_data.load_dataset = prepare, load_dataset
     return write_report
 
 

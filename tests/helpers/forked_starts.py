@@ -216,7 +216,8 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     from wrapped_step import WrappedStep
 
     from anytime_jax.checkpoints.manager import CheckpointManager
-    from anytime_jax.training import preflight, startup
+    from anytime_jax.training import run_data
+    from anytime_jax.training import start as start_lib
     from anytime_jax.training.evaluator import Evaluator
 
     with open(file, "r+b") as opened:
@@ -238,7 +239,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
         return wrapped
 
-    def make_program(config, mesh, make=preflight.make_program):
+    def make_program(config, mesh, make=start_lib.make_program):
         program = make(config, mesh)
 
         def train_step(state, tokens, rate):
@@ -255,8 +256,8 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
         return dataclasses.replace(program, train_step=WrappedStep(train_step), eval_step=eval_step)
 
-    preflight.make_program = make_program
-    startup.prepare = phase("preparing", startup.prepare)
+    start_lib.make_program = make_program
+    run_data.prepare = phase("preparing", run_data.prepare)
     CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
     if moment in ("save", "preparation"):

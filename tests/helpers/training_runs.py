@@ -15,8 +15,8 @@ from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
 from anytime_jax.data.windows import Windows
-from anytime_jax.training import preflight, step, trainer
-from anytime_jax.training.progress import Display
+from anytime_jax.training import loop, run_data, step
+from anytime_jax.training import start as start_lib
 
 MEANS = {"train/loss", "train/grad_norm", "train/clipped", "train/update_norm"}
 TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
@@ -45,12 +45,17 @@ def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, *
     """
     config = small_run.config(run, dataset.path, **changes)
     output = io.StringIO()
-    display = Display(config.clock, Console(file=output, width=200))
+    console = Console(file=output, width=200)
     with pytest.MonkeyPatch.context() as patch:
-        if preflight.make_program is step.make_program:  # unless a test has replaced it
-            patch.setattr(preflight, "make_program", recording)
-        outcome = trainer.train(
-            config, mesh or small_run.mesh(), dataset, display, interrupted, fall_back
+        patch.setattr(run_data, "load_dataset", lambda path, hint: dataset)
+        if start_lib.make_program is step.make_program:  # unless a test has replaced it
+            patch.setattr(start_lib, "make_program", recording)
+        outcome = loop.train(
+            config,
+            console,
+            interrupted=interrupted,
+            fall_back=fall_back,
+            mesh=mesh or small_run.mesh(),
         )
     return outcome, output.getvalue()
 

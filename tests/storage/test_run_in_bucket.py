@@ -21,8 +21,7 @@ from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config.schema import build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import list_files, remove_directory
-from anytime_jax.training import startup, trainer
-from anytime_jax.training.progress import Display
+from anytime_jax.training import loop, preflight
 from configs import decay
 
 MARK = "commit_success.txt"
@@ -95,20 +94,20 @@ def test_decay_of_a_run_in_a_bucket(dataset, whole, bucket, tmp_path):
     assert config.run_dir == f"{trunk}_decay_2.0x"
     config.run_dir = str(tmp_path / "branch")
     config.data.path = str(dataset.path)
-    outcome = train(build(config.to_dict()), dataset)
+    outcome = train(build(config.to_dict()))
     assert outcome.step == 20
 
 
 def test_missing_bucket_is_refused(dataset, bucket_server, small_config):
     with pytest.raises(InputError, match=r"config\.run_dir.*no-such-bucket"):
-        startup.check_paths(small_config("gs://no-such-bucket/run"))
+        preflight.check_paths(small_config("gs://no-such-bucket/run"))
     with pytest.raises(InputError, match=r"config\.run_dir.*mount"):
-        startup.check_paths(small_config("s3://bucket/run"))
+        preflight.check_paths(small_config("s3://bucket/run"))
 
 
-def train(config, dataset):
+def train(config):
     console = Console(file=io.StringIO(), width=200)
-    return trainer.train(config, small_run.mesh(), dataset, Display(config.clock, console))
+    return loop.train(config, console, mesh=small_run.mesh())
 
 
 @pytest.fixture

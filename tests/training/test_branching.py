@@ -1,7 +1,6 @@
 """Branches: what they inherit, what they may change, and that their trunk stays as it is."""
 
 import dataclasses
-import io
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import small_run
 from paths import REPOSITORY
-from rich.console import Console
 from run_command import run_command
 from training_runs import after, bits, finished, records, saved, start, updates
 
@@ -25,9 +23,8 @@ from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.training import branching, trainer
-from anytime_jax.training.progress import Display
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training import branching, loop
+from anytime_jax.training.loop import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
 TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at milestones alone
@@ -340,9 +337,11 @@ def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, ch
     assert settings["branch"]["change"] == (*change, name)
 
 
-def test_rejects_trunk_with_unreadable_settings():
+@pytest.mark.parametrize("settings", [{"name": "old"}, {"schedule": 3}, None])
+def test_rejects_trunk_with_unreadable_settings(settings, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": settings}))
     with pytest.raises(InputError, match=r"config\.branch\.from_run"):
-        branching.build_trunk(build(branch__step=18), {"name": "old"})
+        branching.find_trunk(build(branch__from_run=str(tmp_path), branch__step=18))
 
 
 def test_horizon_of_branch_is_its_multiple():
@@ -384,8 +383,7 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     """`whole` is trained to 2x and leaves checkpoints at 9 and 18."""
     change = f"--config.run_dir={tmp_path / 'run'}"
     config = decay(whole, change, "--config.branch.multiple=1")
-    display = Display(config.clock, Console(file=io.StringIO()))
-    assert trainer.train(config, small_run.mesh(), dataset, display) == Outcome(10, "stop")
+    assert loop.train(config, mesh=small_run.mesh()) == Outcome(10, "stop")
     trunk = small_run.config("run").learning_rate.evaluate(9)
     assert config.learning_rate.evaluate([9, 10]).tolist() == [trunk, 0.0]
     assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
@@ -394,7 +392,7 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
 def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
     with pytest.raises(InputError, match="schedule with an end: wsd"):
         decay(branched[0])
-    with pytest.raises(InputError, match="is not a run directory"):
+    with pytest.raises(InputError, match="is not a run"):
         decay(tmp_path)
 
 
@@ -409,7 +407,7 @@ def test_decay_is_made_at_a_named_point_of_a_usable_trunk(trunk, tmp_path):
         decay(copy)
     content = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps({**content, "config": {"schedule": 3}}))
-    with pytest.raises(InputError, match=r"run\.json has no usable settings"):
+    with pytest.raises(InputError, match="its settings cannot be used"):
         decay(copy)
 
 

@@ -19,9 +19,10 @@ from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, ProcessLostError, RunError
 from anytime_jax.json_files import json_digest
 from anytime_jax.training import bad_updates, preflight
+from anytime_jax.training import start as start_lib
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.metrics import Writers
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training.loop import Outcome
 
 # Tokens that a bad batch consists of, by the factor of its loss.
 BAD_TOKENS = {math.nan: 299, 3.0: 298}
@@ -35,7 +36,7 @@ def change_updates(monkeypatch, change):
         program = small_run.program(config, mesh)
         return dataclasses.replace(program, train_step=WrappedStep(change(config, program)))
 
-    monkeypatch.setattr(preflight, "make_program", make)
+    monkeypatch.setattr(start_lib, "make_program", make)
 
 
 def spoil_updates(monkeypatch, updates, factor=math.nan):

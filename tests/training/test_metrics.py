@@ -12,6 +12,7 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metrics
+from anytime_jax.training.events import Every
 from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_wandb
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
@@ -42,7 +43,7 @@ def on_device(step, reads=None, **changes):
 
 
 def make_meter(every=3, peak=None, interval=None):
-    return Meter(every, lambda step: 64 * step, peak, interval)
+    return Meter(Every(every), lambda step: 64 * step, peak, interval)
 
 
 def push(meter, steps, changes=None, reads=None):

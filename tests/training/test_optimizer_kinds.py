@@ -18,7 +18,7 @@ from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
 from anytime_jax.errors import InputError
 from anytime_jax.training import step
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
 

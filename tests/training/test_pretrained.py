@@ -21,7 +21,7 @@ from anytime_jax.formats.model_reader import FORMATS, PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 from anytime_jax.training import pretrained
 from anytime_jax.training.evaluator import weight_trees
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training.loop import Outcome
 from configs import continued
 
 MODEL = small_run.config("unused").model

@@ -7,7 +7,7 @@ from training_runs import bits, records, saved, start, update_by_hand
 
 from anytime_jax import averaging
 from anytime_jax.errors import InputError
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training.loop import Outcome
 
 SCHEDULE = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 2.0}
 SCHEDULE |= {"warmup": "3 steps", "warmup_init": 0.1}

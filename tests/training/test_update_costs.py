@@ -23,7 +23,8 @@ from wrapped_step import WrappedStep
 from anytime_jax.checkpoints import checksums
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, flops, loss
-from anytime_jax.training import metrics, preflight
+from anytime_jax.training import metrics
+from anytime_jax.training import start as start_lib
 from anytime_jax.training.step import make_program
 
 # No two kinds of array of this model have as many elements as its logits, 4 x 32 x 520.
@@ -266,7 +267,7 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
     changes = {"averages": (6.25,), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
     with compilations() as count, contextlib.ExitStack() as guard:
         first = Watch(count, guard)
-        monkeypatch.setattr(preflight, "make_program", first.make_program)
+        monkeypatch.setattr(start_lib, "make_program", first.make_program)
         start(tmp_path, dataset, stop=f"{UPDATES} steps", **changes)
         assert count() == PROGRAMS
     assert first.compiled == [1] + [0] * (UPDATES - 1)
@@ -276,7 +277,7 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
     assert first.delays == {1: 0, **ready, **ending}
     with compilations() as count:
         second = Watch(count)
-        monkeypatch.setattr(preflight, "make_program", second.make_program)
+        monkeypatch.setattr(start_lib, "make_program", second.make_program)
         start(tmp_path, dataset, stop="12 steps", **changes)
         assert count() <= RESUMED
     assert second.compiled == [0] * (12 - UPDATES)

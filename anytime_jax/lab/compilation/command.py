@@ -37,7 +37,7 @@ from anytime_jax.lab.compilation.update_report import (
     is_out_of_memory,
 )
 from anytime_jax.tables import Table, numbers
-from anytime_jax.training import startup
+from anytime_jax.training import preflight
 from anytime_jax.training.memory import ADVICE
 
 EXAMPLES = (
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = open_console(width=120)
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
-    mesh = startup.make_mesh(config, devices)
+    mesh = preflight.make_mesh(config, devices)
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
         report = _compile(config, mesh, device, topology)

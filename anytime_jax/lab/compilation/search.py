@@ -23,7 +23,7 @@ from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import json_digest, read_json, write_json
 from anytime_jax.lab.compilation.update_report import compile_update, is_out_of_memory
-from anytime_jax.training import startup, step
+from anytime_jax.training import preflight, step
 from anytime_jax.training.memory import measure_state
 
 _MOST_LAYERS = 24  # that are unrolled: more take minutes to compile
@@ -169,4 +169,4 @@ def _build(
         group, _, last = name.rpartition(".")
         (changed[group] if group else changed)[last] = value
     config = schema.build(changed)
-    return config, startup.make_mesh(config, devices)
+    return config, preflight.make_mesh(config, devices)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
-from rich.console import Console
 from small_run import same_bits
 from training_runs import (
     EVAL_NAMES,
@@ -34,10 +33,9 @@ from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.data.dataset import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.training import preflight, startup
+from anytime_jax.training import loop, preflight, run_data
 from anytime_jax.training.evaluator import Evaluator, weight_trees
-from anytime_jax.training.progress import Display
-from anytime_jax.training.trainer import Outcome
+from anytime_jax.training.loop import Outcome
 
 RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone
 
@@ -302,19 +300,18 @@ def test_evaluation_of_all_tokens(dataset, tmp_path):
 
 def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
     config = small_run.config("run", tmp_path / "mispelt", data__builtin_megabytes=0.1)
-    display = Display(config.clock, Console())
     with pytest.raises(InputError, match=r"config\.data\.path = .*mispelt.* has no dataset"):
-        startup.open_dataset(config, small_run.mesh(), display)
+        loop.train(config, mesh=small_run.mesh())
     assert not list(tmp_path.iterdir())
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
     prepared = dataclasses.replace(dataset, settings=BuiltinSource(0.4).settings())
-    monkeypatch.setattr(startup, "load_dataset", lambda path, hint: prepared)
+    monkeypatch.setattr(run_data, "load_dataset", lambda path, hint: prepared)
 
     def open_dataset(megabytes):
         config = small_run.config("run", dataset.path, data__builtin_megabytes=megabytes)
-        return startup.open_dataset(config, small_run.mesh(), Display(config.clock, Console()))
+        return run_data.open_dataset(config)
 
     assert open_dataset(0.4) == prepared
     message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
@@ -335,4 +332,4 @@ def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     for run_dir in (name, f"{name}/run"):
         with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
-            startup.check_paths(small_run.config(run_dir, "data"))
+            preflight.check_paths(small_run.config(run_dir, "data"))

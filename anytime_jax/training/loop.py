@@ -1,0 +1,63 @@
+"""The training loop, from a run's latest checkpoint to its stop."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from jax.sharding import Mesh
+from rich.console import Console
+
+from anytime_jax.config.schema import Config
+from anytime_jax.training.start import start
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a start of a run ended, after `step` updates in all.
+
+    `reason` is "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
+    `unused` is the number of windows that remain in its dataset, `seconds` the time in the loop.
+    """
+
+    step: int
+    reason: str
+    unused: int = dataclasses.field(default=0, compare=False)
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+
+
+def train(
+    config: Config,
+    console: Console | None = None,
+    *,
+    interrupted: Callable[[], bool] | None = None,
+    fall_back: bool = False,
+    mesh: Mesh | None = None,
+) -> Outcome:
+    """Trains a run from its latest checkpoint, or from the start, to its stop.
+
+    `interrupted` is called before every update and between the batches of an evaluation; once it
+    returns true, the run saves and ends. The default is `signals.interruptible`: Ctrl-C, SIGTERM
+    and their like. With `fall_back`, a damaged checkpoint is set aside and the newest intact one is
+    restored. The default `mesh` is over all devices. On return, the state is saved.
+
+    Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
+    the configuration, and a RunError that names the last good checkpoint if the training fails.
+    """
+    with start(config, console, interrupted=interrupted, fall_back=fall_back, mesh=mesh) as run:
+        state, step, began = run.state, run.step, time.monotonic()
+        if run.misses_evaluation:  # the last start ended before it
+            run.evaluate(step, state)
+        while step < run.stop and not run.interrupted():
+            state, metrics = run.update(state, next(run.batches))
+            step += 1
+            run.record(step, metrics)
+            # Before the evaluation: one that is cut short is made up for at the next start.
+            if run.saves.due(step):
+                run.save(step, state)
+            if run.evaluations.due(step):
+                run.evaluate(step, state)
+        run.finish(step, state)
+    is_interrupted = step < run.stop or run.misses_evaluation
+    reason = "interrupted" if is_interrupted else run.reason
+    unused = run.windows - run.samples(step)
+    return Outcome(step, reason, unused, time.monotonic() - began)

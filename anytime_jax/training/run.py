@@ -1,0 +1,135 @@
+"""A started run: what its loop does with it."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from anytime_jax import __version__
+from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.clock import Clock
+from anytime_jax.distributed import processes, sharding
+from anytime_jax.errors import RunError
+from anytime_jax.formatting import format_duration
+from anytime_jax.storage.paths import is_remote
+from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.events import Event
+from anytime_jax.training.failures import LastCheckpoint
+from anytime_jax.training.memory import describe_program
+from anytime_jax.training.recorder import Recorder
+from anytime_jax.training.run_data import Batch
+from anytime_jax.training.step import Metrics, Program
+
+
+@dataclasses.dataclass(kw_only=True)
+class Run:
+    """A started run.
+
+    Attributes:
+      state, step: where its loop begins; what follows is the loop's.
+      stop: step at which it ends, `math.inf` for never.
+      reason: why it ends there: "stop", or "data" if all windows are used then.
+      samples: windows of its dataset consumed after a number of updates.
+      windows: windows of its dataset in all.
+      batches: what the updates get from the host, in order.
+      saves, evaluations: the steps at which they are due.
+      interrupted: whether the run was asked to save and end; every process asks equally often.
+      misses_evaluation: whether the evaluation of `step` was due before and has not been made.
+      about: what every checkpoint says of the run.
+    """
+
+    state: TrainState
+    step: int
+    stop: float
+    reason: str
+    samples: Callable[[int], int]
+    windows: int
+    batches: Iterator[Batch]
+    saves: Event
+    evaluations: Event
+    interrupted: Callable[[], bool]
+    misses_evaluation: bool
+    about: Mapping[str, Any]
+    clock: Clock
+    mesh: Mesh
+    program: Program
+    evaluator: Evaluator
+    checkpoints: CheckpointManager
+    recorder: Recorder
+    last: LastCheckpoint
+    confirm_lock: Callable[[], None]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}  # by shape of the tokens
+
+    def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """Makes one update, donating `state`; returns the new state and metrics on the device."""
+        tokens = sharding.put_batch(self.mesh, batch.tokens, batch.size)
+        if tokens.shape not in self._compiled:
+            began = time.perf_counter()
+            compiled = self.program.train_step.lower(state, tokens, batch.rate).compile()
+            if not self._compiled:
+                seconds = format_duration(time.perf_counter() - began)
+                memory = describe_program(compiled, sharding.device_memory(self.mesh))
+                self.say(f"update   compiled in {seconds}: {memory}")
+            self._compiled[tokens.shape] = compiled
+        return self._compiled[tokens.shape](state, tokens, batch.rate)
+
+    def record(self, step: int, metrics: Metrics) -> None:
+        """Takes the metrics of the update just dispatched; they are read and written later."""
+        self.recorder.push(step, metrics)
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Saves a checkpoint; returns when the state is copied to host memory."""
+        self.recorder.pause()
+        if is_remote(self.last.run_dir):
+            with processes.fail_together("keep the lock of the run", RunError):
+                self.confirm_lock()
+        position = {
+            "samples": self.samples(step),
+            "tokens": self.clock.tokens(step),
+            "multiple": self.clock.multiple(step),
+        }
+        versions = {"version": __version__, "jax": jax.__version__}
+        meta = {**position, **self.recorder.sync(step), **self.about, **versions}
+        self.checkpoints.save(state, meta)
+        self.recorder.resume()
+        self.last.step = step
+
+    def evaluate(self, step: int, state: TrainState) -> None:
+        """Evaluates the weights and records their losses, unless it is interrupted."""
+        self.recorder.pause()
+        began = time.perf_counter()
+        with self.last.named():
+            losses = self.evaluator.losses(weight_trees(state), self.interrupted)
+        self.misses_evaluation = losses is None
+        if losses is not None:
+            self.recorder.record_losses(step, losses, time.perf_counter() - began)
+
+    def finish(self, step: int, state: TrainState) -> None:
+        """Saves the state unless it is saved already."""
+        if step > self.last.step:
+            self.save(step, state)
+
+
+class FinishedRun(Run):
+    """A run that is at its stop: nothing of it is open, and its state is of shapes alone."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        step: int,
+        reason: str,
+        samples: Callable[[int], int],
+        windows: int,
+    ):
+        self.state, self.step, self.stop, self.reason = state, step, step, reason
+        self.samples, self.windows, self.misses_evaluation = samples, windows, False
+
+    def finish(self, step: int, state: TrainState) -> None:
+        """Does nothing."""

@@ -1,0 +1,126 @@
+"""Data of a run: its dataset, opened or prepared from the built-in corpus, and batches of it."""
+
+import itertools
+import shlex
+import time
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from anytime_jax.checks import format_value
+from anytime_jax.config.schema import Config
+from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.data.batches import read_ahead
+from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.windows import Windows
+from anytime_jax.distributed import processes, sharding
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.training.failures import LastCheckpoint
+from anytime_jax.training.preflight import check_data, naming
+from anytime_jax.training.step import rate_of_update
+
+_BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
+
+
+class Batch(NamedTuple):
+    """What an update gets from the host.
+
+    `tokens` are this process's rows, `size` is the number of rows over all processes.
+    """
+
+    tokens: np.ndarray
+    size: int
+    rate: np.float32
+
+
+def iterate_batches(
+    config: Config, mesh: Mesh, dataset: DatasetInfo, step: int, sample: int, last: LastCheckpoint
+) -> Generator[Batch]:
+    """Iterates over the batches of the updates after `step`, from window `sample` on."""
+    data, length = config.data, config.model.length
+    windows = Windows(dataset, "train", length=length, seed=data.seed, repeat=data.repeat)
+
+    def read(first: int, size: int) -> tuple[np.ndarray, int]:
+        return windows.batch(first, size, sharding.local_rows(mesh, size)), size
+
+    sizes = itertools.chain.from_iterable(  # the batch size may grow
+        itertools.repeat(size) if count is None else itertools.repeat(size, count)
+        for size, count in config.clock.batches(step)
+    )
+    with last.named():
+        for update, (tokens, size) in enumerate(read_ahead(read, sample, sizes), start=step):
+            yield Batch(tokens, size, rate_of_update(config, update))
+
+
+def is_prepared(config: Config) -> bool:
+    """Whether there is a dataset, or no built-in corpus is to be made in its place."""
+    data = config.data
+    return not data.builtin_megabytes or (storage_path(data.path) / METADATA_NAME).exists()
+
+
+def open_dataset(config: Config) -> DatasetInfo:
+    """Returns the run's dataset; raises an InputError if it is missing or does not fit."""
+    data = config.data
+    text, vocabulary = "--source=folder --input=TEXTS", config.initial_weights
+    if not vocabulary:
+        vocabulary, text = (
+            "t5.model",
+            (
+                "--source=json --input='c4/en/c4-train.*.json.gz' "
+                "--validation-input='c4/en/c4-validation.*.json.gz'"
+            ),
+        )
+    hint = (
+        f"prepare it: python -m anytime_jax prepare {text} --vocabulary={shlex.quote(vocabulary)} "
+        f"--length={config.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
+    )
+    if data.builtin_megabytes and not processes.is_primary():
+        processes.wait_until_visible((storage_path(data.path) / METADATA_NAME).exists)
+    with naming("config.branch.data" if config.branch.data else "config.data.path"):
+        dataset = load_dataset(data.path, hint)
+    prepared = dataset.settings.get("megabytes")
+    if data.builtin_megabytes and prepared not in (None, data.builtin_megabytes):
+        raise InputError(
+            f"config.data.builtin_megabytes = {data.builtin_megabytes:g}, but {dataset.path} has "
+            f"{prepared:g}: set that, or give another config.data.path"
+        )
+    check_data(config, dataset)
+    return dataset
+
+
+def check_place(config: Config) -> None:
+    """Raises an InputError unless the built-in corpus may be made where the data should be."""
+    data, model = config.data, config.model
+    if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
+        raise InputError(
+            f"config.data.path = {format_value(data.path)} has no dataset, and the built-in corpus "
+            f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
+            f"runs/data/{_BUILTIN_PREFIX}-{model.vocab_size}-{model.length}: correct the path, "
+            "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
+        )
+
+
+def prepare_builtin(config: Config, say: Callable[[str], None]) -> DatasetInfo:
+    """Prepares the built-in corpus, which takes a minute, and returns the dataset."""
+    with processes.fail_together():
+        if processes.is_primary():
+            _prepare(config, say)
+    with processes.fail_together():
+        return open_dataset(config)
+
+
+def _prepare(config: Config, say: Callable[[str], None]) -> None:
+    data, model = config.data, config.model
+    say(f"preparing the built-in corpus at {data.path} (once) ...")
+    start = time.monotonic()
+    with naming("config.data"):
+        source = BuiltinSource(data.builtin_megabytes)
+        dataset = prepare(source, data.path, length=model.length, vocabulary=model.vocab_size)
+    seconds = format_duration(time.monotonic() - start)
+    tokens = format_count(dataset.splits["train"].tokens)
+    say(f"prepared {tokens} tokens of Python source text in {seconds}")

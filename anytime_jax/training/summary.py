@@ -1,0 +1,106 @@
+"""Summary that a start prints: model, data and devices of a run, the memory and disk it needs."""
+
+import math
+from collections.abc import Callable
+
+from jax.sharding import Mesh
+
+from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
+from anytime_jax.config.schema import Config
+from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.device_specs import device_spec
+from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.models.decoder import count_params
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.training.memory import describe, measure_state, state_bytes
+from anytime_jax.training.step import Program
+
+
+def print_summary(
+    config: Config,
+    mesh: Mesh,
+    dataset: DatasetInfo,
+    say: Callable[[str], None],
+    program: Program,
+    step: int,
+    stop_step: int | None,
+) -> None:
+    """Prints model, data and devices of a run, and the memory and disk that it needs."""
+    counts, device = count_params(config.model), mesh.devices.flat[0]
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    spec = device_spec(device)
+    speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
+    memory = describe(measure_state(program.abstract_state), sharding.device_memory(mesh))
+    say(f"run      {config.name} in {config.run_dir}")
+    if config.branch_step is not None:
+        point = config.clock.describe(config.branch_step)
+        say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
+    say(f"rate     {_describe_rate(config)}")
+    if config.clock.growth:
+        say(f"batch    {_describe_batch(config, stop_step)}")
+    if config.initial_weights and step == 0:
+        say(f"weights  pretrained, from {config.initial_weights}")
+    say(
+        f"model    {config.to_dict()["model"]["kind"]}, {format_count(counts['blocks'])} in blocks, "
+        f"{format_count(counts['all'])} parameters in all; averages "
+        + (", ".join(config.averaging_rules) or "none")
+    )
+    say(f"data     {_describe_data(config, dataset, stop_step)}")
+    say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
+    say(f"memory   {memory}")
+    say(f"disk     {_describe_disk(config, program, step, stop_step)}")
+
+
+def _describe_rate(config: Config) -> str:
+    """The learning rate: its kind and settings, and where it ends."""
+    schedule, decay = config.schedule.settings, config.decay
+    text = ", ".join(
+        [config.schedule.name, *(f"{name} {value}" for name, value in schedule.items())]
+    )
+    if decay.horizon:
+        text += f"; {decay.shape} decay to {decay.floor:g} of the peak"
+    if config.horizon is not None:
+        return f"{text}; ends at {config.clock.describe(config.horizon)}"
+    if config.branch_step is None:
+        return f"{text}; no end"
+    return f"{text}; NO DECAY: this branch trains on as its trunk does"
+
+
+def _describe_batch(config: Config, stop_step: int | None) -> str:
+    """The batch sizes up to the stop."""
+    first, *later = config.clock.stages
+    text = f"{first.span * config.batch_size:,} sequences"
+    for stage in later:
+        if stop_step is None or stage.step < stop_step:
+            text += f"; {stage.span * config.batch_size:,} from {config.clock.describe(stage.step)}"
+    if config.batch_growth == "seesaw":
+        text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
+    return text
+
+
+def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) -> str:
+    """The dataset: its size, and how often it is read up to the stop and in an evaluation."""
+    train, validation = dataset.splits["train"], dataset.splits["validation"].windows
+    text = f"{dataset.path}: {format_count(train.tokens)} tokens"
+    if stop_step is not None:
+        passes = config.clock.samples(stop_step) / max(train.windows, 1)
+        text += f", {passes:.3g} epochs to the stop"
+    evaluated = config.eval_windows(validation) * dataset.length
+    return f"{text}; {format_count(evaluated)} tokens in an evaluation"
+
+
+def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
+    policy, free = retention_policy(config), free_bytes(storage_path(config.run_dir))
+    each = checkpoint_bytes(state_bytes(program.abstract_state))
+    if stop_step is None:
+        return f"{format_bytes(each)} a checkpoint"
+    kept = policy.count_kept(step, stop_step)
+    # A new one is written before the oldest of the rolling ones is deleted.
+    total = (kept + policy.rolling + 1) * each
+    return (
+        f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
+        f"written: {format_bytes(total)} at most"
+        + (f"; {format_bytes(free)} free" if math.isfinite(free) else "")
+        + (", which is TOO LITTLE" if total > free else "")
+    )
