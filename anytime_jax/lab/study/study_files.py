@@ -52,9 +52,7 @@ def load_file(path: str | Path, option: str = "study") -> Study:
 
 
 @contextlib.contextmanager
-def open_study(
-    path: str | Path, option: str = "study", trust: Trust = NOBODY
-) -> Iterator[Study]:
+def open_study(path: str | Path, option: str = "study", trust: Trust = NOBODY) -> Iterator[Study]:
     """Yields the study of a Python file, a directory or an archive; an archive is unpacked.
 
     `trust` says which packages are imported for the kinds that a directory or an archive names.
@@ -147,7 +145,11 @@ def _plan_json(study: Study) -> str:
     about = {"name": study.name, "title": study.title, "published": study.published}
     head = json.dumps({"format_version": FORMAT_VERSION, **about})
     runs = [
-        {"name": run.name, "trunk": run.trunk, "config": {**run.settings, "run_dir": run.name}}
+        {
+            "name": run.name,
+            "trunk": run.trunk,
+            "config": run.build().to_dict() | {"run_dir": run.name},
+        }
         | ({"note": run.note} if run.note else {})
         for run in study.runs
     ]
