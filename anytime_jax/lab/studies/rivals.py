@@ -11,7 +11,7 @@ text for the same build of Python. Every method is tuned in two stages: settings
 them to 8x; what is reported has three seeds or five, of the weights and of the order of the text.
 `--records` takes the finished runs from what is committed, where the text is the same.
 
-Cost:   1.55B tokens, three to four hours at the 110,000 to 140,000 tokens/s of two CPU cores.
+Cost:   1.49B tokens, three to four hours at the 110,000 to 140,000 tokens/s of two CPU cores.
 Result: docs/evidence/leaderboard.md
 """
 
