@@ -85,7 +85,7 @@ def compile_step(architecture, layer_loop, averages):
         "unused",
         batch_size=BATCH,
         averages=averages,
-        model__architecture=architecture,
+        model__kind=architecture,
         model__layer_loop=layer_loop,
         model__attention="plain",
         **{f"model__{name}": value for name, value in SHAPE.items()},
