@@ -4,7 +4,7 @@ import pytest
 from run_command import run_command
 from training_runs import finished
 
-STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
+STORED = ("f6.25", "f12.5", "f25", "f50", "f100")
 
 
 @pytest.fixture

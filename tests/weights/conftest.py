@@ -7,13 +7,13 @@ from training_runs import finished
 @pytest.fixture(scope="session", name="run")
 def run_fixture(dataset, tmp_path_factory):
     """40 updates with five averages and a checkpoint at every fifth."""
-    return _trained(tmp_path_factory, "every", dataset, (6.25, 12.5, 25.0, 50.0, 100.0), "5 steps")
+    return _trained(tmp_path_factory, "every", dataset, ("f6.25", "f12.5", "f25", "f50", "f100"), "5 steps")
 
 
 @pytest.fixture(scope="session", name="other")
 def other_fixture(dataset, tmp_path_factory):
     """The same updates with other averages."""
-    rules = (25.0, 35.0, "uniform20", "uniform28")
+    rules = ("f25", "f35", "uniform20", "uniform28")
     return _trained(tmp_path_factory, "other", dataset, rules, "40 steps")
 
 
