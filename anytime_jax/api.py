@@ -67,9 +67,7 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
     return loop.train(config, console, fall_back=fall_back)
 
 
-def open_run(
-    run_dir: str | Path, step: str | int = "latest", *, trust: Trust = ()
-) -> SavedRun:
+def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = ()) -> SavedRun:
     """Opens a run at a checkpoint: "latest", a step, or a milestone such as "4x".
 
     `trust` names packages whose classes the run may name: opening it imports them.

@@ -21,6 +21,4 @@ from configs import paper_settings
 def get_config() -> ConfigDict:
     """Returns the configuration."""
     config = paper_settings.large_batch("150m_b4096_wsd_branch")
-    return paper_settings.wsd(
-        config, peak=3e-3, b2=0.95, trunk="150m_b4096_constant", horizon="1x"
-    )
+    return paper_settings.wsd(config, peak=3e-3, b2=0.95, trunk="150m_b4096_constant", horizon="1x")

@@ -133,6 +133,17 @@ def whole(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> pat
 
 
 @pytest.fixture(scope="session")
+def trained(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Run to 4x, 40 updates, with five averages and every fifth checkpoint; none changes it."""
+    import training_runs
+
+    averages, changes = ("f6.25", "f12.5", "f25", "f50", "f100"), training_runs.every("5 steps")
+    return training_runs.finished(
+        tmp_path_factory, "trained", dataset, averages=averages, stop="4x", **changes
+    )
+
+
+@pytest.fixture(scope="session")
 def c4_data() -> pathlib.Path:
     """The folder with T5's vocabulary and some C4 documents; skips the test if it is missing."""
     variable = os.environ.get("ANYTIME_JAX_TEST_DATA")

@@ -23,7 +23,7 @@ MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
 for package in (theory, optimizers):
     MODULES += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
-MODULES += [f"anytime_jax.config.{name}" for name in ("seesaw", "token_averaging")]
+MODULES += [f"anytime_jax.config.{name}" for name in ("seesaw",)]
 
 
 def public_members(module):

@@ -1,20 +1,17 @@
 """Run directory: identity settings, ownership and lock.
 
-In a bucket, where there are no locks, `run.json` is created by a conditional write, and the lock is
-a lease.
+In a bucket, `run.json` is created by a conditional write.
 """
 
 import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from anytime_jax.errors import InputError
 from anytime_jax.json_files import load_json
-from anytime_jax.storage import conditional_writes, lease
+from anytime_jax.storage import conditional_writes, locks
 from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_directory, is_remote
 
 RUN_FILE = "run.json"
@@ -119,64 +116,18 @@ def _naming_failures(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
 def lock(
     run_dir: Path, report: Callable[[str], None] = lambda text: None
-) -> Iterator[Callable[[], None]]:
-    """Locks a run directory until the block or the process ends, even if the process is killed.
-
-    Yields a function that raises a RunError if another process has taken the lock, as it may in a
-    bucket if this one was suspended. There, `report` gets a line if a lock of a killed process has
-    to expire first.
-
-    Raises an InputError if another process has the lock, or the file is a symbolic link.
-    """
-    if is_remote(run_dir):
-        with lease.hold(run_dir / LOCK_FILE, report) as held:
-            yield held.confirm
-        return
-    try:
-        file = _open_lock(run_dir, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    except OSError as error:
-        raise InputError(
-            f"{run_dir / LOCK_FILE} cannot be locked ({error.strerror}): remove it, or choose "
-            "another run_dir"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"config.run_dir = {str(run_dir)!r} is in use by another process "
-                f"({lock_holder(run_dir).strip()}): wait for it, or stop it"
-            ) from error
-        file.truncate(0)
-        file.write(f"{lease.describe_process()}\n")
-        file.flush()
-        yield lambda: None
+) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    """Locks a run directory until the block or the process ends, as `locks.hold` does."""
+    return locks.hold(run_dir / LOCK_FILE, f"config.run_dir = {str(run_dir)!r}", report)
 
 
 def lock_holder(run_dir: Path) -> str:
     """Returns host, process id and time of the last lock, or "" if there was none."""
-    with contextlib.suppress(OSError):
-        return (run_dir / LOCK_FILE).read_text(encoding="utf-8")
-    return ""
+    return locks.holder(run_dir / LOCK_FILE)
 
 
 def is_locked(run_dir: Path) -> bool:
     """Whether any process has locked a run directory, which need not be writable."""
-    if is_remote(run_dir):
-        return lease.is_held(run_dir / LOCK_FILE)
-    try:
-        with _open_lock(run_dir, os.O_RDONLY | os.O_NONBLOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others may ask at the same time
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no such file, or it is not a lock
-        return False
-    return False
-
-
-def _open_lock(run_dir: Path, flags: int) -> IO[str]:
-    descriptor = os.open(run_dir / LOCK_FILE, os.O_NOFOLLOW | flags, 0o666)
-    return os.fdopen(descriptor, "r+" if flags & os.O_RDWR else "r", encoding="utf-8")
+    return locks.is_held(run_dir / LOCK_FILE)

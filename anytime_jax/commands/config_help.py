@@ -57,7 +57,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group(title, textwrap.fill(names, _WIDTH - 2, break_on_hyphens=False))
     lines = [
         textwrap.fill(", ".join(names), _WIDTH - 2, subsequent_indent="    ")
-        for _, names in itertools.groupby(schema.all_settings(), lambda name: name.rpartition(".")[0])
+        for _, names in itertools.groupby(
+            schema.all_settings(), lambda name: name.rpartition(".")[0]
+        )
     ]
     parser.add_argument_group("settings (--config.NAME=VALUE)", "\n".join(lines))
 

@@ -7,7 +7,7 @@ docstring of its class, under `Attributes:`, and its rules are in `__post_init__
     class Evaluation:
         '''Evaluation of the weights.
 
-        Attributes:
+Attributes:
           every: distance between evaluations.
           tokens: tokens of the validation split; "all" for all of them.
         '''
@@ -30,7 +30,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from anytime_jax.checks import format_value, is_number, reject, require
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, is_time
@@ -103,7 +103,11 @@ class Declaration(NamedTuple):
     def type_text(self) -> str:
         """The type as help and documentation name it."""
         plain, words = _alternatives(self.type)
-        names = ["int", "point"] if is_time(self.type) else [x.__name__.replace("str", "text") for x in plain]
+        names = (
+            ["int", "point"]
+            if is_time(self.type)
+            else [x.__name__.replace("str", "text") for x in plain]
+        )
         return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
@@ -184,7 +188,7 @@ def _read_value(hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Tr
     require(isinstance(value, Mapping), name, value, "a group of settings")
     with errors_named(name):
         if kinds is None:
-            return hint(**_read_fields(hint, value, trust))
+            return cast(Any, hint)(**_read_fields(hint, value, trust))
         rest = dict(value)
         cls = kinds.find(rest.pop("kind", kinds.default), trust)
         try:
@@ -224,9 +228,9 @@ def parse(hint: Any, name: str, text: str) -> Any:
     """
     plain, words = _alternatives(hint)
     if text in words or str in plain:
-        return text
+        return str(text)
     if is_time(hint):
-        return int(text) if text.isdecimal() else text
+        return int(text) if text.isdecimal() else str(text)
     for kind in plain:
         with contextlib.suppress(ValueError, SyntaxError, TypeError, OverflowError, MemoryError):
             if kind is bool and text in ("True", "False", "true", "false"):
@@ -264,34 +268,35 @@ class Text(str):
 def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: Trust) -> None:
     *groups, last = name.split(".")
     kinds: Kinds | None = None
-    for depth, group in enumerate(groups, 1):
-        field = _field(cls, group)
-        kinds = field and field.metadata.get("kinds")
-        hint = field and types_of(cls)[group]
+    for depth, group in enumerate(groups):
+        field, hint = _field(cls, group), types_of(cls).get(group)
+        kinds = field.metadata.get("kinds") if field else None
         if not kinds and not dataclasses.is_dataclass(hint):
-            raise ValueError(_why_unknown(cls, group, name))
+            raise ValueError(_why_unknown(cls, name, depth))
         values = values.setdefault(group, {})
         require(isinstance(values, dict), group, values, "a group of settings")
-        is_kind = kinds and depth == len(groups) and last == "kind"
-        if kinds and not is_kind:
+        if not kinds:
+            cls = hint
+        elif name != f"{group}.kind":
             with errors_named(group):
                 cls = kinds.find(values.get("kind", kinds.default), trust)
-        elif not kinds:
-            cls = hint
     if kinds and last == "kind":
-        with errors_named(".".join(groups)):
-            fields = types_of(kinds.find(str(value), trust))
-        for other in [x for x in values if x not in fields]:
+        with errors_named(groups[0]):
+            kept = types_of(kinds.find(str(value), trust))
+        for other in [x for x in values if x not in kept]:
             del values[other]
         values["kind"] = str(value)
         return
     field = _field(cls, last)
     if field is None:
-        raise ValueError(_why_unknown(cls, last, name))
+        of_kind = f" of {kinds.name_of(cls)}" if kinds else ""
+        raise ValueError(_why_unknown(cls, name, len(groups), of_kind))
     hint = types_of(cls)[last]
     if field.metadata.get("kinds") or dataclasses.is_dataclass(hint):
-        example = f"{name}.{'kind' if field.metadata.get('kinds') else next(iter(types_of(hint)))}"
-        raise ValueError(f"{name} is a group of settings: change one of them, such as {example}")
+        example = "kind" if field.metadata.get("kinds") else next(iter(types_of(hint)))
+        raise ValueError(
+            f"{name} is a group of settings: change one of them, such as {name}.{example}"
+        )
     values[last] = parse(hint, name, value) if isinstance(value, Text) else value
 
 
@@ -299,11 +304,13 @@ def _field(cls: Any, name: str) -> dataclasses.Field[Any] | None:
     return next((x for x in dataclasses.fields(cls) if x.name == name and x.init), None)
 
 
-def _why_unknown(cls: Any, part: str, name: str) -> str:
+def _why_unknown(cls: Any, name: str, depth: int, of_kind: str = "") -> str:
+    """Says that a dotted name is no setting, from the part at a depth on."""
     shown = name if re.fullmatch(_SHOWN, name) else format_value(name)
-    prefix = name.rpartition(".")[0]
-    names = [f"{prefix}.{x}" if prefix else x for x in types_of(cls)]
-    return f"{shown} is not a setting: {nearest(name, names)}"
+    parts = name.split(".")
+    prefix = "".join(f"{part}." for part in parts[:depth])
+    hint = nearest(parts[depth], list(types_of(cls)))
+    return f"{shown} is not a setting{of_kind}: {hint.replace('mean ', f'mean {prefix}')}"
 
 
 def to_dict(settings: Any, cls: Any = None) -> dict[str, Any]:
@@ -382,9 +389,11 @@ def _kind_declarations(
             with_facts = declaration.facts._replace(**each.get(x, {}))
             with_kind = (*(shared.kinds if shared else ()), kind)
             declared[x] = (shared or declaration)._replace(kinds=with_kind, facts=with_facts)
-    all_kinds = {x: y._replace(kinds=y.kinds * (len(y.kinds) < len(names))) for x, y in declared.items()}
-    all_kinds = {"kind": Declaration(str, text, default, own), **all_kinds}
-    return {f"{name}.{x}": y for x, y in all_kinds.items()}
+    for x, declaration in declared.items():
+        if len(declaration.kinds) == len(names):
+            declared[x] = declaration._replace(kinds=())
+    declared = {"kind": Declaration(str, text, default, own), **declared}
+    return {f"{name}.{x}": declaration for x, declaration in declared.items()}
 
 
 def facts_of(settings: Any, cls: Any = None, prefix: str = "", **facts: Any) -> dict[str, Facts]:
@@ -417,7 +426,8 @@ def errors_named(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        names_setting = re.match(r"[A-Za-z_0-9.]+( =|:| is (missing|not a setting|a group))", str(error))
+        form = r"[A-Za-z_0-9.]+( =|:| is (missing|not a setting|a group))"
+        names_setting = re.match(form, str(error))
         raise ValueError(f"{path}{'.' if names_setting else ': '}{error}") from error
 
 

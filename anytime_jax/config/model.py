@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from anytime_jax.checks import require, require_count, require_positive
+from anytime_jax.checks import require, require_choice, require_count, require_positive
 from anytime_jax.config.fields import setting
 
 Dtype = Literal["bfloat16", "float32"]
@@ -68,6 +68,13 @@ class ModelConfig:
         require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
         require_positive("rope_theta", self.rope_theta)
         require_positive("norm_epsilon", self.norm_epsilon)
+        for name, words in (
+            ("dtype", Dtype),
+            ("attention", Attention),
+            ("layer_loop", LayerLoop),
+            ("remat", Remat),
+        ):
+            require_choice(name, getattr(self, name), get_args(words))
         if self.attention == "cudnn":
             require(self.dtype == "bfloat16", "attention", "cudnn", "another for float32")
         if self.attention == "splash":

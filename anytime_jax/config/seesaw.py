@@ -75,7 +75,7 @@ def halvings(schedule: Schedule) -> list[int]:
 
 
 def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
-    """Returns the clock whose batch doubles where a rate would halve, and the rate that goes with it.
+    """Returns the clock whose batch doubles where a rate would halve, and the rate on it.
 
     `clock` is one without growth. A cut falls on the first whole update at the time of its halving.
     The cuts end where less than an update is left: to the next cut, or to the horizon.

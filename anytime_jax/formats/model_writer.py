@@ -9,7 +9,6 @@ anytime_jax.json      provenance of the weights, and the SHA-256 of the other fi
 
 import contextlib
 import dataclasses
-import fcntl
 import glob
 import json
 import os
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,8 +127,7 @@ def _locked(directory: Path) -> Iterator[bool]:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_unused = True
+            is_unused = filelock.lock_descriptor(descriptor, blocking=False)
         except OSError:
             is_unused = False
         yield is_unused

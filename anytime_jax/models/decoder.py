@@ -44,7 +44,6 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
 }
 
 
-
 def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
     """Returns the axis names of a model's parameters by name, also of those that a kind adds."""
     return {**PARAMETER_AXES, **config.parameter_axes}

@@ -13,6 +13,7 @@ method evaluates in its state. `training/optimizer.py` uses them, and anybody el
 
 from anytime_jax.optimizers.adamw import AdamW, descend, scale_by_adam
 from anytime_jax.optimizers.interface import (
+    INHERITED,
     Optimizer,
     RunInfo,
     SelfFreezing,
@@ -36,6 +37,7 @@ from anytime_jax.optimizers.schedule_free import (
 )
 
 __all__ = [
+    "INHERITED",
     "AdamW",
     "Muon",
     "MuonState",

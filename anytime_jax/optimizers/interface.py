@@ -24,6 +24,10 @@ import optax
 MatrixAxes = Mapping[str, tuple[int, int]]
 
 
+# Metadata of a field that defines the state: a branch keeps its trunk's value.
+INHERITED = {"facts": {"branch": "inherits"}}
+
+
 def _identity(stack_NxRxC: jax.Array) -> jax.Array:
     return stack_NxRxC
 

@@ -10,7 +10,7 @@ import optax
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import require_decay, require_fraction, require_inside, require_positive
 from anytime_jax.optimizers.adamw import descend
-from anytime_jax.optimizers.interface import RunInfo
+from anytime_jax.optimizers.interface import INHERITED, RunInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ScheduleFreeAdamW:
     b2: float = 0.98
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    interpolation: float = 0.9
+    interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
         require_decay("b2", self.b2)

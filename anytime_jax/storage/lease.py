@@ -66,18 +66,23 @@ class Lease:
 
 
 @contextlib.contextmanager
-def hold(path: Path, report: Callable[[str], None]) -> Iterator[Lease]:
+def hold(path: Path, name: str, report: Callable[[str], None]) -> Iterator[Lease]:
     """Holds the lease of a file in a bucket until the block ends.
 
-    After a kill, waits until the lease has expired, which `report` says. Raises an InputError if
-    another process renews it.
+    After a kill, waits until the lease has expired, which `report` says. Raises an InputError that
+    begins with `name` if another process renews it.
     """
     content = f"{describe_process()} {uuid.uuid4()}\n".encode()
-    lease = Lease(path, content, _take(path, content, report))
+    lease = Lease(path, content, _take(path, name, content, report))
     try:
         yield lease
     finally:
         lease.release()
+
+
+def in_use(name: str, holder: str) -> InputError:
+    """Returns the error of a start that found what is named in use."""
+    return InputError(f"{name} is in use by another process ({holder}): wait for it, or stop it")
 
 
 def describe_process() -> str:
@@ -98,7 +103,7 @@ def is_held(path: Path) -> bool:
         return False
 
 
-def _take(path: Path, content: bytes, report: Callable[[str], None]) -> bytes:
+def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) -> bytes:
     """Returns the generation of the lease once it is ours."""
     seen: Version | None = None
     unchanged, last = 0.0, time.monotonic()
@@ -114,10 +119,7 @@ def _take(path: Path, content: bytes, report: Callable[[str], None]) -> bytes:
             report(f"waiting up to {EXPIRY_SECONDS:g} s for the lease {path} of {_name(now)}")
             seen, unchanged = now, 0.0
         elif now != seen:
-            raise InputError(
-                f"{path.parent} is in use by another process ({_name(now)}): wait for it, or stop "
-                "it"
-            )
+            raise in_use(name, _name(now))
         time.sleep(_POLL_SECONDS)
 
 

@@ -44,9 +44,7 @@ class Trunk:
         return {"from_run": from_run, **place}
 
 
-def read_run(
-    directory: str, name: str, trust: Trust = NOBODY
-) -> tuple[Config, dict[str, Any]]:
+def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, dict[str, Any]]:
     """Returns the settings of a run and the content of its run file; `name` is the setting's.
 
     `trust` says which packages are imported for the kinds that the run names. Raises an InputError

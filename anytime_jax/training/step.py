@@ -57,7 +57,9 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         return init_from_params(decoder.init_params(config.model, jax.random.key(seed)))
 
     shapes = jax.eval_shape(init)
-    shardings = sharding.state_shardings(shapes, shapes.params, decoder.parameter_axes(config.model), mesh)
+    shardings = sharding.state_shardings(
+        shapes, shapes.params, decoder.parameter_axes(config.model), mesh
+    )
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,

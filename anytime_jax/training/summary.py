@@ -6,7 +6,7 @@ from collections.abc import Callable
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
-from anytime_jax.config.schema import Config
+from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
@@ -42,7 +42,8 @@ def print_summary(
     if config.initial_weights and step == 0:
         say(f"weights  pretrained, from {config.initial_weights}")
     say(
-        f"model    {config.to_dict()["model"]["kind"]}, {format_count(counts['blocks'])} in blocks, "
+        f"model    {MODELS.name_of(type(config.model))}, "
+        f"{format_count(counts['blocks'])} in blocks, "
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )

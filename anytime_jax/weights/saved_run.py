@@ -89,8 +89,8 @@ class SavedRun:
 def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> SavedRun:
     """Opens a run at a checkpoint.
 
-    `step` is "latest", a number of updates, or a milestone such as "4x"; `trust` says which packages
-    are imported for the kinds that the run names.
+    `step` is "latest", a number of updates, or a milestone such as "4x". `trust` says which
+    packages are imported for the kinds that the run names.
 
     Raises:
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.

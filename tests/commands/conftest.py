@@ -1,3 +1,3 @@
-"""Commands run in the process of the tests, and a saved run for them."""
+"""Commands run in the process of the tests."""
 
-from command_fixtures import command, rejected, trained_fixture  # noqa: F401
+from command_fixtures import command, rejected  # noqa: F401

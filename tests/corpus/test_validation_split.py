@@ -32,7 +32,7 @@ def prepare_documents(folder, documents, length=64, fraction=0.01, vocabulary=30
 )
 def test_advice_works(pages, options, tmp_path):
     documents = [f"{PAGE * count}{count}" for count in pages]
-    with pytest.raises(InputError, match=f"of these {len(pages)} documents give") as error:
+    with pytest.raises(InputError, match=f"{len(pages)} documents") as error:
         prepare_documents(tmp_path, documents, **options)
     assert not (tmp_path / "output").exists()
     message = str(error.value)
@@ -44,15 +44,15 @@ def test_advice_works(pages, options, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("documents", "message"),
+    ("documents", "named"),
     [
-        (["", ""], "only empty files"),
-        ([PAGE * 40], "one document, .* divide it .* --validation-input"),
-        ([PAGE * 40] * 3, "all documents are equal"),
-        (["a", "b"], "one window; give more text"),
+        (["", ""], "empty"),
+        ([PAGE * 40], "--validation-input"),
+        ([PAGE * 40] * 3, "equal"),
+        (["a", "b"], "one window"),
     ],
 )
-def test_text_that_cannot_be_split(documents, message, corpus, tmp_path):
-    with pytest.raises(InputError, match=message):
+def test_text_that_cannot_be_split(documents, named, corpus, tmp_path):
+    with pytest.raises(InputError, match=named):
         prepare_documents(tmp_path, documents, vocabulary=corpus.folder / "v.model")
     assert not (tmp_path / "output").exists()

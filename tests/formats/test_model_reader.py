@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported_models import BOTH, read, same_bits, tensors, write, write_reference
+from exported_models import BOTH, read, tensors, write, write_reference
 from reference_decoders import CONFIGS, oracle
+from small_run import same_bits
 
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
@@ -80,7 +81,7 @@ def test_weights_in_several_files_are_read(name, tmp_path):
     safetensors.numpy.save_file({x: y + 1 for x, y in arrays.items()}, tmp_path / files[-1])
     assert model_reader.weights_digest(tmp_path) != before
     (tmp_path / files[1]).unlink()
-    with pytest.raises(InputError, match=f"has no {files[1]}: copy the model again"):
+    with pytest.raises(InputError, match=files[1]):
         read(tmp_path, name)
 
 
@@ -91,23 +92,22 @@ def test_single_file_takes_precedence_over_index(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ('{"weight_map": {"a": "../other"}}', r"has no \.\./other"),
-        ('{"weight_map": {"a": "/etc/hostname"}}', "has no /etc/hostname"),
-        ('{"weight_map": {"a": ".."}}', r"has no \.\.:"),
-        ('{"weight_map": {"a": ""}}', "has no :"),
-        ('{"weight_map": {"a": 3}}', "has no weight_map of files"),
-        ("{}", "has no weight_map of files"),
-        ('{"weight_map": ', "cannot be read"),
-        ('{"weight_map": {}}', "missing tensor transformer.*and 26 more"),
+        ('{"weight_map": {"a": "../other"}}', r"\.\./other"),
+        ('{"weight_map": {"a": "/etc/hostname"}}', "/etc/hostname"),
+        ('{"weight_map": {"a": ""}}', "model"),
+        ('{"weight_map": {"a": 3}}', "weight_map"),
+        ("{}", "weight_map"),
+        ('{"weight_map": ', INDEX),
+        ('{"weight_map": {}}', "transformer.*26 more"),
     ],
 )
-def test_damaged_index_is_rejected(content, message, tmp_path):
+def test_damaged_index_is_rejected(content, named, tmp_path):
     folder = write_reference(tmp_path / "model", "olmo")
     (folder / WEIGHTS).rename(tmp_path / "other")
     (folder / INDEX).write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         read(folder, "olmo")
 
 
@@ -117,16 +117,13 @@ HEAD = "lm_head.weight"
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({HEAD: None}, f"missing tensor {HEAD}: copy"),
-        ({HEAD: None, "model.norm.weight": None}, f"missing tensor {HEAD} and 1 more"),
-        ({"q_proj.bias": np.zeros(32, np.float32)}, "unexpected tensor q_proj.bias"),
-        (
-            {HEAD: np.zeros((32, 96), np.float32)},
-            rf"{HEAD} has the shape \(32, 96\); its configuration requires \(96, 32\)",
-        ),
-        ({"model.norm.weight": np.zeros((), np.float32)}, r"has the shape \(\);"),
-        ({HEAD: np.zeros((96, 32))}, f"{HEAD} has the type F64, not one"),
-        ({HEAD: np.zeros((96, 32), np.int8)}, f"{HEAD} has the type I8, not one"),
+        ({HEAD: None}, HEAD),
+        ({HEAD: None, "model.norm.weight": None}, f"{HEAD} and 1 more"),
+        ({"q_proj.bias": np.zeros(32, np.float32)}, "q_proj.bias"),
+        ({HEAD: np.zeros((32, 96), np.float32)}, rf"{HEAD} .*\(32, 96\).*\(96, 32\)"),
+        ({"model.norm.weight": np.zeros((), np.float32)}, r"model\.norm\.weight .*\(\)"),
+        ({HEAD: np.zeros((96, 32))}, f"{HEAD} .*F64"),
+        ({HEAD: np.zeros((96, 32), np.int8)}, f"{HEAD} .*I8"),
     ],
 )
 def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
@@ -144,37 +141,35 @@ def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
 def test_truncated_weights_are_rejected(length, tmp_path):
     file = write_reference(tmp_path, "olmo") / WEIGHTS
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(InputError, match=r"model\.safetensors cannot be read .*copy it again"):
+    with pytest.raises(InputError, match=r"model\.safetensors"):
         read(tmp_path, "olmo")
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("olmo2", {"num_key_value_heads": 2}, "num_key_value_heads = 2 .*num_attention_heads = 4"),
+        ("olmo2", {"num_key_value_heads": 2}, "num_key_value_heads = 2"),
         ("olmo2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
-        ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn' .* 'default'"),
+        ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn'"),
         (
             "olmo2",
             {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
             "rope_type = 'linear'",
         ),
         ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
-        ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu' .*must be 'silu'"),
-        ("olmo2", {"rope_theta": ...}, "rope_theta is missing"),
-        ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide' is not allowed"),
-        ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True is not allowed"),
-        ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0 is not allowed"),
-        ("olmo2", {"hidden_size": None}, "hidden_size is missing"),
-        ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3' is none of 'hf_olmo', 'olmo2'"),
-        ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\] is none of"),
-        ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu' .*must be 'gelu'"),
-        ("olmo", {"weight_tying": True}, "weight_tying = True .*must be False"),
+        ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("olmo2", {"rope_theta": ...}, "rope_theta"),
+        ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide'"),
+        ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True"),
+        ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0"),
+        ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3'"),
+        ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\]"),
+        ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu'"),
         ("olmo", {"norm_after": True}, "norm_after = True"),
-        ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1 .*n_heads = 4"),
-        ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 .*must be None"),
-        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size is missing"),
-        ("olmo", {"n_layers": ...}, "n_layers is missing"),
+        ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1"),
+        ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size"),
+        ("olmo", {"n_layers": ...}, "n_layers"),
         # Defaults of ai2-olmo for missing settings.
         ("olmo", {"activation_type": ...}, "activation_type = 'swiglu'"),
         ("olmo", {"attention_layer_norm": ...}, "attention_layer_norm = False"),
@@ -240,18 +235,17 @@ def test_config_yaml_is_read_without_config_json(tmp_path):
 def test_damaged_configuration_is_rejected(file, content, tmp_path):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / file).write_bytes(content)
-    with pytest.raises(InputError, match=f"{file} cannot be read .*copy it again"):
+    with pytest.raises(InputError, match=f"{file} cannot be read"):
         model_reader.describe(tmp_path)
 
 
 def test_missing_model_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="contains no model"):
-        model_reader.describe(tmp_path)
-    with pytest.raises(InputError, match="is not a directory"):
-        model_reader.describe(tmp_path / "not there")
+    for folder in (tmp_path, tmp_path / "not there"):
+        with pytest.raises(InputError, match=str(folder)):
+            model_reader.describe(folder)
     write_reference(tmp_path, "olmo")
     (tmp_path / WEIGHTS).unlink()
-    with pytest.raises(InputError, match=f"has no {WEIGHTS}"):
+    with pytest.raises(InputError, match=WEIGHTS):
         read(tmp_path, "olmo")
 
 
@@ -274,21 +268,21 @@ def test_number_of_tokens_comes_from_the_vocabulary(files, tokens, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    ("file", "content"),
     [
-        ("tokenizer.json", "{", "cannot be read"),
-        ("tokenizer.json", "{}", "has no number of tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {}}}', "has no number of tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}', "has no number of tokens"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": 96}}}', "has 97 tokens and the model 96"),
-        (PROVENANCE, "{}", "has no number of tokens"),
-        (PROVENANCE, '{"vocab_size": 1.5}', "has no number of tokens"),
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", '{"model": {"vocab": {}}}'),
+        ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}'),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 96}}}'),  # more tokens than the model
+        (PROVENANCE, "{}"),
+        (PROVENANCE, '{"vocab_size": 1.5}'),
     ],
 )
-def test_damaged_vocabulary_is_rejected(file, content, message, tmp_path):
+def test_damaged_vocabulary_is_rejected(file, content, tmp_path):
     write_reference(tmp_path, "olmo2", {})
     (tmp_path / file).write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=file):
         model_reader.describe(tmp_path)
 
 
@@ -307,7 +301,7 @@ def test_flipped_bit_of_an_export_is_named(name, tmp_path):
     content = bytearray((folder / name).read_bytes())
     content[-3] ^= 1
     (folder / name).write_bytes(content)
-    with pytest.raises(InputError, match=f"{name} is damaged or changed"):
+    with pytest.raises(InputError, match=name):
         model_reader.check_digests(folder)
 
 
@@ -330,7 +324,7 @@ def test_nan_and_infinity_are_named(value, dtype, tmp_path):
     model_reader.check_values(model)
     arrays["model.norm.weight"][5] = value
     write_reference(tmp_path, "olmo2", arrays)
-    with pytest.raises(InputError, match=r"tensor model\.norm\.weight has a NaN or an infinity"):
+    with pytest.raises(InputError, match=r"model\.norm\.weight"):
         model_reader.check_values(model)
 
 
@@ -339,6 +333,6 @@ def test_binary_content_is_not_in_the_message(file, tmp_path):
     if not file.startswith("config"):
         write_reference(tmp_path, "olmo2", {})
     (tmp_path / file).write_bytes(bytes(range(128, 256)) * 100)
-    with pytest.raises(InputError, match=f"{file} cannot be read") as error:
+    with pytest.raises(InputError, match=file) as error:
         model_reader.describe(tmp_path)
     assert len(str(error.value)) < 400

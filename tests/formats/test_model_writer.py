@@ -10,8 +10,9 @@ import pytest
 import safetensors
 import safetensors.numpy
 import yaml
-from exported_models import AI2, BOTH, EOS, SIZES, read, same_bits, tensors, write
+from exported_models import AI2, BOTH, EOS, SIZES, read, tensors, write
 from reference_decoders import CONFIGS, oracle
+from small_run import same_bits
 
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_writer
@@ -81,13 +82,13 @@ def test_settings_for_transformers(tmp_path):
 @BOTH
 def test_check_rejects_another_architecture(name):
     other = {"olmo": "olmo2", "olmo2": "olmo"}[name]
-    with pytest.raises(InputError, match=f"architecture = '{other}' .* give --format={other}"):
+    with pytest.raises(InputError, match=f"--format={other}"):
         FORMATS[name].check(CONFIGS[other])
     FORMATS[name].check(CONFIGS[name])
 
 
 def test_check_rejects_fractional_rope_theta_for_ai2_olmo():
-    with pytest.raises(InputError, match=r"config.model.rope_theta = 10000.5 .* whole numbers"):
+    with pytest.raises(InputError, match=r"config\.model\.rope_theta = 10000\.5"):
         FORMATS["olmo"].check(dataclasses.replace(CONFIGS["olmo"], rope_theta=10_000.5))
     FORMATS["olmo2"].check(dataclasses.replace(CONFIGS["olmo2"], rope_theta=10_000.5))
 
@@ -145,7 +146,7 @@ def test_full_disk_is_a_run_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(safetensors.numpy, "save_file", full)
     with (
-        pytest.raises(RunError, match=r"model\.safetensors cannot be written \(no space left\)"),
+        pytest.raises(RunError, match=r"model\.safetensors .*no space left"),
         model_writer.create_directory(tmp_path / "model", False) as part,
     ):
         write(part, "olmo")
@@ -156,11 +157,9 @@ def test_overwrite_replaces_exports_only(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("years")
-    with pytest.raises(InputError, match="exists: choose another, or --overwrite"):
+    with pytest.raises(InputError, match="--overwrite"):
         create(other)
-    with pytest.raises(
-        InputError, match=f"is not an exported model .no {PROVENANCE}. and is not overwri"
-    ):
+    with pytest.raises(InputError, match=PROVENANCE):
         create(other, overwrite=True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     file = other / "thesis.tex"
@@ -176,7 +175,7 @@ def test_overwrite_replaces_exports_only(tmp_path):
 def test_overwrite_keeps_directories_inside(tmp_path):
     create(tmp_path / "model")
     create(tmp_path / "model" / "another")
-    with pytest.raises(InputError, match="contains another, a directory"):
+    with pytest.raises(InputError, match="another"):
         create(tmp_path / "model", overwrite=True)
     assert (tmp_path / "model" / "another" / PROVENANCE).is_file()
 
@@ -196,7 +195,7 @@ def test_output_may_be_a_link_or_a_dot(tmp_path, monkeypatch):
 
 def test_directory_created_meanwhile_is_not_replaced(tmp_path):
     with (
-        pytest.raises(InputError, match="exists: choose another"),
+        pytest.raises(InputError, match="--overwrite"),
         model_writer.create_directory(tmp_path / "model", overwrite=False),
     ):
         (tmp_path / "model" / "theirs").mkdir(parents=True)

@@ -145,6 +145,7 @@ def test_t5_recognises_control_pieces_in_text(t5):
     assert written.encode("</s>").tokens == ["▁", "</s>"]
 
 
+@pytest.mark.slow
 def test_megabyte_is_encoded_in_seconds(t5, trained, tmp_path):
     text = ("".join(SOURCES) * 4)[:1_000_000]
     for _, written in (t5, both(trained, tmp_path)):
@@ -219,7 +220,7 @@ def test_unsupported_model_is_rejected(tmp_path, options, message):
 def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatch):
     # The map of `tokenizers` gives one space for "\r\n", SentencePiece two.
     model = sentencepiece_model(tmp_path, remove_extra_whitespaces=False)
-    with pytest.raises(RunError, match=r"'\\tone tab.* in SentencePiece and .* in tok") as error:
+    with pytest.raises(RunError, match=r"'\\tone tab") as error:
         write_tokenizer(model, tmp_path / "output", 128)
     assert "\n" not in str(error.value)
     monkeypatch.setattr(tokenizer_writer, "_merges", lambda model: [])
@@ -230,7 +231,7 @@ def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatc
 
 def test_missing_library_is_reported(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(InputError, match=r"tokenizers .*pip install -e '\.\[export\]'"):
+    with pytest.raises(InputError, match=r"tokenizers .*\[export\]"):
         write_tokenizer(trained, tmp_path, 128)
 
 

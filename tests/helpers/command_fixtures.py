@@ -1,10 +1,7 @@
-"""Fixtures of the tests of commands: commands in the process of the tests, and a saved run."""
+"""Fixtures of the tests of commands, which run in the process of the tests."""
 
 import pytest
 from run_command import run_command
-from training_runs import finished
-
-STORED = (6.25, 12.5, 25.0, 50.0, 100.0)
 
 
 @pytest.fixture
@@ -31,9 +28,3 @@ def rejected(command):
         return err
 
     return run
-
-
-@pytest.fixture(scope="session", name="trained")
-def trained_fixture(dataset, tmp_path_factory):
-    """A run of 40 updates with five averages; no test changes it."""
-    return finished(tmp_path_factory, "trained", dataset, averages=STORED, stop="4x")

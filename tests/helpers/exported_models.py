@@ -6,7 +6,6 @@ import pytest
 import safetensors.numpy
 from reference_decoders import CONFIGS, oracle
 
-from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import FORMATS, WEIGHTS
 
@@ -95,10 +94,3 @@ def write(folder, name, dtype="float32", config=None):
     model_format, params = FORMATS[name], oracle(name)[1]
     model_writer.write_model(folder, model_format, config or CONFIGS[name], params, EOS, dtype)
     return folder
-
-
-def same_bits(left, right):
-    """Whether two trees are equal bit by bit."""
-    left, right = flatten_by_name(left), flatten_by_name(right)
-    assert left.keys() == right.keys()
-    return all(left[x].tobytes() == right[x].tobytes() for x in left)

@@ -116,6 +116,11 @@ def records(run):
     return rows
 
 
+def every(interval):
+    """Returns the settings that save and keep a checkpoint at an interval."""
+    return {"checkpoint__every": interval, "checkpoint__keep_every": interval}
+
+
 def finished(factory, name, dataset, **changes):
     """Trains an uninterrupted run once for all test workers, which must not change it."""
 

@@ -1,9 +1,13 @@
 """Commands, events while one follows a run, and the results of the synthetic study."""
 
+import functools
+
 import pytest
 import synthetic_study
-from command_fixtures import command, rejected, trained_fixture  # noqa: F401
+from command_fixtures import command, rejected  # noqa: F401
 
+from anytime_jax.lab.forecast import run_forecast
+from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.lab.monitor import follow
 from anytime_jax.lab.study.results import Results
 
@@ -25,6 +29,12 @@ def meanwhile(monkeypatch):
         monkeypatch.setattr(follow.time, "monotonic", lambda: clock[0])
 
     return call
+
+
+@pytest.fixture
+def quick_fits(monkeypatch):
+    """Makes a forecast estimate its uncertainty from two laws, not from 24."""
+    monkeypatch.setattr(run_forecast, "FunctionalFit", functools.partial(FunctionalFit, samples=2))
 
 
 @pytest.fixture(scope="session", name="results")

@@ -123,6 +123,7 @@ def test_run_shows_position_speed_and_best_weights(reported, capsys):
     assert (run / "curves.png").exists()
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatch):
     run = RecordedRun(tmp_path / "run").add(*range(60, 500, 30))
     assert run_command(report, [f"--run={run.run_dir}"]) == 0
@@ -150,6 +151,7 @@ def test_page_and_figures_of_a_run_go_into_the_output(reported, tmp_path, comman
     assert sorted(file.name for file in run.iterdir()) == before
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_page_of_a_run_is_well_formed_and_shows_what_is_printed(tmp_path, command):
     run = RecordedRun(tmp_path, name="<b>&").add(*range(60, 500, 30))
     with (run.run_dir / "records" / "0000.jsonl").open("a") as file:

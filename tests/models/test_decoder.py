@@ -404,7 +404,6 @@ def test_rotate_multiplies_complex_pairs():
         ({"embedding_rows": 89}, "embedding_rows = 89 .*90"),
         ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
         ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-        ({"architecture": "gpt"}, "architecture = 'gpt' .*olmo, olmo2"),
         ({"dtype": "float16"}, "dtype = 'float16'"),
         ({"attention": "flash"}, "attention = 'flash' .*auto, plain, blocks, xla, cudnn"),
         ({"layer_loop": "loop"}, "layer_loop = 'loop'"),

@@ -11,8 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from matrix_trees import BLOCKS, LAYERS, matrices, newton_schulz, random_tree
 from reference_decoders import CONFIGS
 
-from anytime_jax.config.optimization import GuardConfig
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.schema import GuardConfig, MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import muon

@@ -19,9 +19,9 @@ def ignore(text):
 
 def test_lease_that_is_renewed_is_not_taken(bucket):
     with (
-        lease.hold(bucket / "lock", ignore) as held,
+        lease.hold(bucket / "lock", "the run", ignore) as held,
         pytest.raises(InputError, match="in use by another process"),
-        lease.hold(bucket / "lock", ignore),
+        lease.hold(bucket / "lock", "the run", ignore),
     ):
         pass
     del held
@@ -30,7 +30,7 @@ def test_lease_that_is_renewed_is_not_taken(bucket):
 
 def test_released_lease_is_free(bucket):
     for _ in range(2):
-        with lease.hold(bucket / "lock", ignore):
+        with lease.hold(bucket / "lock", "the run", ignore):
             assert lease.is_held(bucket / "lock")
         assert not lease.is_held(bucket / "lock")
 
@@ -39,7 +39,7 @@ def test_lease_of_a_killed_process_expires(bucket):
     lines = []
     (bucket / "lock").write_bytes(b"host 7 1234.5 some-uuid\n")
     start = time.monotonic()
-    with lease.hold(bucket / "lock", lines.append):
+    with lease.hold(bucket / "lock", "the run", lines.append):
         assert time.monotonic() - start > lease.EXPIRY_SECONDS
     assert len(lines) == 1
     assert "host 7" in lines[0]
@@ -48,15 +48,15 @@ def test_lease_of_a_killed_process_expires(bucket):
 def test_lock_file_of_a_copied_directory_is_no_lease(bucket):
     (bucket / "lock").write_bytes(b"host 7 1234.5\n")
     start = time.monotonic()
-    with lease.hold(bucket / "lock", ignore):
+    with lease.hold(bucket / "lock", "the run", ignore):
         assert time.monotonic() - start < lease.EXPIRY_SECONDS
 
 
 def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeypatch):
     monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
-    with lease.hold(bucket / "lock", ignore) as suspended:
+    with lease.hold(bucket / "lock", "the run", ignore) as suspended:
         suspended.confirm()
-        with lease.hold(bucket / "lock", ignore) as other:
+        with lease.hold(bucket / "lock", "the run", ignore) as other:
             with pytest.raises(RunError, match="another process has taken"):
                 suspended.confirm()
             with pytest.raises(RunError, match="another process has taken"):
@@ -67,7 +67,7 @@ def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeyp
 
 
 def test_removed_lease_is_a_removed_run(bucket):
-    with lease.hold(bucket / "lock", ignore) as held:
+    with lease.hold(bucket / "lock", "the run", ignore) as held:
         (bucket / "lock").unlink()
         with pytest.raises(RunError, match="another process has taken"):
             held.confirm()
@@ -75,12 +75,12 @@ def test_removed_lease_is_a_removed_run(bucket):
 
 def test_silence_of_the_server_does_not_age_a_lease(bucket_server, bucket):
     """The holder cannot renew it then either: its lease is good when the server answers again."""
-    with lease.hold(bucket / "lock", ignore):
+    with lease.hold(bucket / "lock", "the run", ignore):
         errors = []
 
         def take():
             try:
-                with lease.hold(bucket / "lock", ignore):
+                with lease.hold(bucket / "lock", "the run", ignore):
                     errors.append(None)
             except InputError as error:
                 errors.append(error)
@@ -96,7 +96,7 @@ def test_silence_of_the_server_does_not_age_a_lease(bucket_server, bucket):
 def test_release_gives_up_beside_a_silent_server(bucket_server, bucket, monkeypatch):
     monkeypatch.setattr(lease, "_RELEASE_SECONDS", 0.2)
     monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
-    with lease.hold(bucket / "lock", ignore):
+    with lease.hold(bucket / "lock", "the run", ignore):
         bucket_server.be_silent(2.0)
         start = time.monotonic()
     assert time.monotonic() - start < 1.5
@@ -107,7 +107,7 @@ def test_two_processes_that_start_at_once_are_one_too_many(bucket):
 
     def take():
         try:
-            with lease.hold(bucket / "lock", ignore):
+            with lease.hold(bucket / "lock", "the run", ignore):
                 held.append(1)
                 time.sleep(1.5)
         except InputError as error:

@@ -3,7 +3,9 @@
 Bitwise, on one CPU device. Log, evaluation and checkpoint intervals leave no trace in the weights.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import shutil
 
@@ -35,6 +37,7 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight, run_data
 from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.events import AnyOf, At, Every
 from anytime_jax.training.loop import Outcome
 
 RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone
@@ -207,8 +210,8 @@ def test_run_resumes_on_another_mesh(whole, dataset, tmp_path):
 @pytest.mark.slow
 def test_averages_may_be_added_and_dropped(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="1x")
-    config = small_run.config(tmp_path, averages=(25.0, 100.0))
-    _, output = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
+    config = small_run.config(tmp_path, averages=("f25", "f100"))
+    _, output = start(tmp_path, dataset, stop="2x", averages=("f25", "f100"))
     assert "average f100 is new: it starts from the weights at step 10" in output
     assert "average f6.25 is no longer kept" in output
     actual = small_run.leaves(saved(tmp_path, 20, config).state)
@@ -333,3 +336,74 @@ def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
     for run_dir in (name, f"{name}/run"):
         with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
             preflight.check_paths(small_run.config(run_dir, "data"))
+
+
+class Script:
+    """A run that writes down what the loop does with it."""
+
+    def __init__(self, stop, interrupted_at=None, misses_evaluation=False):
+        self.state, self.step, self.stop, self.reason = 0, 0, stop, "stop"
+        self.misses_evaluation, self.windows, self.samples = misses_evaluation, 0, int
+        self.saves, self.evaluations = AnyOf((Every(2), At(stop))), Every(2)
+        self.batches, self.calls = itertools.count(), []
+        self.interrupted = lambda: self.step_made == interrupted_at
+        self.step_made = 0
+
+    def update(self, state, batch):
+        self.calls.append(f"update {batch}")
+        self.step_made += 1
+        return state + 1, {}
+
+    def record(self, step, metrics):
+        self.calls.append(f"record {step}")
+
+    def save(self, step, state):
+        assert state == step
+        self.calls.append(f"save {step}")
+
+    def evaluate(self, step, state):
+        assert state == step
+        self.misses_evaluation = self.interrupted()
+        self.calls.append(f"evaluate {step}")
+
+    def finish(self, step, state):
+        assert state == step
+        self.calls.append(f"finish {step}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcome", "expected"),
+    [
+        (
+            {"stop": 3},
+            Outcome(3, "stop"),
+            [
+                *("update 0", "record 1", "update 1", "record 2", "save 2", "evaluate 2"),
+                *("update 2", "record 3", "save 3", "finish 3"),
+            ],
+        ),
+        (
+            {"stop": math.inf, "interrupted_at": 1},
+            Outcome(1, "interrupted"),
+            ["update 0", "record 1", "finish 1"],
+        ),
+        (
+            {"stop": 2, "interrupted_at": 2},  # in the evaluation at the stop
+            Outcome(2, "interrupted"),
+            ["update 0", "record 1", "update 1", "record 2", "save 2", "evaluate 2", "finish 2"],
+        ),
+        (
+            {"stop": 1, "misses_evaluation": True},
+            Outcome(1, "stop"),
+            ["evaluate 0", "update 0", "record 1", "save 1", "finish 1"],
+        ),
+        ({"stop": 0}, Outcome(0, "stop"), ["finish 0"]),
+    ],
+    ids=["to the stop", "interrupted", "interrupted at the stop", "missed evaluation", "at stop"],
+)
+def test_loop_records_then_saves_then_evaluates(settings, outcome, expected, monkeypatch):
+    run = Script(**settings)
+    start = contextlib.nullcontext(run)
+    monkeypatch.setattr(loop, "start", lambda *unused, **options: start)
+    assert loop.train(small_run.config("run")) == outcome
+    assert run.calls == expected

@@ -34,7 +34,7 @@ from anytime_jax.lab.optimizers.primal_averaging import (
     coefficient_at,
     require_coefficient,
 )
-from anytime_jax.optimizers import AdamW, Muon, RunInfo
+from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class EMANesterov(Muon):
     Source: EMA-Nesterov (arXiv 2605.25395).
     """
 
-    matrices: Literal["adam", "muon"] = "adam"
+    matrices: Literal["adam", "muon"] = dataclasses.field(default="adam", metadata=INHERITED)
     ema_decay: float = 0.99
     extrapolation: float = 0.5
 

@@ -8,7 +8,7 @@ import optax
 from anytime_jax import averaging
 from anytime_jax.checks import reject, require_choice, require_inside
 from anytime_jax.lab.optimizers.primal_averaging import primal_averaging
-from anytime_jax.optimizers import AdamW, Muon, RunInfo
+from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class GPA(Muon):
     Source: GPA (arXiv 2512.17131).
     """
 
-    matrices: Literal["adam", "muon"] = "adam"
-    interpolation: float = 0.7
-    x_average: str = "ema0.9967"
+    matrices: Literal["adam", "muon"] = dataclasses.field(default="adam", metadata=INHERITED)
+    interpolation: float = dataclasses.field(default=0.7, metadata=INHERITED)
+    x_average: str = dataclasses.field(default="ema0.9967", metadata=INHERITED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

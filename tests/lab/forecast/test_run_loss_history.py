@@ -99,7 +99,7 @@ def test_damaged_run_file_is_named(root, change):
 
 
 def test_other_directory_is_named(tmp_path):
-    with pytest.raises(InputError, match="not a run directory"):
+    with pytest.raises(InputError, match=r"run\.json"):
         run_loss_history.read(tmp_path)
 
 

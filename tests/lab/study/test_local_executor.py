@@ -105,7 +105,7 @@ def test_locked_run_starts_after_the_others_once_it_is_unlocked(study, fake_trai
     (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        unlock = threading.Timer(1.5, fcntl.flock, (lock, fcntl.LOCK_UN))
+        unlock = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
         unlock.start()
         try:
             assert run(file) == 0

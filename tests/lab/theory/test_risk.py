@@ -103,7 +103,13 @@ def test_risk_at_extreme_exponents(a, b):
     assert worst < 1e-11
 
 
-@pytest.mark.parametrize(("a", "b"), [(1.1, 1.1), (1.1, 2.2), (1.5, 3.0), (1.9, 1.9)])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        *((1.1, 1.1), (1.5, 3.0)),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1.1, 2.2), (1.9, 1.9))),
+    ],
+)
 @pytest.mark.parametrize(
     ("dimension", "checkpoints"),
     [
@@ -222,14 +228,10 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
     [
         ({"a": 1.0}, "a = 1.0"),
         ({"b": 0.9}, "b = 0.9"),
-        ({"a": math.nan}, "a = nan"),
         ({"dimension": 0}, "dimension = 0"),
-        ({"dimension": 2.5}, "dimension = 2.5"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"noise": -0.1}, "noise = -0.1"),
-        ({"noise": math.inf}, "noise = inf"),
         ({"noise": 1e308}, r"noise = 1e\+308"),
-        ({"checkpoints": [10, 5]}, r"checkpoints = \[10, 5\]"),
         ({"checkpoints": [5, 5]}, r"checkpoints = \[5, 5\]"),
         ({"checkpoints": []}, "checkpoints = "),
         ({"checkpoints": [0, 5]}, "a checkpoint = 0"),
@@ -237,7 +239,6 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"averages": [Tail(5, 20)]}, "tail5:25 ends at update 24"),
         ({"averages": [Tail(1, 5)]}, "tail1:6 ends at update 5"),
         ({"averages": [6.25, 6.25]}, "'f6.25' is repeated"),
-        ({"averages": [LastFraction(0.5), LastFraction(0.5)]}, "'last50%' is repeated"),
         ({"averages": ["f25"]}, "averaging rule = 'f25'"),
         ({"schedule": schedules.FixedHorizon(0.1, 9)}, "checkpoint 10 is past the horizon"),
     ],

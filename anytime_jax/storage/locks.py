@@ -1,0 +1,83 @@
+"""Locks of runs and preparations, which go with the process that holds them.
+
+On a disk, `filelock` locks a file, and the kernel releases it even after a kill. In a bucket, which
+has no locks, it is a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+
+from anytime_jax.errors import InputError
+from anytime_jax.storage import lease
+from anytime_jax.storage.lease import in_use
+from anytime_jax.storage.paths import is_remote
+
+_SECONDS = 0.3  # of waiting: `is_held` holds a lock for an instant
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path, name: str, report: Callable[[str], None] = lambda text: None
+) -> Iterator[Callable[[], None]]:
+    """Holds the lock of a file until the block or the process ends, even if it is killed.
+
+    Yields a function that raises a RunError if another process has taken the lock, as it may in a
+    bucket if this one was suspended. There, `report` gets a line if the lock of a killed process
+    has to expire first.
+
+    Raises an InputError that begins with `name` if another process has the lock, or if the file
+    cannot be locked, such as a symbolic link.
+    """
+    if is_remote(path):
+        with lease.hold(path, name, report) as held:
+            yield held.confirm
+        return
+    lock = filelock.FileLock(path, timeout=_SECONDS, thread_local=False)
+    try:
+        lock.acquire()
+        path.write_text(f"{lease.describe_process()}\n", encoding="utf-8")
+    except filelock.Timeout as error:
+        raise in_use(name, holder(path)) from error
+    except OSError as error:
+        raise InputError(
+            f"{name}: {path} cannot be locked ({error.strerror}): remove it, or choose another "
+            "directory"
+        ) from error
+    try:
+        yield lambda: None
+    finally:
+        lock.release()
+
+
+def holder(path: Path) -> str:
+    """Returns host, process id and time of whoever locked a file last, "" if nobody did."""
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8").strip()
+    return ""
+
+
+def is_held(path: Path) -> bool:
+    """Whether any process holds the lock of a file, which need not be writable."""
+    if is_remote(path):
+        return lease.is_held(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # there is no such file, or it is not a lock
+        return False
+    try:
+        # filelock can only take the lock; of readers, several may ask at the same time.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system has no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,44 @@
+"""Events of a run: at which steps each is due."""
+
+import math
+
+import pytest
+import small_run
+
+from anytime_jax.training import events
+from anytime_jax.training.events import AnyOf, At, Every, When
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (Every(3), [3, 6, 9]),
+        (Every(1), [*range(1, 11)]),
+        (At(4), [4]),
+        (At(0), [0]),  # a run without data is at its stop at once
+        (At(math.inf), []),
+        (When(lambda step: step % 4 == 0), [4, 8]),
+        (AnyOf((Every(4), At(5), At(8))), [4, 5, 8]),
+        (AnyOf(()), []),
+    ],
+    ids=str,
+)
+def test_steps_at_which_an_event_is_due(event, expected):
+    assert [step for step in range(11) if event.due(step)] == expected
+
+
+def test_equal_events_are_equal_values():
+    config = small_run.config("run")
+    assert events.evaluations(config, 20) == events.evaluations(small_run.config("run"), 20)
+    assert events.evaluations(config, 20) != events.evaluations(config, math.inf)
+
+
+def test_events_of_a_run():
+    """Every 4 and 5 updates; milestones are 9, 10, 18, 20, doublings 10 and 20."""
+    config = small_run.config("run", checkpoint__keep_every="7 steps")
+    for make, expected in (
+        (events.saves, [4, 7, 8, 9, 10, 12, 14, 16, 18, 19]),
+        (events.evaluations, [5, 10, 15, 19]),
+    ):
+        assert [step for step in range(20) if make(config, 19).due(step)] == expected
+        assert [step for step in range(19) if make(config, math.inf).due(step)] == expected[:-1]
