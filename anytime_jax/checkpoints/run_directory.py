@@ -5,7 +5,7 @@ In a bucket, `run.json` is created by a conditional write.
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
