@@ -69,7 +69,7 @@ def parameter_shardings(
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = _dict_keys(path)[-1:]
-        names = axes.get(*name, ()) if name else ()
+        names = axes.get(name[0], ()) if name else ()
         spec = [AXIS_RULES.get(axis or "") for axis in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
         for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):

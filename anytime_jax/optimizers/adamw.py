@@ -91,7 +91,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransfo
         **_: Any,
     ) -> tuple[optax.Updates, Any]:
         del params
-        _, new_state = adam.update(updates, state)
+        new_state: Any = adam.update(updates, state)[1]
         state = freeze_if_bad(bad, new_state, state)
         mean = optax.tree.bias_correction(state.mu, b1, state.count)
         square = optax.tree.bias_correction(state.nu, b2, state.count)

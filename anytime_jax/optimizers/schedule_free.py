@@ -1,7 +1,7 @@
 """Schedule-free AdamW: Optax's, with the average as a read-out of its state."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,13 +64,13 @@ class ScheduleFreeAdamW:
         )
 
         def init(params: optax.Params) -> ScheduleFreeState:
-            return ScheduleFreeState(*method.init(params))
+            return ScheduleFreeState(*cast(Any, method.init(params)))
 
         def update(
             updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
         ) -> tuple[optax.Updates, ScheduleFreeState]:
-            updates, state = method.update(updates, state, params, **extra)
-            return updates, ScheduleFreeState(*state)
+            moves, new_state = method.update(updates, state, params, **extra)
+            return moves, ScheduleFreeState(*cast(Any, new_state))
 
         return optax.GradientTransformationExtraArgs(init, update)
 
