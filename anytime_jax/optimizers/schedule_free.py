@@ -62,13 +62,13 @@ class ScheduleFreeAdamW:
         )
 
         def init(params: optax.Params) -> ScheduleFreeState:
-            return ScheduleFreeState(*method.init(params))
+            return _with_readouts(method.init(params))
 
         def update(
             updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
         ) -> tuple[optax.Updates, ScheduleFreeState]:
-            updates, state = method.update(updates, state, params, **extra)
-            return updates, ScheduleFreeState(*state)
+            updates, new_state = method.update(updates, state, params, **extra)
+            return updates, _with_readouts(new_state)
 
         return optax.GradientTransformationExtraArgs(init, update)
 
@@ -91,6 +91,10 @@ class ScheduleFreeState(optax.contrib.ScheduleFreeState):
     def iterates(self) -> dict[str, Any]:
         """Returns z."""
         return {"z": self.z}
+
+
+def _with_readouts(state: Any) -> ScheduleFreeState:
+    return ScheduleFreeState(*state)
 
 
 def scale_by_root_mean_square(b2: float, epsilon: float) -> optax.GradientTransformation:

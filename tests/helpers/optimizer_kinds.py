@@ -12,9 +12,7 @@ _EXTRAPOLATED = {"b1": 0.9, "ema_decay": 0.9, "extrapolation": 0.5}
 _OWN: dict[str, dict[str, Any]] = {
     "muon": {"b1": 0.9, **_MUON},
     "schedule_free_adamw": {"interpolation": 0.9},
-    "schedule_free_muon": {
-        **_MUON, "normalize_rows": True, "interpolation": 0.9, "interpolation_power": 1.0,
-    },
+    "schedule_free_muon": {**_MUON, "interpolation": 0.9, "interpolation_power": 1.0},
     "gpa": {"b1": 0.9, "interpolation": 0.9, "x_average": "f25"},
     "gpa_muon": {"b1": 0.9, "interpolation": 0.9, "x_average": "ema0.9", **_MUON},
     "pace": {"b1": 0.9, "pullback": 0.01, "ema_power": 0.2},
