@@ -1,10 +1,13 @@
 """Runs of every kind of optimizer: resumed, branched, on meshes, and read out."""
 
+import dataclasses
+import functools
 import json
 import shutil
 
 import jax
 import numpy as np
+import optax
 import pytest
 import safetensors.numpy
 import small_run
@@ -16,6 +19,8 @@ from anytime_jax import api
 from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
+from anytime_jax.config.optimization import OptimizerConfig
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training import step
 from anytime_jax.training.trainer import Outcome
@@ -197,7 +202,6 @@ def test_other_names_are_refused_with_those_that_there_are(name, schedule_free):
         ("pace", {}, ("optimizer.kind",)),
         ("schedule_free_muon", {"interpolation": 0.8}, ()),
         ("schedule_free_muon", {"interpolation": 0.8}, ("optimizer.interpolation",)),
-        ("schedule_free_muon", {"normalize_rows": False}, ("optimizer.normalize_rows",)),
     ],
 )
 def test_branch_keeps_what_defines_the_state(
@@ -278,8 +282,8 @@ def test_state_is_split_like_parameters(kind):
         if name in params and leaf.shape == params[name].shape:
             assert leaf.sharding == params[name].sharding
             copies += name == "qkv"
-        else:  # counts, and mean squares of neurons
-            assert leaf.size <= 64 or not leaf.sharding.is_fully_replicated
+        else:  # counts, and scales of norms
+            assert leaf.size <= 32
     assert copies == COPIES[kind] + 1
 
 
@@ -290,3 +294,38 @@ def test_eight_devices_train_like_one(kind, dataset, tmp_path):
     start(tmp_path / "one", dataset, **changes)
     start(tmp_path / "eight", dataset, mesh=small_run.mesh(8, data=2, fsdp=2, tensor=2), **changes)
     check_close(records(tmp_path / "eight"), records(tmp_path / "one"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adafactor:
+    """A stranger's: its state has factored moments, and placeholders of shape (1,)."""
+
+    def transform(self, run):
+        return optax.adafactor(run.learning_rate, min_dim_size_to_factor=8)
+
+
+def after_updates(mesh, updates=4):
+    """The losses and the state of a small run."""
+    config = small_run.config("unused", schedule=CONSTANT, averages=(25.0,))
+    program = step.make_program(config, mesh)
+    rng = np.random.default_rng(0)
+    state, losses = program.init(), []
+    for i in range(updates):
+        rows = rng.integers(0, 300, (config.batch_size, config.model.length + 1), np.int32)
+        tokens = sharding.put_batch(mesh, rows[sharding.local_rows(mesh, len(rows))], len(rows))
+        rate = step.rate_of_update(config, i)
+        state, metrics = program.train_step(state, tokens, rate)
+        losses.append(float(metrics["loss"]))
+    return losses, state
+
+
+def test_a_strangers_state_is_sharded_and_trains_like_on_one_device(monkeypatch):
+    monkeypatch.setattr(OptimizerConfig, "build", lambda self: Adafactor())
+    losses, state = after_updates(small_run.mesh(8, data=2, fsdp=2, tensor=2))
+    expected_losses, expected = after_updates(small_run.mesh())
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    assert losses[-1] < losses[0]
+    check = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)
+    jax.tree.map(check, jax.device_get(state), jax.device_get(expected))
+    shapes = {leaf.shape for leaf in jax.tree.leaves(state.opt_state)}
+    assert shapes > {(), (1,), (2, 16), (2, 16, 3)}  # counts, placeholders, factors
