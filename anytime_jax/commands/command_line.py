@@ -89,6 +89,8 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     command.add_options(parser)
     overrides = [word for word in argv if word.startswith(PREFIX)]
     others = [word for word in argv if not word.startswith(PREFIX)]
+    if bare := next((word for word in overrides if "=" not in word), None):
+        parser.error(f"{bare} has no value: give it as {bare}=VALUE")
     # Parsers of subcommands lack --debug.
     arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
