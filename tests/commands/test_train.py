@@ -203,7 +203,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
         eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
     )  # fmt: skip
-    first = starts.launch(f"--config={file}", "--config.name", "two words", folder=tmp_path)
+    first = starts.launch(f"--config={file}", "--config.name=two words", folder=tmp_path)
     wait_for(first, "1x  validation")
     first.kill(number)
     assert first.wait() == 0, first.output
@@ -218,7 +218,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
 
     # To the next step but one: the end of a run, its table and its figure.
     end = step + 2
-    second = starts.launch(*argv, "--config.stop", f"{end} steps", folder=tmp_path)
+    second = starts.launch(*argv, f"--config.stop={end} steps", folder=tmp_path)
     assert second.wait() == 0, second.output
     assert f"from     {step:,} steps" in second.output
     assert f"at {end:,} steps" in second.output
