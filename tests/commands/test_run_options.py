@@ -22,7 +22,6 @@ from anytime_jax.weights import evaluation_data, saved_run
         ("--data=nowhere", "nowhere"),
         ("--split=test", "--split"),
         ("--max-error=nan", "--max-error=nan"),
-        ("--max-error=-1", "--max-error=-1"),
         ("--checkpoints=0", "--checkpoints"),
         ("--step=11", "step 11"),
         ("--weights=f26", "f26"),
