@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.atomic import atomic_write, make_writable_directory
 from anytime_jax.checkpoints import curves
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
@@ -36,6 +35,8 @@ from anytime_jax.lab.paper import paper_items, report_page
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study
 from anytime_jax.lab.study.results import Results
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from loss_laws import PEAK, SCHEDULES, STEPS
 
 from anytime_jax import schedules
 from anytime_jax.lab.forecast import loss_csv
@@ -13,15 +14,6 @@ from benchmarks.power_laws import MultiPowerLaw, PowerLaw
 
 POWER = PowerLaw(3.2, 380.0, 0.8)
 MULTI = MultiPowerLaw(2.65, 0.6, 0.45, 440.0, 2.1, 0.6, 0.65)
-PEAK = 3e-4
-SCHEDULES = {
-    "constant": schedules.constant(PEAK, 2_000, 0.0),
-    "cosine": schedules.cosine(PEAK, 12_000, 2_000, 0.0, 0.0),
-    "wsd": schedules.wsd(PEAK, 12_000, 10_000, 1_000, 0.0, 0.0),
-    "1-sqrt": schedules.wsd(PEAK, 12_000, 10_000, 1_000, 0.1, 0.1, "1-sqrt"),
-    "drop": RecordedRates((0, 2_000, 7_999, 8_000), (0.0, PEAK, PEAK, 3e-5)),
-}
-STEPS = [2_200, 8_000, 8_030, 10_000, 10_100, 11_000, 12_000]
 
 # Means over six predicted curves, as the authors report them: R2, MAE, RMSE, mean and worst
 # relative error.

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -107,9 +108,11 @@ def test_help_has_summary_defaults_and_examples(name, capsys):
     assert [line.strip() for line in examples] == [
         f"python -m anytime_jax {name} {example}".strip() for example in module.EXAMPLES
     ]
+    for example in module.EXAMPLES:
+        command_line.parse(module, name, shlex.split(example.partition(">")[0]))
 
 
-@pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0), (["-h"], 0)])
+@pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0)])
 def test_commands_are_listed(argv, status, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["anytime", *argv])
     assert dispatch.main("anytime") == status

@@ -21,9 +21,10 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.start import start
 
-# What a start acquires. Whose the directory is, it compares without data, with them, and locked.
+# What a start acquires. It checks whose the directory is without data, with them, and under the
+# lock before and after it writes run.json.
 READ = ["paths", "identity", "data", "program", "identity"]
-WRITTEN = ["lock", "identity", "checkpoints", "state", "records", "batches", "display"]
+WRITTEN = ["lock", "identity", "identity", "checkpoints", "state", "records", "batches", "display"]
 ORDER = READ + WRITTEN
 RELEASED = {"lock", "checkpoints", "records", "batches", "display"}
 
@@ -241,9 +242,9 @@ def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path,
     trunk = finished(tmp_path_factory, "trunk_of_start", dataset, stop="1x")
     built = []
 
-    def build(source, function=branching.build):
+    def build(source, trust, function=branching.build):
         built.append(source["name"])
-        return function(source)
+        return function(source, trust)
 
     monkeypatch.setattr(branching, "build", build)
     settings = branching.decay_settings(str(trunk), "1x")

@@ -21,7 +21,6 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax import schedules
-from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import fields, kinds
@@ -37,6 +36,7 @@ from anytime_jax.lab.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
 from anytime_jax.lab.monitor.follow import follow, until_interrupted
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
 from anytime_jax.schedules import Schedule
+from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.paths import storage_path
 
 EXAMPLES = (

@@ -9,14 +9,14 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from anytime_jax.atomic import make_writable_directory
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import load_json
 from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
+from anytime_jax.storage.files import make_writable_directory
+from anytime_jax.storage.json_files import load_json
 
 EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
 

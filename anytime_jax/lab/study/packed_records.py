@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.data.dataset import load_dataset
@@ -25,7 +24,9 @@ from anytime_jax.formats import model_reader
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study
 from anytime_jax.lab.study.tasks import StudyTask, expected_identity, read_task
-from anytime_jax.storage.paths import absolute_path, is_directory, is_remote
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.files import is_directory
+from anytime_jax.storage.paths import absolute_path, is_address
 
 _FINGERPRINT = "data.fingerprint"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # something else is at a path
@@ -111,7 +112,7 @@ class PackedRecords:
     def _compare(self, task: StudyTask) -> str:
         """Says why the packed records of a run are not what training it here would give, or ""."""
         config = task.config
-        if is_remote(task.run.run_dir):
+        if is_address(task.run.run_dir):
             return "its run_dir is in a bucket, and records are put into local directories alone"
         about = self._read(task.run.name)
         fingerprint, saved = self._fingerprint(config.data.path), about["identity"]

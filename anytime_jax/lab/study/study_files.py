@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.config import python_files
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import load_json
 from anytime_jax.lab.study.plan import Study, StudyRun
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.json_files import load_json
 
 PLAN = "study.json"
 ARCHIVE = "records.tar.xz"

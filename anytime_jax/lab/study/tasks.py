@@ -14,7 +14,8 @@ from anytime_jax.errors import InputError
 from anytime_jax.lab.study.plan import Study, StudyRun
 from anytime_jax.models import flops
 from anytime_jax.models.decoder import count_params
-from anytime_jax.storage.paths import is_directory, storage_path
+from anytime_jax.storage.files import is_directory
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching
 
 

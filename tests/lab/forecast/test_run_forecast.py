@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from loss_laws import LAW
 
 from anytime_jax import averaging, schedules
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import loss_csv
-from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.lab.forecast.run_forecast import DecayPlan, make_forecast
@@ -14,7 +14,6 @@ from anytime_jax.lab.forecast.run_forecast import DecayPlan, make_forecast
 PEAK, WARMUP, NOW = 1e-2, 50, 1_000
 CONSTANT = schedules.constant(PEAK, WARMUP)
 COSINE = schedules.cosine(PEAK, 1_600, WARMUP)
-LAW = FunctionalLaw(2.2, 1.2, 0.6, 0.1, 40.0, 60.0, 1.1, 600.0, 0.3)
 RULES = {x.label: x for x in (averaging.GrowingWindow(25.0), averaging.Uniform())}
 
 

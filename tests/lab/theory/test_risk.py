@@ -174,7 +174,7 @@ def test_risk_equals_dense_covariance_recursion(rule, batch):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_risk_equals_simulated_sgd(batch):
-    dimension, steps, runs, noise = 12, 80, 20_000, 0.2
+    dimension, steps, runs, noise = 12, 80, 6_000, 0.2
     problem = Problem(1.3, 2.0, dimension, batch)
     index = np.arange(1, dimension + 1.0)
     lambdas, target = index**-1.3, index ** -(0.7 / 2)
@@ -192,7 +192,7 @@ def test_risk_equals_simulated_sgd(batch):
     for mean, risk in zip(means, risks, strict=True):
         losses = 0.5 * ((mean - target) ** 2 @ lambdas)
         error = losses.std() / math.sqrt(runs)
-        assert error < 0.02 * risk
+        assert error < 0.03 * risk
         assert abs(losses.mean() - risk) < 4 * error
 
 
