@@ -297,7 +297,7 @@ def parse_rule(value: Any) -> Rule:
       >>> averaging.parse_rule("ema0.999"), averaging.parse_rule("uniform1000")
       (FixedDecay(decay=0.999), Uniform(start=1000))
     """
-    if is_number(value):
+    if isinstance(value, int | float) and is_number(value):
         return GrowingWindow(float(value))
     form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"
     match = re.fullmatch(form, value) if isinstance(value, str) else None

@@ -96,7 +96,7 @@ class Kinds:
 
     def find(self, name: Any, trust: Trust) -> Any:
         """Returns the dataclass with a name; raises a ValueError if there is none, or no trust."""
-        if name in self.classes:
+        if isinstance(name, str) and name in self.classes:
             return self.classes[name]
         match = _CLASS.fullmatch(name) if isinstance(name, str) else None
         if match is None:

@@ -68,15 +68,15 @@ def parameter_shardings(
     """
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        name = _dict_keys(path)[-1:]
-        names = axes.get(name[0], ()) if name else ()
+        name = "".join(_dict_keys(path)[-1:])
+        names = axes.get(name, ())
         spec = [AXIS_RULES.get(axis or "") for axis in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
         for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):
             if axis is not None and size % mesh.shape[axis]:
                 raise InputError(
                     f"config.mesh.{axis} = {mesh.shape[axis]} does not divide the {names[at]} of "
-                    f"{name[0]}, {size} (its shape is {leaf.shape}): choose another "
+                    f"{name}, {size} (its shape is {leaf.shape}): choose another "
                     f"mesh.{axis} or another size"
                 )
         return NamedSharding(mesh, PartitionSpec(*spec))

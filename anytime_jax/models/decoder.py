@@ -32,8 +32,8 @@ Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
 
 _RESIDUAL_AXES = ("batch", None, None)
 
-# Axis names by parameter name, for `sharding.parameter_shardings`. Leaves of "blocks" have the axis of
-# layers in front. Other parameters are small vectors, which are replicated.
+# Axis names by parameter name, for `sharding.parameter_shardings`. Leaves of "blocks" have the axis
+# of layers in front. Other parameters are small vectors, which are replicated.
 PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocabulary", "width"),
     "qkv": ("width", None, "heads"),

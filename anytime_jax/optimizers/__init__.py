@@ -1,8 +1,8 @@
-"""Optimizers for training whose end need not be known: frozen dataclasses that make Optax transforms.
+"""Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
-`interface.py` says what a run tells an optimizer, and what an optimizer is: begin there. `adamw.py`,
-`muon.py`, `schedule_free.py` and `pace.py` have one each, and `readouts.py` finds the weights that a
-method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
+`interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
+`muon.py`, `schedule_free.py` and `pace.py` have one each, and `readouts.py` finds the weights that
+a method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
 
     >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
     >>> optimizer = optimizers.Pace(pullback=0.5).transform(run)

@@ -91,8 +91,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransfo
         **_: Any,
     ) -> tuple[optax.Updates, Any]:
         del params
-        new_state: Any = adam.update(updates, state)[1]
-        state = freeze_if_bad(bad, new_state, state)
+        state = freeze_if_bad(bad, adam.update(updates, state)[1], state)
         mean = optax.tree.bias_correction(state.mu, b1, state.count)
         square = optax.tree.bias_correction(state.nu, b2, state.count)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), state

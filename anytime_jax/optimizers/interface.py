@@ -48,7 +48,7 @@ class RunInfo:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
       >>> optimizer = optimizers.AdamW(b2=0.98).transform(run)
       >>> params = jnp.ones(2)
-      >>> optimizer.update(params, optimizer.init(params), params)[0]
+      >>> optimizer.update(params, optimizer.init(params), params)[0].round(6)
       Array([-0.01, -0.01], dtype=float32)
     """
 

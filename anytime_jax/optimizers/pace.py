@@ -16,7 +16,7 @@ _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
 
 @dataclasses.dataclass(frozen=True)
 class Pace(AdamW):
-    """PACE: AdamW with a pull of each parameter towards the average, strong where gradients are small.
+    """PACE: AdamW with a pull of each parameter to the average, strong where gradients are small.
 
     With theta the parameters, d_t the weight of the newest iterate in their average `ema`, and the
     moments m, v of Adam corrected for their start at zero, update t = 1, 2, ... is

@@ -42,8 +42,8 @@ def readouts(opt_state: optax.OptState) -> dict[str, dict[str, jax.Array]]:
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-3))
-      >>> opt_state = optimizers.ScheduleFreeAdamW(interpolation=0.5).transform(run).init(jnp.ones(2))
-      >>> optimizers.readouts(opt_state)["x"]
+      >>> optimizer = optimizers.ScheduleFreeAdamW(interpolation=0.5).transform(run)
+      >>> optimizers.readouts(optimizer.init(jnp.ones(2)))["x"]
       {'last': Array(2., dtype=float32), 'z': Array(-1., dtype=float32)}
     """
     state = _find(opt_state)

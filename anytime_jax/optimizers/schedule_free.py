@@ -1,7 +1,7 @@
 """Schedule-free AdamW: Optax's, with the average as a read-out of its state."""
 
 import dataclasses
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -64,13 +64,13 @@ class ScheduleFreeAdamW:
         )
 
         def init(params: optax.Params) -> ScheduleFreeState:
-            return ScheduleFreeState(*cast(Any, method.init(params)))
+            return _with_readouts(method.init(params))
 
         def update(
             updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
         ) -> tuple[optax.Updates, ScheduleFreeState]:
-            moves, new_state = method.update(updates, state, params, **extra)
-            return moves, ScheduleFreeState(*cast(Any, new_state))
+            updates, new_state = method.update(updates, state, params, **extra)
+            return updates, _with_readouts(new_state)
 
         return optax.GradientTransformationExtraArgs(init, update)
 
@@ -93,6 +93,10 @@ class ScheduleFreeState(optax.contrib.ScheduleFreeState):
     def iterates(self) -> dict[str, Any]:
         """Returns z."""
         return {"z": self.z}
+
+
+def _with_readouts(state: Any) -> ScheduleFreeState:
+    return ScheduleFreeState(*state)
 
 
 def scale_by_root_mean_square(b2: float, epsilon: float) -> optax.GradientTransformation:

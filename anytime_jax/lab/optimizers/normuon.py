@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,11 +68,12 @@ def scale_by_normuon(
     orthogonal = orthogonalize_momentum(matrix_axes, b1, epsilon, **options)
 
     def init(params: optax.Params) -> NorMuonState:
-        state = orthogonal.init(params)
+        state = cast(MuonState, orthogonal.init(params))
         return NorMuonState(state, map_matrices(_mean_squares, matrix_axes, state.mu))
 
     def update(updates, state, params=None, *, bad=False, **extra):
-        updates, momentum = orthogonal.update(updates, state.momentum, params, bad=bad, **extra)
+        updates, new = orthogonal.update(updates, state.momentum, params, bad=bad, **extra)
+        momentum = cast(MuonState, new)
         squares = map_matrices(_mean_squares, matrix_axes, updates)
         # Without bias correction: a common factor of nu drops out.
         nu = move_unless_bad(bad, squares, state.nu, b2)
