@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from anytime_jax.atomic import atomic_write
+from anytime_jax.storage.atomic import atomic_write
 
 # Distinct for color-blind readers: Okabe and Ito, https://jfly.uni-koeln.de/color/
 ORANGE, SKY_BLUE, GREEN, BLUE, PURPLE, VERMILION = PALETTE = (

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from anytime_jax.storage.paths import (
-    absolute_path,
-    bucket_errors,
-    is_directory,
-    is_remote,
-    list_files,
-)
+from anytime_jax.storage.failures import storage_errors
+from anytime_jax.storage.files import can_rename_directories, is_directory, list_files
+from anytime_jax.storage.paths import absolute_path
 
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
 COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
-_REMOTE_MARK = "commit_success.txt"  # and in a bucket this one, after all others
+_LAST_MARK = "commit_success.txt"  # and this one after all, where it cannot rename directories
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
 _STEP = re.compile("0|[1-9][0-9]{0,9}")  # as a save writes it: 00200 is not step 200
 
@@ -52,10 +48,10 @@ def classify(path: Path) -> Entry:
     step, _, suffix = path.name.partition(".")
     kind: EntryKind = "foreign"
     if _STEP.fullmatch(step) and is_directory(path):
-        if not suffix and is_remote(path):
-            kind = "complete" if (path / _REMOTE_MARK).exists() else "half-written"
-        elif not suffix:
+        if not suffix and can_rename_directories(path):
             kind = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
+        elif not suffix:
+            kind = "complete" if (path / _LAST_MARK).exists() else "half-written"
         elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():
             kind = "half-written"
         elif f".{suffix}".startswith(DAMAGED_SUFFIX):
@@ -73,7 +69,7 @@ def describe_latest(run_dir: str | Path) -> str:
     directory = absolute_path(run_dir) / DIRECTORY
     try:
         steps = saved_steps(run_dir)
-    except (OSError, *bucket_errors()) as error:
+    except storage_errors() as error:
         return f"the checkpoints in {directory} cannot be listed ({error})"
     last = f"that of step {steps[-1]:,}" if steps else "none"
     return f"the last good checkpoint in {directory} is {last}"

@@ -18,7 +18,7 @@ from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest, load_json
+from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8

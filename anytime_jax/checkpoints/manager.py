@@ -27,24 +27,21 @@ from orbax.checkpoint import checkpoint_managers
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
-from anytime_jax.checkpoints.retention import (
-    RetentionPolicy,
-    checkpoint_bytes,
-    describe_free,
-    free_bytes,
-)
+from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, RunError
-from anytime_jax.json_files import json_digest
-from anytime_jax.storage.paths import (
-    absolute_path,
-    is_refusal,
-    is_remote,
+from anytime_jax.storage.failures import is_temporary
+from anytime_jax.storage.files import (
+    describe_free,
+    directory_id,
+    free_bytes,
     remove_directory,
     rename_directory,
 )
+from anytime_jax.storage.json_files import json_digest
+from anytime_jax.storage.paths import absolute_path
 
 _REMOVED = "the directory was removed while the run trained"
 # Orbax's limit of a save, by the system's clock, which may be set forward while a save is written.
@@ -101,7 +98,7 @@ class CheckpointManager:
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
                 "remove that checkpoint, or choose another run_dir"
             ) from error
-        self._inode = self._read_inode()
+        self._directory_id = directory_id(self._directory)
 
     def _is_kept(self, step: int) -> bool:
         """Whether a checkpoint is never deleted; a symbolic link is left to whoever made it."""
@@ -142,16 +139,7 @@ class CheckpointManager:
 
     def _was_removed(self) -> bool:
         """Whether the directory was removed; Orbax would make another."""
-        return self._inode != self._read_inode()
-
-    def _read_inode(self) -> int | None:
-        """Returns the inode of the directory; None if it was removed, or is in a bucket."""
-        if is_remote(self._directory):  # where the lease of the run is removed with it
-            return None
-        try:
-            return self._directory.stat().st_ino
-        except OSError:
-            return None
+        return self._directory_id != directory_id(self._directory)
 
     def wait(self) -> None:
         """Waits until every save is on disk; raises a RunError if one failed."""
@@ -222,8 +210,7 @@ class CheckpointManager:
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):
                 raise lost_process_exit.make_error(error) from error
-            is_ours = isinstance(error, RunError) or is_refusal(error)
-            is_ours |= not is_remote(self._directory)
+            is_ours = isinstance(error, RunError) or not is_temporary(error, self._directory)
             latest = checkpoint_listing.describe_latest(self._run_dir)
             raise (RunError if is_ours else BucketError)(
                 f"a checkpoint could not be saved: {reason}; {latest}"

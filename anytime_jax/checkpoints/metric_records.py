@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
-from anytime_jax.json_files import parse_json
-from anytime_jax.storage.growing_file import GrowingFile, create_growing_file
-from anytime_jax.storage.paths import is_regular_file, storage_path
+from anytime_jax.storage.files import is_regular_file
+from anytime_jax.storage.growing_files import GrowingFile, create_growing_file
+from anytime_jax.storage.json_files import parse_json
+from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
 FORMAT_VERSION = 1

@@ -1,15 +1,10 @@
-"""Retention of checkpoints, and the disk space that they need."""
+"""Retention of checkpoints, and the space that they need."""
 
 import dataclasses
 import itertools
-import math
-import os
-import shutil
-from pathlib import Path
 
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
-from anytime_jax.storage.paths import is_remote
 
 _OVERHEAD = 2**18  # bytes besides the arrays, including partly filled file blocks
 
@@ -48,25 +43,3 @@ def retention_policy(config: Config) -> RetentionPolicy:
 def checkpoint_bytes(array_bytes: int) -> int:
     """Returns an upper bound in bytes on the disk space of a checkpoint."""
     return array_bytes + array_bytes // 50 + _OVERHEAD
-
-
-def free_bytes(directory: Path) -> float:
-    """Returns the free disk space in bytes for a directory, which need not exist yet.
-
-    That of a bucket is infinite.
-    """
-    if is_remote(directory):
-        return math.inf
-    return shutil.disk_usage(_existing(directory)).free
-
-
-def describe_free(directory: Path) -> str:
-    """Returns text about the disk's free space and inodes, both of which a file needs."""
-    return (
-        f"{free_bytes(directory):,} bytes and {os.statvfs(_existing(directory)).f_favail:,} inodes"
-    )
-
-
-def _existing(directory: Path) -> Path:
-    """Returns a directory, or the nearest one above it that exists."""
-    return next(path for path in (directory, *directory.absolute().parents) if path.exists())

@@ -1,7 +1,4 @@
-"""Run directory: identity settings, ownership and lock.
-
-In a bucket, `run.json` is created by a conditional write.
-"""
+"""Run directory: identity settings, ownership and lock."""
 
 import contextlib
 import json
@@ -10,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import load_json
-from anytime_jax.storage import conditional_writes, locks
-from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_directory, is_remote
+from anytime_jax.storage import locks
+from anytime_jax.storage.failures import read_failure, storage_errors
+from anytime_jax.storage.files import create_directory, create_file, is_directory
+from anytime_jax.storage.json_files import load_json
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -30,8 +28,8 @@ def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
     """Returns the content of `run.json`, or None if the run has not started.
 
-    Raises an InputError that ends with `advice` if the file is damaged, and the errors of
-    `bucket_failure`.
+    Raises an InputError if the file cannot be read, or if it is damaged, with `advice` at the end;
+    raises a BucketError if its bucket is out of reach.
     """
     file = run_dir / RUN_FILE
     try:
@@ -39,9 +37,9 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
         return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, *bucket_errors()) as error:
-        if is_remote(file) and isinstance(error, (OSError, *bucket_errors())):
-            raise bucket_failure(str(file), error) from error
+    except storage_errors() as error:
+        raise read_failure(file, error) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
 
 
@@ -77,8 +75,7 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def create(run_dir: Path) -> None:
     """Creates a run directory unless it exists; raises an InputError if that is impossible."""
     with _naming_failures(run_dir):
-        if not is_remote(run_dir):  # a bucket has no empty directories
-            run_dir.mkdir(parents=True, exist_ok=True)
+        create_directory(run_dir)
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
@@ -90,18 +87,10 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     if (run_dir / RUN_FILE).exists():
         return
     content = json.dumps({"identity": identity, **about}, indent=1)
-    partial = run_dir / _PARTIAL_FILE
-    with _naming_failures(run_dir):
-        if is_remote(run_dir):
-            with contextlib.suppress(FileExistsError):  # another process began the run just now
-                conditional_writes.create(run_dir / RUN_FILE, content.encode())
-            check_identity(run_dir, identity)
-            return
-        create(run_dir)
-        partial.unlink(missing_ok=True)
-        with partial.open("x", encoding="utf-8") as file:  # follows no symbolic link
-            file.write(content)
-        partial.replace(run_dir / RUN_FILE)
+    # Another process may have begun the run just now.
+    with _naming_failures(run_dir), contextlib.suppress(FileExistsError):
+        create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
+    check_identity(run_dir, identity)
 
 
 @contextlib.contextmanager

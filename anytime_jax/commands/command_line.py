@@ -18,7 +18,8 @@ from typing import NoReturn
 from anytime_jax.commands import standard_streams
 from anytime_jax.commands.config_file import PREFIX
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
-from anytime_jax.storage.paths import bucket_errors, storage_path
+from anytime_jax.storage.failures import is_temporary, storage_errors
+from anytime_jax.storage.paths import storage_path
 
 EXIT_STATUS = (
     "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
@@ -89,6 +90,8 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     command.add_options(parser)
     overrides = [word for word in argv if word.startswith(PREFIX)]
     others = [word for word in argv if not word.startswith(PREFIX)]
+    if bare := next((word for word in overrides if "=" not in word), None):
+        parser.error(f"{bare} has no value: give it as {bare}=VALUE")
     # Parsers of subcommands lack --debug.
     arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
@@ -119,10 +122,10 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         if debug:
             traceback.print_exception(error)
         text = str(error)
-        if not isinstance(error, (InputError, RunError, OSError, *bucket_errors())):
+        if not isinstance(error, (InputError, RunError, *storage_errors())):
             text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         standard_streams.print_error(f"error: {_one_line(text)}")
-        if isinstance(error, (ProcessLostError, BucketError, *bucket_errors())):
+        if isinstance(error, (ProcessLostError, BucketError)) or is_temporary(error):
             return os.EX_TEMPFAIL
         return 2 if isinstance(error, InputError) else 1
     finally:

@@ -25,6 +25,7 @@ from anytime_jax.errors import InputError, RunError, needs_extra
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes
+from anytime_jax.storage.atomic import remove_unfinished
 from anytime_jax.weights import evaluation_data, saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"mixed: {weight_names.describe(mixture)}")
     if mixture.kernel_error:
         console.print(f"kernel error {mixture.kernel_error:.2%}")
-    for path in model_writer.remove_unfinished(arguments.output):
+    for path in remove_unfinished(arguments.output):
         console.print(f"removed {path}, left by an export that was killed")
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
         model_writer.write_model(

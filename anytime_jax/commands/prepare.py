@@ -32,7 +32,7 @@ from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import count_noun
-from anytime_jax.storage.paths import is_remote
+from anytime_jax.storage.paths import is_address
 
 EXAMPLES = (
     "--source=folder --input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
@@ -174,7 +174,7 @@ def training_notes(info: DatasetInfo, program: str) -> list[str]:
         )
         if (split := info.splits[name]).windows < least
     ]
-    path = str(info.path) if is_remote(info.path) else os.path.relpath(info.path)
+    path = str(info.path) if is_address(info.path) else os.path.relpath(info.path)
     config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
     return [*notes, "train a small model on it:", f"  {program} train --config={config}"]
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from anytime_jax import plotting
-from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
+from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, growing_window_grid

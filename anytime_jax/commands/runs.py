@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import (
     checkpoint_listing,
@@ -34,8 +33,9 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.json_files import load_json
-from anytime_jax.storage.paths import list_files
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.files import list_files
+from anytime_jax.storage.json_files import load_json
 from anytime_jax.tables import Column, Table, numbers
 
 EXAMPLES = ("", "--run=runs/quickstart --verify")

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anytime_jax.checks import format_value
-from anytime_jax.corpus.regular_files import absolute_path, file_size, read_file
 from anytime_jax.data.dataset import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import parse_json
+from anytime_jax.storage.files import file_size, read_file
+from anytime_jax.storage.json_files import parse_json
+from anytime_jax.storage.paths import is_address
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex")  # of files that are one document
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -37,6 +38,18 @@ _OTHER_KINDS = {
 _HTML = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
 
 
+def local_path(path: str) -> str:
+    """Returns a local path in full, with `~` written out; raises InputError for an address."""
+    if is_address(path):
+        raise InputError(
+            f"{path} is an address, not a local path; mount the bucket (gs:// with gcsfuse, s3:// "
+            "with mountpoint-s3), give the path there"
+        )
+    if not path:
+        raise InputError("the path of the input is empty; give a file, a folder or a glob")
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]:
     """Finds the files of a path, a glob or a folder, which is searched recursively.
 
@@ -46,7 +59,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
     Returns:
       Paths and sizes in bytes, sorted by path.
     """
-    root = absolute_path(pattern)
+    root = local_path(pattern)
     if os.path.isdir(root):
         walk = os.walk(root, onerror=_raise_unreadable)
         files = [os.path.join(folder, name) for folder, _, names in walk for name in names]
@@ -68,9 +81,9 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
 
 def would_find(pattern: str, suffixes: tuple[str, ...], file: Path) -> bool:
     """Whether `find_files` finds a file, which need not exist yet."""
-    root, paths = absolute_path(pattern), {os.path.abspath(file), os.path.realpath(file)}
-    if not file.name.endswith(suffixes):
+    if is_address(file) or not file.name.endswith(suffixes):
         return False
+    root, paths = local_path(pattern), {os.path.abspath(file), os.path.realpath(file)}
     if os.path.isdir(root):
         folder = Path(os.path.realpath(root))
         return any(folder in Path(path).parents for path in paths)
@@ -83,7 +96,7 @@ def would_find(pattern: str, suffixes: tuple[str, ...], file: Path) -> bool:
 def read_text(path: str) -> Iterator[str]:
     """Yields the one document of a UTF-8 text file, or none if it is empty."""
     try:
-        content = read_file(path)
+        content = read_file(Path(path))
     except OSError as error:
         raise _unreadable(path, error) from error
     _check_kind(content[:_HEAD_BYTES], path)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.errors import InputError, needs_extra
-from anytime_jax.json_files import parse_json
+from anytime_jax.storage.json_files import parse_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.corpus.regular_files import read_file
 from anytime_jax.corpus.sources import Part, group_files
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
+from anytime_jax.storage.files import read_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.corpus.preparation_lock import (
     Share,
     WorkDirectory,
@@ -46,16 +45,11 @@ from anytime_jax.data.dataset import (
 )
 from anytime_jax.data.token_arrays import write_part
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest, read_json, write_json
-from anytime_jax.storage.paths import (
-    absolute_path,
-    bucket_errors,
-    bucket_failure,
-    check_bucket,
-    is_regular_file,
-    is_remote,
-    remove_directory,
-)
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.failures import check_directory, read_failure, storage_errors
+from anytime_jax.storage.files import is_regular_file, remove_directory
+from anytime_jax.storage.json_files import json_digest, read_json, write_json
+from anytime_jax.storage.paths import absolute_path
 
 # A vocabulary is trained on the beginnings of so many parts, so many characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
@@ -123,8 +117,7 @@ def prepare_share(
             f"output {str(output)!r} has characters that cannot be printed, which training "
             "refuses; give another"
         )
-    if is_remote(output):
-        check_bucket(f"output {output}", output)
+    check_directory(output, f"output {output}")
     if isinstance(vocabulary, int):
         vocabulary_or_size, description = vocabulary, f"trained, {vocabulary} pieces"
     else:
@@ -133,7 +126,7 @@ def prepare_share(
     settings = {"length": length, "vocabulary": description, **source.settings()}
     if info := _load_complete(output, settings):
         return info
-    if not is_remote(output) and source.reads(output / METADATA_NAME):
+    if source.reads(output / METADATA_NAME):
         raise InputError(
             f"{output} is inside the input, so its own files would be read as text; give an output "
             "outside of it"
@@ -166,11 +159,8 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     try:
         if not is_regular_file(output / METADATA_NAME):
             return None
-    except (OSError, *bucket_errors()) as error:  # a name too long, a closed directory
-        if is_remote(output):
-            raise bucket_failure(str(output), error) from error
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{output} cannot be read ({reason}); give another") from error
+    except storage_errors() as error:  # a name too long, a closed directory
+        raise read_failure(output, error) from error
     info = load_dataset(output)
     check_settings(output, "holds a dataset", info.settings, settings)
     # Left by a process that was killed after it wrote the metadata.

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from anytime_jax.data.dataset import METADATA_NAME, SPLITS, VOCABULARY_NAME, WORK_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import read_json, write_json
 from anytime_jax.storage import locks
-from anytime_jax.storage.lease import in_use
-from anytime_jax.storage.paths import list_files, remove_directory
+from anytime_jax.storage.failures import in_use
+from anytime_jax.storage.files import list_files, remove_directory
+from anytime_jax.storage.json_files import read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,11 @@ from anytime_jax.corpus.document_files import (
     JSON_SUFFIXES,
     TEXT_SUFFIXES,
     find_files,
+    local_path,
     read_json_lines,
     read_text,
     would_find,
 )
-from anytime_jax.corpus.regular_files import absolute_path
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 
@@ -126,12 +126,12 @@ class FileSource:
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes that are used, with absolute paths."""
-        settings = dataclasses.asdict(self) | {"input": absolute_path(self.input)}
+        settings = dataclasses.asdict(self) | {"input": local_path(self.input)}
         if self.validation_input is None:
             del settings["validation_input"]
             return settings
         del settings["validation_fraction"]
-        return settings | {"validation_input": absolute_path(self.validation_input)}
+        return settings | {"validation_input": local_path(self.validation_input)}
 
     def reads(self, file: Path) -> bool:
         """See `Source.reads`."""

@@ -16,11 +16,12 @@ from typing import Any
 
 from etils import epath
 
-from anytime_jax.corpus.regular_files import absolute_path, file_size
+from anytime_jax.corpus.document_files import local_path
 from anytime_jax.corpus.sources import Part
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import load_json
+from anytime_jax.storage.files import file_size
+from anytime_jax.storage.json_files import load_json
 
 _INFO_NAME = "dataset_info.json"
 _REMEDY = "copy or prepare the TFDS dataset again"
@@ -117,7 +118,7 @@ class TfdsSource:
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
-        splits = _read_splits(absolute_path(self.input))
+        splits = _read_splits(local_path(self.input))
         if self.validation_split is None:
             check_fraction(self.validation_fraction)
             return self._list(splits, self.split, self.validation_fraction)
@@ -126,7 +127,7 @@ class TfdsSource:
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes that are used, with an absolute path."""
-        settings = dataclasses.asdict(self) | {"kind": "tfds", "input": absolute_path(self.input)}
+        settings = dataclasses.asdict(self) | {"kind": "tfds", "input": local_path(self.input)}
         unused = "validation_split" if self.validation_split is None else "validation_fraction"
         del settings[unused]
         return settings
@@ -140,7 +141,7 @@ class TfdsSource:
             instructions = splits[split].file_instructions
         except Exception as error:  # TFDS has no exception of its own for what it cannot parse
             raise InputError(
-                f"{os.path.join(absolute_path(self.input), _INFO_NAME)} has no split {split!r} "
+                f"{os.path.join(local_path(self.input), _INFO_NAME)} has no split {split!r} "
                 f"({_one_line(error)}); it has {sorted(splits)}"
             ) from error
         parts = []

@@ -11,13 +11,14 @@ from typing import Protocol
 
 import numpy as np
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
-from anytime_jax.corpus.regular_files import read_file
 from anytime_jax.corpus.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.data.dataset import VOCABULARY_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.storage.paths import bucket_errors, is_remote, storage_path
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.failures import storage_errors
+from anytime_jax.storage.files import read_file
+from anytime_jax.storage.paths import storage_path
 
 # An export has both: its tokenizer.json may have other bytes than the vocabulary of its run.
 _FILES = (VOCABULARY_NAME, TOKENIZER_FILE)
@@ -86,8 +87,8 @@ def load_vocabulary(path: str | os.PathLike[str] | Path) -> Vocabulary:
             )
         path = file
     try:
-        model = path.read_bytes() if is_remote(path) else read_file(path)
-    except (OSError, *bucket_errors()) as error:
+        model = read_file(path)
+    except storage_errors() as error:
         reason = getattr(error, "strerror", None) or "it cannot be read"
         raise InputError(
             f"vocabulary {path}: {reason}; give the path of a SentencePiece .model file or "

@@ -1,7 +1,7 @@
 """Batches read ahead: an iterator over consecutive samples, from any on, of sizes that may change.
 
 A batch passes these functions on its way from a disk or bucket to the training loop: the reader of
-the dataset, `Windows.batch`, `read` below, `read_ahead`, and `next`.
+the dataset, `Windows.batch`, `read` below, `read_ahead`, and the iterator that adds the rate.
 """
 
 from __future__ import annotations

@@ -14,15 +14,10 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import json_digest, load_json, write_json
-from anytime_jax.storage.paths import (
-    bucket_errors,
-    bucket_failure,
-    file_sizes,
-    is_regular_file,
-    is_remote,
-    storage_path,
-)
+from anytime_jax.storage.failures import read_failure, storage_errors
+from anytime_jax.storage.files import file_sizes, is_regular_file
+from anytime_jax.storage.json_files import json_digest, load_json, write_json
+from anytime_jax.storage.paths import storage_path
 
 FORMAT_VERSION = 5
 TRAIN, VALIDATION = "train", "validation"
@@ -109,11 +104,8 @@ def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") ->
     metadata_path = path / METADATA_NAME
     try:
         is_prepared = is_regular_file(metadata_path)
-    except (OSError, *bucket_errors()) as error:  # a closed directory, a name that is too long
-        if is_remote(path):
-            raise bucket_failure(str(path), error) from error
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read ({reason})") from error
+    except storage_errors() as error:  # a closed directory, a name that is too long
+        raise read_failure(path, error) from error
     if not is_prepared:
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
         hint = f"; {prepare_hint}" if prepare_hint else ""

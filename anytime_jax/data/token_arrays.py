@@ -21,7 +21,7 @@ import numpy as np
 
 from anytime_jax.data.dataset import CHUNK_TOKENS, DatasetInfo, PartInfo
 from anytime_jax.errors import RunError
-from anytime_jax.storage.paths import is_remote, remove_directory
+from anytime_jax.storage.files import key_value_store, remove_directory
 
 # Room for chunks besides the indices, which random windows read again and again.
 _CACHE_BYTES = 256 * 2**20
@@ -84,9 +84,8 @@ class TokenReader:
         limits: dict[str, Any] = {
             "cache_pool": {"total_bytes_limit": _CACHE_BYTES + _INDEX_BYTES * chunks}
         }
-        if is_remote(info.path):
-            requests = {"limit": _REQUESTS}
-            limits |= {"gcs_request_concurrency": requests, "s3_request_concurrency": requests}
+        requests = {"limit": _REQUESTS}
+        limits |= {"gcs_request_concurrency": requests, "s3_request_concurrency": requests}
         self._context = tensorstore.Context(limits)
         self._open = functools.lru_cache(None)(self._open_part)
 
@@ -168,7 +167,7 @@ def _spec(path: Path, tokens: int, dtype: np.dtype) -> dict[str, Any]:
     }
     return {
         "driver": "zarr3",
-        "kvstore": f"{path}/" if is_remote(path) else {"driver": "file", "path": f"{path}/"},
+        "kvstore": key_value_store(path),
         "open": True,
         "metadata": {
             "shape": [tokens],

@@ -25,8 +25,8 @@ from anytime_jax.formats.model_format import (
 )
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.formats.olmo2 import OLMO2
-from anytime_jax.json_files import parse_json
 from anytime_jax.models.decoder import Params
+from anytime_jax.storage.json_files import parse_json
 
 FORMATS = {each.name: each for each in (OLMO, OLMO2)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"

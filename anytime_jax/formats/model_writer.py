@@ -9,16 +9,10 @@ anytime_jax.json      provenance of the weights, and the SHA-256 of the other fi
 
 import contextlib
 import dataclasses
-import glob
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,118 +30,26 @@ from anytime_jax.formats.model_reader import (
 )
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
-from anytime_jax.storage.paths import bucket_errors, check_bucket, file_sizes, is_remote, upload
+from anytime_jax.storage.atomic import atomic_directory
+from anytime_jax.storage.failures import check_directory
 
 _PROMPT_TOKENS = 32
 _STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
 
 
-@contextlib.contextmanager
-def create_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yields a temporary directory that is renamed to `directory` when the block succeeds.
+def create_directory(directory: Path, overwrite: bool) -> contextlib.AbstractContextManager[Path]:
+    """Returns a context with a temporary directory, which becomes `directory` when it succeeds.
 
-    In a bucket, the files of the temporary one are uploaded, the provenance last. Raises an
-    InputError if `directory` may not be overwritten or cannot be created.
+    Raises an InputError if `directory` may not be overwritten or cannot be created.
     """
-    check_output(directory, overwrite)
-    if is_remote(directory):
-        with tempfile.TemporaryDirectory() as part:
-            yield Path(part)
-            _upload(Path(part), directory)
-        return
-    directory = directory.resolve()  # resolves links, "." and ".."
-    part = directory.with_name(f"{directory.name}.{os.getpid()}.part")
-    old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
-    try:
-        part.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(
-            f"--output={directory} cannot be created ({error.strerror}): choose another directory"
-        ) from error
-    with contextlib.ExitStack() as locks:
-        locks.enter_context(_locked(part))
-        try:
-            yield part
-            check_output(directory, overwrite)  # it may have been created in the meantime
-            if directory.exists():
-                locks.enter_context(_locked(directory))
-                directory.rename(old)
-            part.rename(directory)
-        except BaseException:
-            if old.exists():
-                old.rename(directory)
-            raise
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _upload(part: Path, directory: Path) -> None:
-    """Uploads an export to a bucket, where it replaces an earlier one."""
-    check_output(directory, overwrite=True)
-    (directory / PROVENANCE).unlink(missing_ok=True)
-    names = {file.name for file in part.iterdir()}
-    for file in [*sorted(names - {PROVENANCE}), PROVENANCE]:
-        upload(part / file, directory / file)
-    for file in file_sizes(directory):
-        if file not in names:  # of the earlier one
-            (directory / file).unlink()
-
-
-def remove_unfinished(directory: Path) -> list[Path]:
-    """Removes what killed exports to `directory` left beside it; returns the removed directories.
-
-    Those of a process that still runs are locked and stay. If an export was killed just as it
-    replaced an earlier one, the earlier one is put back.
-    """
-    if is_remote(directory):
-        return []
-    directory, removed = directory.resolve(), []
-    for path in sorted(directory.parent.glob(f"{glob.escape(directory.name)}.*")):
-        number, _, kind = path.name.removeprefix(f"{directory.name}.").partition(".")
-        if not (number.isdecimal() and kind in ("part", "old") and path.is_dir()):
-            continue
-        with _locked(path) as is_unused:
-            if not is_unused:
-                continue
-            if kind == "old" and not directory.exists():
-                path.rename(directory)
-            else:
-                shutil.rmtree(path, ignore_errors=True)
-            removed.append(path)
-    return removed
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[bool]:
-    """Locks a directory until the process ends or the block; yields whether it was unlocked.
-
-    A file system that cannot lock directories, such as NFS, yields False.
-    """
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            is_unused = filelock.lock_descriptor(descriptor, blocking=False)
-        except OSError:
-            is_unused = False
-        yield is_unused
-    finally:
-        os.close(descriptor)
+    return atomic_directory(directory, PROVENANCE, lambda: check_output(directory, overwrite))
 
 
 def check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
-    if is_remote(directory):
-        check_bucket(f"--output={directory}", directory)
-    try:
-        directory.resolve()
-        if not directory.exists() and not directory.is_symlink():
-            return
-    except (OSError, RuntimeError, *bucket_errors()) as error:  # RuntimeError: a circle of links
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"--output={str(directory)[:100]} cannot be created ({reason}): choose another"
-        ) from error
+    check_directory(directory, f"--output={directory}")
+    if not directory.exists() and not directory.is_symlink():
+        return
     if not overwrite:
         raise InputError(f"--output={directory} exists: choose another, or --overwrite")
     if not (directory / PROVENANCE).is_file():

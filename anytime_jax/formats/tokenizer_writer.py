@@ -24,7 +24,7 @@ from anytime_jax.corpus.hf_tokenizer import (
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
-from anytime_jax.json_files import parse_json
+from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import storage_path
 
 _SPACE = "▁"  # SentencePiece's mark for a space

@@ -1,5 +1,6 @@
 """Storage of runs and datasets: local directories, and buckets by their address (`gs://...`).
 
-Begin with `paths.py`: the same code reads and writes both. `lease.py` is the lock of a directory in
-a bucket.
+`paths.py` has the paths, with the methods of pathlib; `files.py`, `atomic.py`, `growing_files.py`
+and `locks.py` what they lack; `failures.py` says what went wrong. Each function does the same on a
+disk and in a bucket, and no module outside of this package asks which of them it is.
 """

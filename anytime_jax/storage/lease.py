@@ -16,8 +16,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import RunError
 from anytime_jax.storage.conditional_writes import Version, read_version, replace
+from anytime_jax.storage.failures import in_use
 
 RENEWAL_SECONDS = 10.0
 EXPIRY_SECONDS = 45.0
@@ -78,11 +79,6 @@ def hold(path: Path, name: str, report: Callable[[str], None]) -> Iterator[Lease
         yield lease
     finally:
         lease.release()
-
-
-def in_use(name: str, holder: str) -> InputError:
-    """Returns the error of a start that found what is named in use."""
-    return InputError(f"{name} is in use by another process ({holder}): wait for it, or stop it")
 
 
 def describe_process() -> str:

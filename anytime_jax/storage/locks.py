@@ -16,8 +16,8 @@ import filelock
 
 from anytime_jax.errors import InputError
 from anytime_jax.storage import lease
-from anytime_jax.storage.lease import in_use
-from anytime_jax.storage.paths import is_remote
+from anytime_jax.storage.buckets import is_remote
+from anytime_jax.storage.failures import in_use
 
 _SECONDS = 0.3  # of waiting: `is_held` holds a lock for an instant
 

@@ -10,7 +10,8 @@ import jax
 from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
-from anytime_jax.storage.paths import absolute_path, bucket_errors, is_refusal, is_remote
+from anytime_jax.storage.failures import is_temporary, storage_errors
+from anytime_jax.storage.paths import absolute_path
 
 
 @dataclasses.dataclass
@@ -40,13 +41,7 @@ class LastCheckpoint:
         """Turns errors of devices, disks and buckets inside the block into errors of the run."""
         try:
             yield
-        except (
-            InputError,
-            RunError,
-            OSError,
-            jax.errors.JaxRuntimeError,
-            *bucket_errors(),
-        ) as error:
+        except (InputError, RunError, jax.errors.JaxRuntimeError, *storage_errors()) as error:
             failure = self._explain(error)
             if failure is error:
                 raise
@@ -58,9 +53,9 @@ class LastCheckpoint:
         if isinstance(error, jax.errors.JaxRuntimeError):
             advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
             return self.error(str(error)[:300], advice)
-        if not isinstance(error, (OSError, *bucket_errors())):
+        if not isinstance(error, storage_errors()):
             return error
         failure = self.error(f"{error}. Fix the cause, then run the same command again")
-        if is_remote(self.run_dir) and not is_refusal(error):
+        if is_temporary(error, self.run_dir):
             return BucketError(str(failure))
         return failure

@@ -6,10 +6,8 @@ Every name is written at most once per step: `train/loss`, `train/grad_norm`, `t
 """
 
 import collections
-import contextlib
 import importlib.util
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
-from anytime_jax.storage.paths import bucket_errors, is_remote, upload
+from anytime_jax.storage.growing_files import GrowingDirectory
 from anytime_jax.training.events import Event
 from anytime_jax.training.step import Metrics
 
@@ -145,27 +143,25 @@ class Writers:
         `header` is JSON data for the first line of the new segment of the records; `name` is the
         run's name in Weights & Biases.
         """
-        self._records = self._tensorboard = self._wandb = self._local_events = None
+        self._records = self._tensorboard = self._wandb = None
         if not processes.is_primary():
             return
         if log.wandb_project:
             import wandb  # pyright: ignore[reportMissingImports]
 
+            self._wandb_files = GrowingDirectory(run_dir)
             self._wandb = wandb.init(
                 project=log.wandb_project,
                 name=name,
                 id=name,
-                dir=None if is_remote(run_dir) else str(run_dir),
+                dir=str(self._wandb_files.local),
                 resume="allow",
             )
         if log.tensorboard:
             from tensorboardX import SummaryWriter
 
-            self._events = run_dir / "tensorboard"
-            if is_remote(run_dir):
-                self._local_events = tempfile.TemporaryDirectory()
-            directory = self._local_events.name if self._local_events else str(self._events)
-            self._tensorboard = SummaryWriter(directory, purge_step=from_step + 1)
+            self._events = GrowingDirectory(run_dir / "tensorboard")
+            self._tensorboard = SummaryWriter(str(self._events.local), purge_step=from_step + 1)
         self._records = RecordWriter(run_dir, from_step, header)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
@@ -188,7 +184,7 @@ class Writers:
             self._records.sync()
         if self._tensorboard is not None:
             self._tensorboard.flush()
-            self._upload_events()
+            self._events.upload()
 
     def close(self) -> None:
         """Closes every writer."""
@@ -196,16 +192,9 @@ class Writers:
             self._records.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
-            self._upload_events()
+            self._events.upload()
         if self._wandb is not None:
             self._wandb.finish()
-
-    def _upload_events(self) -> None:
-        """Copies the files of TensorBoard, which cannot grow in a bucket, to the run's."""
-        if self._local_events is not None:
-            with contextlib.suppress(OSError, *bucket_errors()):  # a copy of the records
-                for file in Path(self._local_events.name).iterdir():
-                    upload(file, self._events / file.name)
 
 
 def check_wandb(log: LogConfig) -> None:

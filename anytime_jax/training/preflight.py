@@ -1,11 +1,8 @@
 """Checks of a run before its first update, each made once, at the place that `start` gives it."""
 
 import contextlib
-import errno
 import itertools
 import math
-import os
-import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,16 +13,17 @@ from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import checkpoint_listing, run_directory
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes
+from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
-from anytime_jax.config import layout
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
-from anytime_jax.storage.paths import absolute_path, check_bucket, is_remote, storage_path
+from anytime_jax.storage.failures import check_directory
+from anytime_jax.storage.files import directory_id, free_bytes
+from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import events
 from anytime_jax.training.memory import measure_state, state_bytes
 
@@ -54,19 +52,7 @@ def check_paths(config: Config) -> None:
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with naming(f"config.{name}"):
             stored = storage_path(path)
-        if is_remote(stored):
-            check_bucket(f"config.{name} = {str(stored)!r}", stored)
-            continue
-        try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is a file")
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise InputError(
-                f"config.{name} = {format_value(path)} cannot be a directory ({error.strerror}): "
-                "choose another"
-            ) from error
+        check_directory(stored, f"config.{name} = {format_value(path)}")
 
 
 def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
@@ -80,9 +66,34 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
         raise InputError(f"JAX has no devices ({error}): correct JAX_PLATFORMS") from error
     with naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
-    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    layout.check_layout(config, mesh.size, shards, tensor, mesh.devices.flat[0].platform)
+    _check_layout(config, mesh)
     return mesh
+
+
+def _check_layout(config: Config, mesh: Mesh) -> None:
+    """Raises an InputError if batches, heads or the kind of attention do not fit a mesh."""
+    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
+    part = config.batch_size // config.microbatches
+    sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
+    for name, size in sizes.items():
+        if size % shards:
+            raise InputError(
+                f"config.{name} = {size} is not divisible by the {shards} parts into which a "
+                f"mesh of {mesh.size} devices splits a batch (mesh.data x mesh.fsdp): choose a "
+                f"multiple of {shards}, or a mesh with fewer parts"
+            )
+    if config.model.heads % tensor:
+        raise InputError(
+            f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
+            f"{tensor}: choose a mesh that keeps heads whole"
+        )
+    platform = mesh.devices.flat[0].platform
+    needs = {"cudnn": "gpu", "splash": "tpu"}.get(config.model.attention)
+    if needs not in (None, platform):
+        raise InputError(
+            f"config.model.attention = {config.model.attention!r} needs a {needs}, not a "
+            f"{platform}: try 'auto'"
+        )
 
 
 def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:
@@ -151,8 +162,7 @@ def check_not_lost(config: Config, step: int) -> None:
     saves = (x for x in range(step + 1, rows[-1].step) if saving.due(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None
-    # A bucket has no empty directories.
-    is_removed = not (is_remote(run_dir) or (run_dir / checkpoint_listing.DIRECTORY).is_dir())
+    is_removed = directory_id(run_dir / checkpoint_listing.DIRECTORY) is None
     if had_saved or is_removed:
         raise InputError(
             f"config.run_dir = {config.run_dir!r} has records to step {rows[-1].step:,}, but its "

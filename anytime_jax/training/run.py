@@ -15,7 +15,6 @@ from anytime_jax.config.clock import Clock
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
-from anytime_jax.storage.paths import is_remote
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.events import Event
 from anytime_jax.training.failures import LastCheckpoint
@@ -87,9 +86,8 @@ class Run:
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
         self.recorder.pause()
-        if is_remote(self.last.run_dir):
-            with processes.fail_together("keep the lock of the run", RunError):
-                self.confirm_lock()
+        with processes.fail_together("keep the lock of the run", RunError):
+            self.confirm_lock()
         position = {
             "samples": self.samples(step),
             "tokens": self.clock.tokens(step),

@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 from jax.sharding import Mesh
 
-from anytime_jax.checkpoints.retention import checkpoint_bytes, free_bytes, retention_policy
+from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
+from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.memory import describe, measure_state, state_bytes
 from anytime_jax.training.step import Program

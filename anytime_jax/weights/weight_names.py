@@ -16,8 +16,8 @@ from anytime_jax.averaging import GrowingWindow, Rule
 from anytime_jax.checkpoints.checkpoint_listing import format_steps
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import parse_json
 from anytime_jax.schedules import DecayShape
+from anytime_jax.storage.json_files import parse_json
 from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
     LastFraction,

@@ -82,11 +82,3 @@ def test_error_lines_names_errors_without_directories():
     assert gpu.error_lines(output) == "ValueError: too much"
     assert gpu.error_lines("only this\n") == "only this"
     assert gpu.error_lines("error: no /home/someone/file\n") == "error: no file"
-
-
-def test_make_rows_shows_chosen_columns(monkeypatch):
-    columns = ("tokens_per_s", "gain", "met")
-    monkeypatch.setattr(gpu, "PARTS", {"a": gpu.Part(1, "x", "", "", columns)})
-    row = {"what": "x", "tokens_per_s": 12_345.6, "gain": None, "met": "no", "y": 1}
-    (shown,) = gpu.make_rows("a", gpu.Outcome(1.0, record={"rows": [row]}))
-    assert shown == {"part": "a", "what": "x", "measured": "12,346 tokens/s, target missed"}

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from loss_laws import PEAK, SCHEDULES, STEPS
 
 from anytime_jax import schedules
 from anytime_jax.lab.forecast import loss_csv
@@ -13,15 +14,6 @@ from benchmarks.power_laws import MultiPowerLaw, PowerLaw
 
 POWER = PowerLaw(3.2, 380.0, 0.8)
 MULTI = MultiPowerLaw(2.65, 0.6, 0.45, 440.0, 2.1, 0.6, 0.65)
-PEAK = 3e-4
-SCHEDULES = {
-    "constant": schedules.constant(PEAK, 2_000, 0.0),
-    "cosine": schedules.cosine(PEAK, 12_000, 2_000, 0.0, 0.0),
-    "wsd": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.0, 0.0),
-    "1-sqrt": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.1, 0.1, "1-sqrt"),
-    "drop": RecordedRates((0, 2_000, 7_999, 8_000), (0.0, PEAK, PEAK, 3e-5)),
-}
-STEPS = [2_200, 8_000, 8_030, 10_000, 10_100, 11_000, 12_000]
 
 # Means over six predicted curves, as the authors report them: R2, MAE, RMSE, mean and worst
 # relative error.
@@ -99,10 +91,10 @@ def test_fit_predicts_a_schedule_that_it_has_not_seen(law):
     seen = [
         schedules.constant(PEAK, 1_000, 0.0),
         schedules.cosine(PEAK, 16_000, 1_000, 0.0),
-        schedules.wsd(PEAK, 8_000, 9_000, 1_000, 0.0),
+        schedules.wsd(PEAK, 9_000, 8_000, 1_000, 0.0),
     ]
     found = power_law_fit.fit(type(law), [curve(law, schedule, 1e-5) for schedule in seen])
-    unseen = schedules.wsd(PEAK, 20_000, 24_000, 1_000, 0.0)
+    unseen = schedules.wsd(PEAK, 24_000, 20_000, 1_000, 0.0)
     expected = law.losses(unseen, [20_000, 24_000])
     np.testing.assert_allclose(found.losses(unseen, [20_000, 24_000]), expected, atol=2e-3)
 

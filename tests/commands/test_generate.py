@@ -42,10 +42,8 @@ def test_greedy_text_follows_the_decoder(trained, command):
         ("--top-k=-1", "--top-k"),
         ("--seed=-1", "--seed"),
         ("--tokens=0", "--tokens"),
-        ("--weights=f26", "f26"),
         ("--vocabulary=nowhere", "nowhere"),
         ("--prompt=\udcff", "--prompt"),
-        ("--step=7", "step 7"),
     ],
 )
 def test_invalid_option_is_one_line(trained, rejected, option, named):

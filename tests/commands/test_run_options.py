@@ -22,7 +22,6 @@ from anytime_jax.weights import evaluation_data, saved_run
         ("--data=nowhere", "nowhere"),
         ("--split=test", "--split"),
         ("--max-error=nan", "--max-error=nan"),
-        ("--max-error=-1", "--max-error=-1"),
         ("--checkpoints=0", "--checkpoints"),
         ("--step=11", "step 11"),
         ("--weights=f26", "f26"),
@@ -72,8 +71,8 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     relative = dataclasses.replace(
         saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
     )
-    monkeypatch.setattr(saved_run, "build", lambda settings: relative)
-    monkeypatch.setattr(saved_run, "_stored", lambda meta: [])
+    monkeypatch.setattr(saved_run, "build", lambda settings, trust: relative)
+    monkeypatch.setattr(saved_run, "_stored", lambda meta, trust: [])
     about = json.loads((run / "run.json").read_text())
 
     def record(path):

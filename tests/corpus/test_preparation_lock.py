@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from paths import REPOSITORY
@@ -119,33 +117,6 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert read_files(output) == read_files(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_kills_of_shares_cost_nothing(text, tmp_path, start):
-    """Twelve rounds of three shares, one of them killed later and later, at any moment."""
-    began = time.monotonic()
-    for share in [start(f"{index}/3") for index in range(3)]:
-        end(share)
-    seconds = time.monotonic() - began
-    killed = 0
-    for round_ in range(12):
-        for k, file in enumerate(finished_parts(tmp_path / "output")):
-            if k % 3 != round_ % 3:
-                file.unlink()
-        shares = [start(f"{index}/3") for index in range(3)]
-        victim = shares[round_ % 3]
-        time.sleep(seconds * (0.3 + 0.06 * round_))
-        victim.kill()
-        victim.communicate()
-        killed += victim.returncode == -signal.SIGKILL
-        for share in shares:
-            if share is not victim:
-                end(share)
-    assert killed > 3
-    for output in ("output", "whole"):
-        prepare_part(text, tmp_path / output, None)
-    assert read_files(tmp_path / "output") == read_files(tmp_path / "whole")
-
-
 def test_shares_of_any_counts_write_every_part_once(text, tmp_path):
     output, whole = tmp_path / "output", tmp_path / "whole"
     assert prepare_part(text, output, Share(0, 2)) == RemainingWork(8, 4)
@@ -172,23 +143,6 @@ def test_share_with_other_settings_is_refused(text, tmp_path):
             prepare_part(text, output, Share(1, 2), **settings)
     assert before.items() <= read_files(output).items()
     assert prepare_part(text, output, Share(1, 2)) == RemainingWork(8, 0)
-
-
-def test_parts_of_other_input_are_done_again(text, tmp_path):
-    """A host that sees other files costs time, but does not change the dataset."""
-    output, whole = tmp_path / "output", tmp_path / "whole"
-    original = (text / "3.jsonl").read_bytes()
-    (text / "3.jsonl").write_bytes(original + b'\n{"text": "more"}')
-    assert prepare_part(text, output, Share(1, 2)) == RemainingWork(8, 4)
-    (text / "3.jsonl").write_bytes(original)
-    left = prepare_part(text, output, Share(0, 2))
-    assert 1 <= left.parts_left <= 4  # the vocabulary trained on this input may differ
-    (text / "9.jsonl").write_text('{"text": "one more"}')
-    assert prepare_part(text, output, Share(0, 9)) == RemainingWork(9, 8)
-    (text / "9.jsonl").unlink()
-    for directory in (output, whole):
-        prepare_part(text, directory, None)
-    assert read_files(output) == read_files(whole)
 
 
 def test_bad_text_leaves_the_work_of_others(text, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest
+from anytime_jax.storage.json_files import json_digest
 
 FILES = ["anytime_jax.json", "vocabulary.model", "train/00000/c/0", "validation/00000/c/0"]
 DAMAGES = {

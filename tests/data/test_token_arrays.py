@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-import zarr
 from token_datasets import write_dataset
 
 from anytime_jax.data.dataset import CHUNK_TOKENS, SplitInfo
@@ -35,6 +34,8 @@ def read_every_row(info):
 
 
 def test_zarr_reads_the_same_tokens(info):
+    import zarr  # takes a second, in each worker of the tests
+
     arrays = [zarr.open_array(info.path / part.name, mode="r") for part in info.parts["train"]]
     assert all(array.dtype == np.uint16 for array in arrays)
     np.testing.assert_array_equal(np.concatenate([array[:] for array in arrays]), TOKENS)

@@ -153,14 +153,14 @@ def test_error_on_one_process_ends_all(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"coordinator": "a:1"}, "--processes and --process missing"),
-        ({"process": 0, "processes": 2}, "--coordinator missing"),
+        ({"coordinator": "a:1"}, "--processes and --process"),
+        ({"process": 0, "processes": 2}, "--coordinator"),
         ({"coordinator": "a", "processes": 2, "process": 0}, "--coordinator=a "),
-        ({"coordinator": "a:b", "processes": 2, "process": 0}, "HOST:PORT"),
+        ({"coordinator": "a:b", "processes": 2, "process": 0}, "--coordinator=a:b "),
         ({"coordinator": "a:1", "processes": 2, "process": 2}, "--process=2 .*--processes=2"),
         ({"coordinator": "a:1", "processes": 0, "process": 0}, "--process=0 .*--processes=0"),
-        ({"coordinator": "a:1", "cluster": True}, "--cluster .*leave them out"),
-        ({"cluster": True}, "--cluster: "),
+        ({"coordinator": "a:1", "cluster": True}, "--cluster"),
+        ({"cluster": True}, "--cluster"),
     ],
 )
 def test_initialize_rejects_bad_options(options, message):

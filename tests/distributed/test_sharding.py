@@ -106,7 +106,9 @@ def test_olmo2_in_bfloat16_gives_the_same_loss_and_gradients():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), grads, grads_one)
 
 
-@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "axes", [pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 1)], ids=str
+)
 def test_gradients_are_summed_over_data_once_an_update(axes):
     mesh = mesh_of(*axes)
     config = quickstart.get_config()
@@ -218,8 +220,7 @@ def test_make_mesh_rejects_wrong_number_of_devices(axes):
         sharding.make_mesh(MeshConfig(*axes))
 
 
-@pytest.mark.parametrize("size", [0, -2, 1.5])
-@pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
+@pytest.mark.parametrize(("axis", "size"), [("data", 0), ("fsdp", -2), ("tensor", 1.5)])
 def test_mesh_config_rejects_bad_sizes(axis, size):
     with pytest.raises(ValueError, match=f"{axis} = {size}"):
         MeshConfig(**{"data": 1, "fsdp": 1, "tensor": 1, axis: size})
@@ -228,9 +229,9 @@ def test_mesh_config_rejects_bad_sizes(axis, size):
 @pytest.mark.parametrize(
     ("change", "mesh", "message"),
     [
-        ({"width": 24}, (1, 5, 1), r"mesh\.fsdp = 5 .* width of attn_out, 24"),
-        ({"mlp_width": 30}, (2, 1, 4), r"mesh\.tensor = 4 .* mlp of mlp_in, 30"),
-        ({"embedding_rows": 22}, (2, 1, 4), r"mesh\.tensor = 4 .* vocabulary of embedding, 22"),
+        ({"width": 24}, (1, 5, 1), r"mesh\.fsdp = 5 .* 24"),
+        ({"mlp_width": 30}, (2, 1, 4), r"mesh\.tensor = 4 .* 30"),
+        ({"embedding_rows": 22}, (2, 1, 4), r"mesh\.tensor = 4 .* 22"),
     ],
 )
 def test_parameter_shardings_rejects_indivisible_axes(change, mesh, message):

@@ -1,9 +1,10 @@
 """Pages that name code: their paths, symbols and first examples."""
 
-import importlib
+import pydoc
 import re
 
 import jax.numpy as jnp
+import pytest
 from paths import REPOSITORY
 
 
@@ -16,23 +17,12 @@ def read_example(page):
     return re.findall(r"```python\n(.*?)```", read(page), re.DOTALL)[0]
 
 
-def test_paper_map_symbols_exist_and_are_documented():
-    symbols = re.findall(r"^\|[^|]+\| `(anytime_jax\.[\w.]+)` \|$", read("docs/paper.md"), re.M)
-    assert len(symbols) >= 25
+@pytest.mark.parametrize("page", ["docs/paper.md", "docs/update.md"])
+def test_symbols_of_a_page_exist_and_are_documented(page):
+    symbols = set(re.findall(r"`(anytime_jax\.[\w.]+)`", read(page)))
+    assert len(symbols) > 10
     for symbol in symbols:
-        module, _, name = symbol.rpartition(".")
-        assert getattr(importlib.import_module(module), name).__doc__, symbol
-
-
-def test_update_page_symbols_exist():
-    symbols = set(re.findall(r"`(anytime_jax\.[\w.]+)`", read("docs/update.md")))
-    assert symbols
-    for symbol in symbols:
-        try:
-            importlib.import_module(symbol)
-        except ModuleNotFoundError:
-            module, _, name = symbol.rpartition(".")
-            assert hasattr(importlib.import_module(module), name), symbol
+        assert pydoc.locate(symbol).__doc__, symbol
 
 
 def test_configurations_of_the_paper_exist():

@@ -146,22 +146,6 @@ def test_nnx_and_equinox_models_with_averaged_weights(run_all):
     assert loss < equinox["losses"]["last"]
 
 
-def test_schedules_on_the_page(run_all):
-    scope = run_all[0]["Schedules"][0]
-    sqrt, constant, cosine, wsd, decay, power = scope["rates"]
-    t = np.array([10, 50, 90])
-    np.testing.assert_allclose(sqrt[t], 3e-3 * np.sqrt(100 / (t + 90)))
-    np.testing.assert_allclose(power[t], 3e-3 * (100 / (t + 90)) ** 0.7)
-    np.testing.assert_allclose(constant[[0, 5, 10, 100]], [3e-4, 1.65e-3, 3e-3, 3e-3])
-    np.testing.assert_allclose(cosine[[10, 55, 100]], [3e-3, 1.65e-3, 3e-4])
-    np.testing.assert_allclose(wsd[[90, 95, 100]], [3e-3, 1.65e-3, 3e-4])
-    np.testing.assert_allclose(decay[[90, 95, 100]], sqrt[90] * np.array([1, 1 - 0.5**0.5, 0]))
-    assert np.isnan(scope["beyond"])
-    with pytest.raises(ValueError, match="ends at update count 100"):
-        scope["examples"][2](101)
-    assert float(scope["used"]) == pytest.approx(sqrt[2], rel=1e-6)
-
-
 def test_averages_have_the_shardings_of_their_parameters(run_all):
     scope = run_all[0][LAYOUTS][0]
     for tree in (scope["params"], *averaging.averages(scope["opt_state"]).values()):

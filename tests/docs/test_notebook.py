@@ -45,11 +45,6 @@ def test_notebook_is_small_and_names_no_place_of_a_machine():
     assert all(cell["metadata"] == {} for cell in json.loads(TEXT)["cells"])
 
 
-def test_every_code_cell_compiles():
-    for cell in CODE:
-        compile("".join(cell["source"]), "cell", "exec")
-
-
 @pytest.mark.slow
 def test_notebook_runs(tmp_path, monkeypatch):
     import nbclient

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from exported_models import BOTH, read, tensors, write, write_reference
-from reference_decoders import CONFIGS, oracle
+from reference_decoders import CONFIGS, compiled, oracle
 from small_run import same_bits
 
 from anytime_jax.errors import InputError
@@ -27,7 +27,7 @@ def test_read_params_equal_the_oracle(name, tmp_path):
     assert same_bits(params, oracle(name)[1])
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, oracle(name)[1])
     arrays = oracle(name)[0]
-    logits = decoder.apply(CONFIGS[name], params, arrays["tokens"][:, :-1])
+    logits = compiled(name)(params, arrays["tokens"][:, :-1])
     np.testing.assert_allclose(logits, arrays["logits"], rtol=0, atol=1e-5)
 
 

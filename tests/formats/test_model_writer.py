@@ -11,13 +11,12 @@ import safetensors
 import safetensors.numpy
 import yaml
 from exported_models import AI2, BOTH, EOS, SIZES, read, tensors, write
-from reference_decoders import CONFIGS, oracle
+from reference_decoders import CONFIGS, compiled, oracle
 from small_run import same_bits
 
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats import model_writer
 from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
-from anytime_jax.models import decoder
 
 
 @BOTH
@@ -38,9 +37,9 @@ def test_written_model_has_the_tensors_and_logits_of_the_library(name, dtype, tm
     record = safetensors.numpy.load_file(tmp_path / PARITY)
     assert record["tokens"].shape == (16,)
     assert len({x for x in record["tokens"].tolist() if x < 90}) == 16
-    logits = decoder.apply(CONFIGS[name], params, record["tokens"][None])[0]
+    logits = compiled(name)(params, record["tokens"][None])[0]
     np.testing.assert_allclose(record["logits"], logits, rtol=0, atol=1e-6)
-    exact = decoder.apply(CONFIGS[name], oracle(name)[1], record["tokens"][None])[0]
+    exact = compiled(name)(oracle(name)[1], record["tokens"][None])[0]
     assert (np.abs(record["logits"] - exact).max() > 1e-4) == (dtype == "bfloat16")
 
 
@@ -201,32 +200,3 @@ def test_directory_created_meanwhile_is_not_replaced(tmp_path):
         (tmp_path / "model" / "theirs").mkdir(parents=True)
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "theirs").is_dir()
-
-
-def test_leftovers_of_killed_exports_are_removed(tmp_path):
-    target = tmp_path / "model"
-    names = ("model.1.part", "model.2.old", "model.x.part", "models.1.part", "other.1.part")
-    for name in names:
-        (tmp_path / name).mkdir()
-    create(target)
-    assert model_writer.remove_unfinished(target) == [tmp_path / x for x in names[:2]]
-    assert {x.name for x in tmp_path.iterdir()} == {"model", *names[2:]}
-    assert model_writer.remove_unfinished(tmp_path / "nowhere" / "model") == []
-
-
-def test_directory_of_a_running_export_is_not_touched(tmp_path):
-    target = tmp_path / "model"
-    with model_writer.create_directory(target, False) as part:
-        (part / PROVENANCE).write_text("new")
-        assert model_writer.remove_unfinished(target) == []
-        assert part.is_dir()
-    assert (target / PROVENANCE).read_text() == "new"
-
-
-def test_replaced_export_is_put_back_after_a_kill(tmp_path):
-    (tmp_path / "model.7.old").mkdir()
-    (tmp_path / "model.7.old" / PROVENANCE).write_text("old")
-    (tmp_path / "model.7.part").mkdir()
-    model_writer.remove_unfinished(tmp_path / "model")
-    assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (tmp_path / "model" / PROVENANCE).read_text() == "old"

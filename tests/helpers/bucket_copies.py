@@ -2,7 +2,8 @@
 
 import pathlib
 
-from anytime_jax.storage.paths import list_files, upload
+from anytime_jax.storage.buckets import upload
+from anytime_jax.storage.files import list_files
 
 
 def to_bucket(directory, target):

@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 
+import jax
 import numpy as np
 import pytest
 from paths import FIXTURES
 
 from anytime_jax.config.model import Olmo, Olmo2
+from anytime_jax.models import decoder
 
 LAYERS, WIDTH = 3, 32  # of the oracles
 
@@ -86,6 +88,12 @@ def oracle(architecture):
         arrays = dict(file)
     rename = {"olmo": from_olmo, "olmo2": from_olmo2}[architecture]
     return arrays, rename(arrays, "param"), rename(arrays, "grad")
+
+
+@functools.cache
+def compiled(architecture):
+    """Returns the compiled function from parameters and tokens to logits."""
+    return jax.jit(functools.partial(decoder.apply, CONFIGS[architecture]))
 
 
 def slow(*values):

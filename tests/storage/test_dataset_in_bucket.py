@@ -15,7 +15,8 @@ from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.data.dataset import CHUNK_TOKENS, load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.paths import list_files, storage_path
+from anytime_jax.storage.files import list_files
+from anytime_jax.storage.paths import storage_path
 
 
 @pytest.fixture

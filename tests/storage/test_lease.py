@@ -8,9 +8,9 @@ import pytest
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.errors import BucketError, InputError, RunError
-from anytime_jax.json_files import read_json
 from anytime_jax.storage import conditional_writes, lease
-from anytime_jax.storage.paths import file_sizes
+from anytime_jax.storage.files import file_sizes
+from anytime_jax.storage.json_files import read_json
 
 
 def ignore(text):

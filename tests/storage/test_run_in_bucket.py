@@ -20,7 +20,7 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config.schema import build
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.paths import list_files, remove_directory
+from anytime_jax.storage.files import list_files, remove_directory
 from anytime_jax.training import loop, preflight
 from configs import decay
 

@@ -13,7 +13,7 @@ from anytime_jax.checkpoints.checkpoint_listing import list_entries
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.json_files import json_digest
+from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training.loop import Outcome
 
 STOP = "2x"  # of the run `whole`, which keeps the checkpoints 9, 10, 18 and 20

@@ -27,12 +27,6 @@ def test_steps_at_which_an_event_is_due(event, expected):
     assert [step for step in range(11) if event.due(step)] == expected
 
 
-def test_equal_events_are_equal_values():
-    config = small_run.config("run")
-    assert events.evaluations(config, 20) == events.evaluations(small_run.config("run"), 20)
-    assert events.evaluations(config, 20) != events.evaluations(config, math.inf)
-
-
 def test_events_of_a_run():
     """Every 4 and 5 updates; milestones are 9, 10, 18, 20, doublings 10 and 20."""
     config = small_run.config("run", checkpoint__keep_every="7 steps")

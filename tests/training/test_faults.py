@@ -17,7 +17,7 @@ from wrapped_step import WrappedStep
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, ProcessLostError, RunError
-from anytime_jax.json_files import json_digest
+from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import start as start_lib
 from anytime_jax.training import step as step_lib

@@ -283,7 +283,7 @@ def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, 
         preflight.check_data(schema.build(settings.to_dict()), small)
     assert all(message in str(error.value) for message in messages)
     advice = str(error.value).rpartition(": set ")[2].split()
-    settings = config_file.override(settings, advice)
+    settings = config_file.override(settings.to_dict(), advice)
     preflight.check_data(schema.build(settings), small)
 
 

@@ -129,7 +129,7 @@ def interpolation_by_hand(kind, step):
 def readouts_by_hand(kind, run, step):
     """The read-outs of a checkpoint in float64, by the formulas of the papers."""
     y = stored(run, step, "params")
-    if "gpa" in kind or "schedule_free" in kind:
+    if kind == "amuse" or "gpa" in kind or "schedule_free" in kind:
         b, z = interpolation_by_hand(kind, step), stored(run, step, "opt", "z")
         return {"x": {name: (y[name] - (1 - b) * z[name]) / b for name in y}}
     ema = stored(run, step, "opt", "ema")

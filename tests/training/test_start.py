@@ -241,9 +241,9 @@ def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path,
     trunk = finished(tmp_path_factory, "trunk_of_start", dataset, stop="1x")
     built = []
 
-    def build(source, function=branching.build):
+    def build(source, trust, function=branching.build):
         built.append(source["name"])
-        return function(source)
+        return function(source, trust)
 
     monkeypatch.setattr(branching, "build", build)
     settings = branching.decay_settings(str(trunk), "1x")

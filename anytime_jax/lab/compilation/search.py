@@ -21,8 +21,8 @@ import anytime_jax
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import json_digest, read_json, write_json
 from anytime_jax.lab.compilation.update_report import compile_update, is_out_of_memory
+from anytime_jax.storage.json_files import json_digest, read_json, write_json
 from anytime_jax.training import preflight, step
 from anytime_jax.training.memory import measure_state
 

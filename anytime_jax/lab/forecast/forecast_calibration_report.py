@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.lab.forecast.forecast_calibration import Outcome
+from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
 
 TABLE, FIGURE = "forecasts.csv", "forecasts.png"

@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing, half_width
 from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.study.selection import Gap
+from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
 
 BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"

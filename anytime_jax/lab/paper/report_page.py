@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 
 from anytime_jax import plotting
-from anytime_jax.atomic import atomic_write
 from anytime_jax.lab import html_page
 from anytime_jax.lab.paper.paper_items import ReportItem
+from anytime_jax.storage.atomic import atomic_write
 
 PAGE = "index.html"
 

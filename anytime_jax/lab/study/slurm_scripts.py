@@ -13,13 +13,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anytime_jax.atomic import atomic_write
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study
 from anytime_jax.lab.study.tasks import StudyTask
+from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.paths import storage_path
 
 SCRIPT = Path("launch/slurm.sbatch")

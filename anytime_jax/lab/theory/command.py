@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from anytime_jax.atomic import make_writable_directory
 from anytime_jax.checks import require_directory
 from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
@@ -23,6 +22,7 @@ from anytime_jax.lab.theory.comparison import NoiseComparison, compare
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import require_noise
 from anytime_jax.lab.theory.synthetic_figures import FigureConfig
+from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table
 
 Report = list[Table | str]

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anytime_jax import plotting
-from anytime_jax.atomic import atomic_write
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import LARGEST_COUNT, require, require_count, require_positive
 from anytime_jax.lab.theory.comparison import (
@@ -34,6 +33,7 @@ from anytime_jax.lab.theory.parallel_risks import Progress, RiskArguments, compu
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import largest_error, require_noise
 from anytime_jax.schedules import Power
+from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights.post_hoc_averages import LastFraction
 

@@ -1,10 +1,8 @@
 """The forecast command: a run, a log, a run that trains, JSON, bad input."""
 
 import json
-import re
 import shutil
 
-import numpy as np
 import pytest
 from paths import REPOSITORY
 from synthetic_run import RecordedRun
@@ -188,12 +186,3 @@ def test_study_makes_the_intervals_narrower(name, tmp_path):
         widths.append(best.half_width)
         assert abs(best.loss - values[1920][f"eval/{row.best_average}/loss"]) < 3 * best.half_width
     assert widths[1] < widths[0]
-
-
-def test_examples_are_options_of_the_command(log):
-    """The schedule of the example in --help is read."""
-    (text,) = (x for x in forecast.EXAMPLES if "--schedule" in x)
-    value = re.search(r"--schedule=(\S+)", text)[1]
-    schedule, warmup = forecast._schedule(value)
-    assert warmup == 2000
-    np.testing.assert_allclose(schedule.evaluate([2000, 50_000]), [3e-4, 3e-5])

@@ -4,22 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from loss_laws import PEAK, SCHEDULES, STEPS
 
 from anytime_jax import averaging, schedules
 from anytime_jax.lab.forecast import update_blocks
 from anytime_jax.lab.forecast.functional_law import FunctionalLaw
-from anytime_jax.lab.forecast.loss_history import RecordedRates
 
 LAW = FunctionalLaw(3.0, 0.53, 0.5, 0.05, 7.6e4, 545.0, 1.3)
-PEAK = 3e-4
-SCHEDULES = {
-    "constant": schedules.constant(PEAK, 2_000, 0.0),
-    "cosine": schedules.cosine(PEAK, 12_000, 2_000, 0.0, 0.0),
-    "wsd": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.0, 0.0),
-    "1-sqrt": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.1, 0.1, "1-sqrt"),
-    "drop": RecordedRates((0, 2_000, 7_999, 8_000), (0.0, PEAK, PEAK, 3e-5)),
-}
-STEPS = [2_200, 8_000, 8_030, 10_000, 10_100, 11_000, 12_000]
 
 
 def mean_kernel(law, since, rate):
@@ -78,7 +69,7 @@ def test_functional_law_sums_the_noise_of_every_update(name):
 )
 def test_functional_law_of_an_average_is_the_double_sum_over_its_kernel(rule):
     law = FunctionalLaw(0.0, 0.5, 0.5, 0.05, 5e4, 545.0, 1.3, drift=0.1)
-    schedule = schedules.wsd(5e-3, 150, 300, 30, 0.1, 0.1)
+    schedule = schedules.wsd(5e-3, 300, 150, 30, 0.1, 0.1)
     for steps in (100, 300):
         expected = functional_loss(law, schedule.evaluate(np.arange(steps)), rule.kernel(steps))
         assert law.losses(schedule, [steps], rule)[0] == pytest.approx(expected, rel=0.01)

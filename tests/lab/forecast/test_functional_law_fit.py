@@ -4,26 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from loss_laws import LAW, history
 
 from anytime_jax import averaging, schedules
 from anytime_jax.lab import theory
-from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
-from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import Belief, general_prior
 from benchmarks import loss_curves
 
 RULES = {f"f{f:g}": averaging.GrowingWindow(f) for f in (6.25, 12.5, 25.0, 50.0, 100.0)}
 PEAK, WARMUP, NOW = 1e-2, 50, 1_000
 CONSTANT = schedules.constant(PEAK, WARMUP)
-LAW = FunctionalLaw(2.2, 1.2, 0.6, 0.1, 40.0, 60.0, 1.1, 600.0, 0.3)
-
-
-def history(schedule, rows, rules=RULES):
-    """A history of rows (first, last, loss, label, training)."""
-    first, last, losses, labels, training = zip(*rows, strict=True)
-    arrays = np.array(first), np.array(last), np.array(losses, float)
-    return LossHistory(schedule, WARMUP, *arrays, labels, np.array(training), rules)
 
 
 def synthetic(until=NOW, seed=0, offset=0.02):
@@ -38,7 +29,7 @@ def synthetic(until=NOW, seed=0, offset=0.02):
     for label, rule in {"last": None, **RULES}.items():
         losses = LAW.losses(CONSTANT, evaluated, rule) + rng.normal(0, 5e-4, len(evaluated))
         rows += [(t, t, x, label, False) for t, x in zip(evaluated, losses, strict=True)]
-    return history(CONSTANT, rows)
+    return history(CONSTANT, rows, RULES)
 
 
 @pytest.fixture(name="fitted", scope="module")
@@ -50,7 +41,7 @@ def fitted_fixture():
 
 SCHEDULES = {
     "constant": CONSTANT,
-    "wsd": schedules.wsd(PEAK, 1_800, 2_000, WARMUP),
+    "wsd": schedules.wsd(PEAK, 2_000, 1_800, WARMUP),
     "cosine": schedules.cosine(PEAK, 4_000, WARMUP),
 }
 
@@ -105,9 +96,8 @@ def test_few_losses_leave_the_prior_and_many_replace_it():
     """The prior believes in slower learning than there is."""
     run = synthetic(until=4_000)
     wrong = dataclasses.replace(general_prior(run), signal_exponent=Belief(np.log(0.3), 0.25))
-    few = history(
-        CONSTANT, [(t, t, LAW.losses(CONSTANT, [t])[0], "last", False) for t in (900, 950, 1_000)]
-    )
+    rows = [(t, t, LAW.losses(CONSTANT, [t])[0], "last", False) for t in (900, 950, 1_000)]
+    few = history(CONSTANT, rows, RULES)
     exponents = [FunctionalFit([x], wrong, samples=2).law.signal_exponent for x in (few, run)]
     assert exponents[0] == pytest.approx(0.3, rel=0.15)
     assert exponents[1] > 0.42
@@ -149,7 +139,7 @@ def linear_model(a, b):
     peak = 0.5 * problem.step_unit
     runs = {
         "constant": schedules.constant(peak, WARMUP),
-        "wsd": schedules.wsd(peak, 3_200, 4_000, WARMUP, floor=0.0),
+        "wsd": schedules.wsd(peak, 4_000, 3_200, WARMUP, floor=0.0),
         "cosine": schedules.cosine(peak, 4_000, WARMUP),
     }
     steps = sorted({*np.geomspace(60, NOW, 30).astype(int).tolist(), 4_000})

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from loss_laws import LAW
 
 from anytime_jax import averaging, schedules
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import loss_csv
-from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.lab.forecast.run_forecast import DecayPlan, make_forecast
@@ -14,7 +14,6 @@ from anytime_jax.lab.forecast.run_forecast import DecayPlan, make_forecast
 PEAK, WARMUP, NOW = 1e-2, 50, 1_000
 CONSTANT = schedules.constant(PEAK, WARMUP)
 COSINE = schedules.cosine(PEAK, 1_600, WARMUP)
-LAW = FunctionalLaw(2.2, 1.2, 0.6, 0.1, 40.0, 60.0, 1.1, 600.0, 0.3)
 RULES = {x.label: x for x in (averaging.GrowingWindow(25.0), averaging.Uniform())}
 
 
@@ -55,7 +54,7 @@ def test_losses_of_a_row_are_those_of_the_law(made):
         estimate = row.losses[label]
         assert estimate.low < actual < estimate.high, label
         assert estimate.loss == pytest.approx(actual, abs=0.01), label
-    wsd = schedules.wsd(PEAK, 1_800, 2_000, WARMUP)
+    wsd = schedules.wsd(PEAK, 2_000, 1_800, WARMUP)
     assert row.decayed.loss == pytest.approx(LAW.losses(wsd, [2_000])[0], abs=0.01)
     cosine = schedules.cosine(PEAK, 2_000, WARMUP)
     assert row.cosine.loss == pytest.approx(LAW.losses(cosine, [2_000])[0], abs=0.015)
@@ -67,7 +66,7 @@ def test_decays_start_now_and_end_by_their_share_of_the_run(made):
     horizons = {fraction: horizon for fraction, (horizon, _) in made.decays.items()}
     assert horizons == {0.05: 1_053, 0.1: 1_111, 0.2: 1_250, 0.4: 1_667}
     for horizon, estimate in made.decays.values():
-        wsd = schedules.wsd(PEAK, NOW, horizon, WARMUP)
+        wsd = schedules.wsd(PEAK, horizon, NOW, WARMUP)
         assert estimate.loss == pytest.approx(LAW.losses(wsd, [horizon])[0], abs=0.012)
 
 
@@ -100,7 +99,7 @@ def test_run_without_averages_has_one_that_it_could_have_had():
     (row,) = made.rows
     (label,) = set(row.losses) - {"last"}
     assert row.best_average == label
-    wsd = schedules.wsd(PEAK, 1_400, 2_000, WARMUP, floor=0.0, shape="1-sqrt")
+    wsd = schedules.wsd(PEAK, 2_000, 1_400, WARMUP, floor=0.0, shape="1-sqrt")
     assert row.decayed.low < LAW.losses(wsd, [2_000])[0] < row.decayed.high
     assert set(made.decays) == {0.05, 0.1, 0.2, 0.3, 0.4}
 

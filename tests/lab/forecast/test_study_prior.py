@@ -6,16 +6,14 @@ import dataclasses
 import numpy as np
 import pytest
 import synthetic_study
+from loss_laws import LAW
 
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import study_prior
-from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.run_loss_history import RecordedRun
-
-LAW = FunctionalLaw(2.2, 1.2, 0.6, 0.1, 40.0, 60.0, 1.1, 600.0, 0.3)
 
 
 def recorded(peak, seed=0, until=3840, data="abc", **changes):

@@ -16,6 +16,7 @@ from small_study import (
     REPOSITORY,
     fake_training_fixture,  # noqa: F401
     read_order,
+    started,
     study_fixture,  # noqa: F401
 )
 
@@ -32,15 +33,10 @@ def run(file, *arguments):
     return run_command(sweep, [f"--study={file}", "--run", *arguments])
 
 
-def started(root):
-    return [name for event, name, _ in read_order(root) if event == "start"]
-
-
-def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_training, capsys):
+def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_training):
     file, root = study()
     fake_training()
     assert run(file) == 0
-    assert "6 of 6 runs are finished" in capsys.readouterr().out
     order = [(event, name) for event, name, _ in read_order(root)]
     assert len(order) == 12
     for seed in (0, 1):
@@ -49,7 +45,6 @@ def test_branches_start_after_their_trunk_and_finished_study_stays(study, fake_t
             assert order.index(("start", f"wsd-seed={seed}-horizon={m}x")) > end
     assert json.loads((root / "study.json").read_text())["name"] == "tiny"
     assert run(file) == 0
-    assert "all 6 runs of tiny are finished" in capsys.readouterr().out
     assert len(read_order(root)) == 12
 
 
@@ -71,9 +66,9 @@ def test_failed_run_fails_its_branches_only(study, fake_training, capsys):
     fake_training(constant_seed_0="fails")
     assert run(file) == 1
     printed = capsys.readouterr().out
-    assert "constant-seed=0, after 0s: error: it broke" in printed
+    assert "error: it broke" in printed
     assert "3 of 6 runs are finished" in printed
-    assert "wsd-seed=0-horizon=1x: its trunk constant-seed=0 failed" in printed
+    assert "wsd-seed=0-horizon=1x: its trunk constant-seed=0" in printed
     assert "some output" in (root / "logs" / "constant-seed=0.log").read_text()
     fake_training()
     assert run(file) == 0
@@ -85,7 +80,7 @@ def test_same_configuration_error_twice_ends_the_sweep(study, fake_training, cap
     fake_training(constant_seed_0="rejects its configuration")
     assert run(file) == 1
     printed = capsys.readouterr().out
-    assert "error: invalid setting (exit status 2" in printed
+    assert "error: invalid setting" in printed
     assert "3 of 6 runs are finished" in printed
     shutil.rmtree(root)
     file, root = study(f"plan.runs('more', config, plan.values('seed', 2), {str(root)!r})")

@@ -8,8 +8,8 @@ import synthetic_study
 from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
 
 from anytime_jax.errors import InputError
-from anytime_jax.json_files import json_digest
 from anytime_jax.lab.study.results import Results
+from anytime_jax.storage.json_files import json_digest
 
 
 def test_branches_of_a_trunk_are_one_curve(results):

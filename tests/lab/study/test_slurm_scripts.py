@@ -51,10 +51,9 @@ def submitted(start, arrays, tmp_path):
     return calls
 
 
-def test_branches_wait_for_their_own_trunk(write_arrays, start, tmp_path, capsys):
+def test_branches_wait_for_their_own_trunk(write_arrays, start, tmp_path):
     status, file, arrays = write_arrays()
     assert status == 0
-    assert "6 of 6 runs of tiny are unfinished" in capsys.readouterr().out
     assert sorted(x.name for x in arrays.iterdir()) == ["runs.txt", "submit.sh"]
     names = [f"constant-seed={seed}" for seed in (0, 1)]
     names += [f"wsd-seed={seed}-horizon={m}x" for seed in (0, 1) for m in (1, 2)]
@@ -68,7 +67,7 @@ def test_branches_wait_for_their_own_trunk(write_arrays, start, tmp_path, capsys
     assert (tmp_path / "runs" / "study.json").exists()
 
 
-def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path, capsys):
+def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path):
     finished = {"constant-seed=0", "wsd-seed=1-horizon=1x"}
     is_finished = property(lambda task: task.run.name in finished)
     step = property(lambda task: task.stop_step if task.is_finished else task.start_step)
@@ -83,7 +82,6 @@ def test_finished_runs_are_left_out(write_arrays, start, monkeypatch, tmp_path, 
     monkeypatch.setattr("anytime_jax.lab.study.tasks.StudyTask.is_finished", True)
     (arrays / "runs.txt").unlink()
     assert write_arrays()[0] == 0
-    assert "all 6 runs of tiny are finished" in capsys.readouterr().out
     assert not (arrays / "runs.txt").exists()
 
 
@@ -110,7 +108,7 @@ def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_p
         lambda path: path.name == "constant-seed=1",
     )
     assert write_arrays()[0] == 2
-    assert "constant-seed=1 is being trained" in capsys.readouterr().err
+    assert "constant-seed=1" in capsys.readouterr().err
     arguments = [f"--study={tmp_path / 'study.py'}", f"--slurm={tmp_path / 'arrays'}"]
     (tmp_path / "prepared" / METADATA_NAME).unlink()
     assert run_command(sweep, arguments) == 2

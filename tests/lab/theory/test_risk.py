@@ -25,9 +25,9 @@ def rates(problem, steps=200):
         schedules.Power(peak, 0.0),
         schedules.Power(2 * peak, 0.5),
         schedules.Power(peak, 0.3, alpha=20.0),
-        schedules.inverse_sqrt(peak, alpha=30.0, warmup_steps=20),
-        schedules.cosine(peak, steps, warmup_steps=10),
-        schedules.wsd(peak, steps - 20, steps),
+        schedules.inverse_sqrt(peak, alpha=30.0, warmup=20),
+        schedules.cosine(peak, steps, warmup=10),
+        schedules.wsd(peak, steps, steps - 20),
     ]
 
 
@@ -174,7 +174,7 @@ def test_risk_equals_dense_covariance_recursion(rule, batch):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_risk_equals_simulated_sgd(batch):
-    dimension, steps, runs, noise = 12, 80, 20_000, 0.2
+    dimension, steps, runs, noise = 12, 80, 6_000, 0.2
     problem = Problem(1.3, 2.0, dimension, batch)
     index = np.arange(1, dimension + 1.0)
     lambdas, target = index**-1.3, index ** -(0.7 / 2)
@@ -192,7 +192,7 @@ def test_risk_equals_simulated_sgd(batch):
     for mean, risk in zip(means, risks, strict=True):
         losses = 0.5 * ((mean - target) ** 2 @ lambdas)
         error = losses.std() / math.sqrt(runs)
-        assert error < 0.02 * risk
+        assert error < 0.03 * risk
         assert abs(losses.mean() - risk) < 4 * error
 
 
@@ -240,7 +240,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"averages": [Tail(1, 5)]}, "tail1:6 ends at update 5"),
         ({"averages": [6.25, 6.25]}, "'f6.25' is repeated"),
         ({"averages": ["f25"]}, "averaging rule = 'f25'"),
-        ({"schedule": schedules.FixedHorizon(0.1, 9)}, "checkpoint 10 is past the horizon"),
+        ({"schedule": schedules.cosine(0.1, 9)}, "checkpoint 10 is past the horizon"),
     ],
     ids=str,
 )

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from anytime_jax import plotting, schedules
+from anytime_jax import schedules
 from anytime_jax.averaging import Uniform
 from anytime_jax.config.fields import read
 from anytime_jax.lab.theory.problem import Problem
@@ -82,21 +82,6 @@ def test_figures_show_the_exact_risk(tmp_path):
     start = f"0.01,1.5,3,inverse_sqrt,uniform,{multipliers[best]},400,"
     (line,) = (line for line in lines if line.startswith(start))
     assert line == f"{start}{selected['final_excess_risk']!r}"
-
-
-def test_axes_are_labeled(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(plotting, "save", lambda figure, path, dpi: figures.append(figure) or path)
-    config = figure_config(
-        tmp_path, capacity=(1.5, 1.9), dimension=50, noise=(0.1,), multipliers=(0.1, 0.5)
-    )
-    make_figures(config, lambda fraction: None)
-    assert len(figures) == 2
-    for figure in figures:
-        labels = {axes.get_ylabel() for axes in figure.axes[::2]}
-        assert len(labels) == 1
-        assert "risk" in labels.pop()
-        assert all(axes.get_xlabel() == "updates N" for axes in figure.axes[-2:])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from anytime_jax.checkpoints import metric_records
 from anytime_jax.checkpoints.metric_records import RecordWriter, read_records, segments
-from anytime_jax.storage import growing_file
-from anytime_jax.storage.growing_file import create_growing_file
+from anytime_jax.storage import growing_files
+from anytime_jax.storage.growing_files import create_growing_file
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -40,7 +40,7 @@ def test_closed_file_is_on_disk(tmp_path, monkeypatch):
 
 
 def test_file_in_a_bucket_is_uploaded_at_an_interval(bucket, monkeypatch):
-    monkeypatch.setattr(growing_file, "UPLOAD_SECONDS", 0.05)
+    monkeypatch.setattr(growing_files, "UPLOAD_SECONDS", 0.05)
     file = create_growing_file(bucket / "a.jsonl", "a\n")
     file.write("b\n")
     deadline = time.monotonic() + 10

@@ -1,15 +1,18 @@
-"""Text files that grow: appended on a local disk, uploaded whole at an interval to a bucket."""
+"""Files that grow: appended on a local disk, uploaded whole to a bucket, of text at an interval."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Protocol
 
 from anytime_jax.storage import conditional_writes
-from anytime_jax.storage.paths import is_remote
+from anytime_jax.storage.buckets import is_remote, upload
+from anytime_jax.storage.failures import storage_errors
+from anytime_jax.storage.files import list_files
 
 UPLOAD_SECONDS = 10.0  # a bucket takes one write of a file in a second
 
@@ -95,3 +98,22 @@ class _BucketFile:
         while not self._closed.wait(UPLOAD_SECONDS):
             with contextlib.suppress(OSError):  # of which `sync` tells
                 self.sync()
+
+
+class GrowingDirectory:
+    """Directory of a library that appends to local files, such as TensorBoard's.
+
+    `local` is the path for the library: on a disk, the directory itself.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._temporary = tempfile.TemporaryDirectory() if is_remote(path) else None
+        self.local = Path(self._temporary.name) if self._temporary else path
+
+    def upload(self) -> None:
+        """Copies the files to the bucket as they are, if it can be reached."""
+        if self._temporary is not None:
+            with contextlib.suppress(*storage_errors()):
+                for file in list_files(self.local):
+                    upload(file, self._path / str(file.relative_to(self.local)))

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.atomic import atomic_write
-from anytime_jax.storage.paths import bucket_errors, bucket_failure, is_regular_file, is_remote
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.failures import read_failure, storage_errors
+from anytime_jax.storage.files import is_regular_file
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -32,16 +33,14 @@ def load_json(path: Path) -> Any:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Reads a JSON object; None if the file is missing or damaged.
 
-    Raises the errors of `bucket_failure` if it is in a bucket that cannot be read.
+    Raises an InputError if it cannot be read, a BucketError if its bucket is out of reach.
     """
     try:
         content = load_json(path)
     except (FileNotFoundError, ValueError):
         return None
-    except (OSError, *bucket_errors()) as error:
-        if is_remote(path):
-            raise bucket_failure(str(path), error) from error
-        return None
+    except storage_errors() as error:
+        raise read_failure(path, error) from error
     return content if isinstance(content, dict) else None
 
 

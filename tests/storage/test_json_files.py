@@ -2,7 +2,7 @@
 
 import pytest
 
-from anytime_jax.json_files import load_json, parse_json, read_json
+from anytime_jax.storage.json_files import load_json, parse_json, read_json
 
 DAMAGED = {
     "cut": b'{"a": ',

@@ -1,0 +1,75 @@
+"""Libraries of buckets: gcsfs behind paths of `upath`, loaded when an address is first given.
+
+Only modules of this package ask whether a path is in a bucket.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import pathlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.errors import InputError
+
+# Its search for hierarchical buckets asks another service before every request.
+_GCSFS_SETTING = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path of `storage_path` is in a bucket."""
+    return not isinstance(path, pathlib.PurePath)
+
+
+def bucket_path(address: str) -> Any:
+    """Returns the path of an address; raises an InputError if a library is not installed."""
+    _prepare_libraries()
+    import upath  # pyright: ignore[reportMissingImports]
+
+    return upath.UPath(address)
+
+
+def file_system(path: Any) -> tuple[Any, str]:
+    """Returns the file system of a bucket, and the name of a path in it."""
+    return path.fs, path.path
+
+
+def upload(file: Path, path: Path) -> None:
+    """Copies a local file to a bucket."""
+    files, key = file_system(path)
+    files.put_file(str(file), key)
+
+
+def bucket_errors() -> tuple[type[Exception], ...]:
+    """Returns the types of errors of the libraries, as far as they are loaded.
+
+    Missing files and closed connections raise an OSError.
+    """
+    modules = {
+        "gcsfs.retry": ("HttpError", "ChecksumError", "NonRetryableError"),
+        "google.auth.exceptions": ("GoogleAuthError",),
+        "aiohttp": ("ClientError",),
+    }
+    loaded = ((sys.modules[name], names) for name, names in modules.items() if name in sys.modules)
+    found = (getattr(module, name, None) for module, names in loaded for name in names)
+    return tuple(error for error in found if error is not None)
+
+
+@functools.cache
+def _prepare_libraries() -> None:
+    missing = [name for name in ("upath", "gcsfs") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"gs:// needs {' and '.join(missing)}: pip install 'anytime_jax[gcs]', or give a local "
+            "path"
+        )
+    os.environ.setdefault(_GCSFS_SETTING, "false")
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints the errors that it raises
+    from fsspec import config
+
+    for name in ("gcs", "gs"):  # other hosts write to the same directories
+        config.conf.setdefault(name, {}).setdefault("use_listings_cache", False)

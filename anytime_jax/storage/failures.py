@@ -1,0 +1,83 @@
+"""Failures of storage: which errors it raises, and whether trying again later may help."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from anytime_jax.errors import BucketError, InputError
+from anytime_jax.storage.buckets import bucket_errors, is_remote
+
+_CLOSED = ("400", "401", "403", "404")  # statuses of a bucket that is missing, or of others
+_REFUSED = ("Forbidden:", "Bad Request:")  # how errors of gcsfs without a status begin
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """Returns the types of errors that reading and writing raise: OSError, and those of buckets."""
+    return OSError, *bucket_errors()
+
+
+def is_temporary(error: Exception, path: Path | None = None) -> bool:
+    """Whether an error is that of a bucket which may answer later; of a disk, none is.
+
+    It is of the storage of `path`, if that is given.
+    """
+    is_bucket = isinstance(error, bucket_errors()) or (path is not None and is_remote(path))
+    return is_bucket and not _is_refusal(error)
+
+
+def read_failure(path: Path, error: Exception, name: str = "") -> InputError | BucketError:
+    """Returns the error of a command that could not read a path, called `name` in the message.
+
+    That is a BucketError if a bucket is out of reach, and else an InputError.
+    """
+    name = name or str(path)
+    if not is_remote(path):
+        reason = getattr(error, "strerror", None) or error
+        return InputError(f"{name} cannot be read ({reason}): correct the path, or its permissions")
+    problem = " ".join(str(error).split())[:200]
+    if _is_refusal(error) or isinstance(error, FileNotFoundError):
+        return InputError(
+            f"{name} cannot be read ({problem}): correct the name of the bucket, or log in (gcloud "
+            "auth application-default login)"
+        )
+    return BucketError(f"{name} cannot be reached ({problem}): try again later")
+
+
+def in_use(name: str, holder: str) -> InputError:
+    """Returns the error of a start that finds what is named locked by another process."""
+    return InputError(f"{name} is in use by another process ({holder}): wait for it, or stop it")
+
+
+def check_directory(path: Path, name: str) -> None:
+    """Raises an InputError if a path, called `name`, can be no directory, or its bucket is closed.
+
+    Nothing need be there yet. Raises a BucketError if the bucket is out of reach.
+    """
+    if is_remote(path):
+        bucket = path.parents[-1] if path.parents else path
+        try:
+            if not bucket.exists():
+                raise FileNotFoundError(f"there is no {bucket}")
+        except (ValueError, *storage_errors()) as error:
+            raise read_failure(path, error, name) from error
+        return
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(
+            f"{name} cannot be a directory ({error.strerror}): choose another"
+        ) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error says that a bucket is closed to this account, or has no such request."""
+    # gcsfs raises errors of these types, without a status, for 403 and 400.
+    if type(error) in (OSError, ValueError):
+        return str(error).startswith(_REFUSED)
+    return str(getattr(error, "code", "")) in _CLOSED

@@ -1,0 +1,55 @@
+"""Directories written at once: what a kill left is removed, or put back."""
+
+import pytest
+
+from anytime_jax.storage.atomic import atomic_directory, remove_unfinished
+
+
+def accept():
+    pass
+
+
+def test_failed_block_leaves_the_earlier_directory(tmp_path):
+    target = tmp_path / "model"
+    with atomic_directory(target, "last", accept) as part:
+        (part / "last").write_text("old")
+    with pytest.raises(KeyError), atomic_directory(target, "last", accept):
+        raise KeyError
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert (target / "last").read_text() == "old"
+
+
+def test_leftovers_of_kills_are_removed(tmp_path):
+    target = tmp_path / "model"
+    names = ("model.1.part", "model.2.old", "model.x.part", "models.1.part", "other.1.part")
+    for name in ("model", *names):
+        (tmp_path / name).mkdir()
+    assert remove_unfinished(target) == [tmp_path / x for x in names[:2]]
+    assert {x.name for x in tmp_path.iterdir()} == {"model", *names[2:]}
+    assert remove_unfinished(tmp_path / "nowhere" / "model") == []
+
+
+def test_directory_that_is_being_written_is_not_touched(tmp_path):
+    target = tmp_path / "model"
+    with atomic_directory(target, "last", accept) as part:
+        (part / "last").write_text("new")
+        assert remove_unfinished(target) == []
+        assert part.is_dir()
+    assert (target / "last").read_text() == "new"
+
+
+def test_replaced_directory_is_put_back_after_a_kill(tmp_path):
+    (tmp_path / "model.7.old").mkdir()
+    (tmp_path / "model.7.old" / "last").write_text("old")
+    (tmp_path / "model.7.part").mkdir()
+    remove_unfinished(tmp_path / "model")
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "last").read_text() == "old"
+
+
+def test_directory_in_a_bucket_has_the_new_files_alone(bucket):
+    for names in (("a", "last"), ("b", "last")):
+        with atomic_directory(bucket / "model", "last", accept) as part:
+            for name in names:
+                (part / name).write_text(name)
+    assert {x.name for x in (bucket / "model").iterdir()} == {"b", "last"}
