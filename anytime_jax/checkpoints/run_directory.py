@@ -2,14 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.storage.failures import read_failure, storage_errors
-from anytime_jax.storage.files import create_directory, create_file, is_directory
+from anytime_jax.storage.files import create_file, is_directory
 from anytime_jax.storage.json_files import load_json
 
 RUN_FILE = "run.json"
@@ -72,12 +72,6 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def create(run_dir: Path) -> None:
-    """Creates a run directory unless it exists; raises an InputError if that is impossible."""
-    with _naming_failures(run_dir):
-        create_directory(run_dir)
-
-
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Creates a run directory and its `run.json`, with `about`, unless it belongs to the run.
 
@@ -87,22 +81,15 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
     if (run_dir / RUN_FILE).exists():
         return
     content = json.dumps({"identity": identity, **about}, indent=1)
-    # Another process may have begun the run just now.
-    with _naming_failures(run_dir), contextlib.suppress(FileExistsError):
-        create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
-    check_identity(run_dir, identity)
-
-
-@contextlib.contextmanager
-def _naming_failures(run_dir: Path) -> Iterator[None]:
-    """Turns an OSError inside into an InputError that names the directory."""
     try:
-        yield
+        with contextlib.suppress(FileExistsError):  # another process began the run just now
+            create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
             "choose another directory"
         ) from error
+    check_identity(run_dir, identity)
 
 
 def lock(

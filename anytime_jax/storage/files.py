@@ -72,12 +72,6 @@ def file_size(path: str | os.PathLike[str]) -> int:
     return status.st_size
 
 
-def create_directory(path: Path) -> None:
-    """Creates a directory unless it exists; a bucket has no empty ones."""
-    if not is_remote(path):
-        path.mkdir(parents=True, exist_ok=True)
-
-
 def create_file(path: Path, content: bytes, partial: Path) -> None:
     """Creates a file with its content, or not at all.
 

@@ -265,7 +265,6 @@ def _claim(
     confirm = _confirm_nothing
     with processes.fail_together():
         if processes.is_primary():
-            run_directory.create(run_dir)
             confirm = stack.enter_context(run_directory.lock(run_dir, say))
             run_directory.initialize(run_dir, found.identity, about)
     preflight.check_shared(run_dir)

@@ -21,9 +21,10 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.start import start
 
-# What a start acquires. Whose the directory is, it compares without data, with them, and locked.
+# What a start acquires. It checks whose the directory is without data, with them, and under the
+# lock before and after it writes run.json.
 READ = ["paths", "identity", "data", "program", "identity"]
-WRITTEN = ["lock", "identity", "checkpoints", "state", "records", "batches", "display"]
+WRITTEN = ["lock", "identity", "identity", "checkpoints", "state", "records", "batches", "display"]
 ORDER = READ + WRITTEN
 RELEASED = {"lock", "checkpoints", "records", "batches", "display"}
 
