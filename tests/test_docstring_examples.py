@@ -41,7 +41,7 @@ def public_members(module):
         list(public_members(schedules)),
         list(public_members(averaging)),
         [getattr(theory, name) for name in theory.__all__],
-        [getattr(optimizers, name) for name in optimizers.__all__ if name != "Coefficient"],
+        [getattr(optimizers, name) for name in optimizers.__all__ if name != "INHERITED"],
     ],
     ids=["schedules", "averaging", "theory", "optimizers"],
 )

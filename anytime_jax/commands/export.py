@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=command_line.path, required=True, metavar="DIR", help="directory to create"
     )
     formats = sorted(model_reader.FORMATS)
-    add("--format", choices=formats, help="(default: that of the model's architecture)")
+    add("--format", choices=formats, help="(default: that of the model's kind)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")

@@ -388,7 +388,10 @@ def _kind_declarations(
             shared = declared.get(x)
             with_facts = declaration.facts._replace(**each.get(x, {}))
             with_kind = (*(shared.kinds if shared else ()), kind)
-            declared[x] = (shared or declaration)._replace(kinds=with_kind, facts=with_facts)
+            same = shared is None or shared.default == declaration.default
+            default = declaration.default if same else dataclasses.MISSING
+            first = shared or declaration
+            declared[x] = first._replace(kinds=with_kind, facts=with_facts, default=default)
     for x, declaration in declared.items():
         if len(declaration.kinds) == len(names):
             declared[x] = declaration._replace(kinds=())

@@ -78,12 +78,14 @@ class Kinds:
       default: the kind where none is named; None if one has to be.
       has_times: whether settings can be points in a run, so that a `Kind` is kept until there is a
         clock.
+      setting: what a message calls the name of the kind.
     """
 
     module: str
     method: str
     default: str | None = None
     has_times: bool = False
+    setting: str = "kind"
 
     @functools.cached_property
     def classes(self) -> dict[str, Any]:
@@ -102,18 +104,18 @@ class Kinds:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             allowed = f'{", ".join(self.classes)}, or a class as "package.module:Class"{hint}'
             if name is None:
-                raise ValueError(f"kind is missing: give one of {allowed}")
-            reject("kind", name, f"one of {allowed}")
+                raise ValueError(f"{self.setting} is missing: give one of {allowed}")
+            reject(self.setting, name, f"one of {allowed}")
         module, attribute = match.groups()
         if not is_trusted(module, trust):
             package = module.partition(".")[0]
             raise ValueError(
-                f"kind = {name!r} is a class of the package {package}, whose code would be run: if "
-                f"you trust it, give --trust={package}, in Python trust=[{package!r}]"
+                f"{self.setting} = {name!r} is a class of the package {package}, whose code would be "
+                f"run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
             )
-        cls = _import_class(module, attribute, name)
+        cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
         is_kind = dataclasses.is_dataclass(cls) and hasattr(cls, self.method)
-        require(is_kind, "kind", name, f"a dataclass with a method {self.method}")
+        require(is_kind, self.setting, name, f"a dataclass with a method {self.method}")
         return cls
 
     def name_of(self, cls: Any) -> str:
@@ -148,7 +150,7 @@ def is_trusted(module: str, trust: Trust) -> bool:
     return any(module == x or module.startswith(f"{x}.") for x in (_OWN, *trust))
 
 
-def _import_class(module: str, attribute: str, name: str) -> Any:
+def _import_class(module: str, attribute: str, label: str) -> Any:
     # The console script does not have the working directory on the path, where a user's file is.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
@@ -158,7 +160,7 @@ def _import_class(module: str, attribute: str, name: str) -> Any:
     except Exception as error:  # the module is code: it can raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(
-            f"kind = {format_value(name)} cannot be imported ({reason}): give a class on the "
+            f"{label} cannot be imported ({reason}): give a class on the "
             "Python path or in a file of the working directory"
         ) from error
     finally:
