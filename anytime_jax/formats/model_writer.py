@@ -100,8 +100,11 @@ def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) ->
     config = dataclasses.replace(config, dtype="float32", attention="plain", remat="none")
     with jax.default_matmul_precision("highest"):
         floats = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-        logits_BxLxV = decoder.apply(config, floats, jnp.asarray(tokens_L, jnp.int32)[None])
+        logits_BxLxV = _apply(config, floats, jnp.asarray(tokens_L, jnp.int32)[None])
     return np.asarray(logits_BxLxV[0])
+
+
+_apply = jax.jit(decoder.apply, static_argnums=0)  # eager, every operation is a program
 
 
 def _save(

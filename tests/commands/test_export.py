@@ -1,6 +1,7 @@
 """Tests of exported weights: what is written, and that a failure leaves nothing."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import shutil
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -96,7 +98,8 @@ def test_stored_weights_are_exported_bit_for_bit(label, run, run_export, output,
     for name, array in tree_names.flatten_by_name(exported).items():
         np.testing.assert_array_equal(array, arrays[name], err_msg=name)
     parity = safetensors.numpy.load_file(output / PARITY)
-    logits = decoder.apply(small_run.config(run).model, exported, parity["tokens"][None])[0]
+    apply = jax.jit(functools.partial(decoder.apply, small_run.config(run).model))
+    logits = apply(exported, parity["tokens"][None])[0]
     np.testing.assert_allclose(parity["logits"], logits, rtol=0, atol=1e-5)
 
 

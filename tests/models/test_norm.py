@@ -28,7 +28,8 @@ def test_norm_and_gradients_match_flax(centered, dtype):
             assert y.dtype == jnp.float32
             return (y * sensitivity).sum(), y
 
-        (_, y), grads = jax.value_and_grad(weighted_sum, argnums=(0, 1), has_aux=True)(x, scale)
+        gradient = jax.jit(jax.value_and_grad(weighted_sum, argnums=(0, 1), has_aux=True))
+        (_, y), grads = gradient(x, scale)
         assert grads[0].dtype == x.dtype
         return y, *grads
 
