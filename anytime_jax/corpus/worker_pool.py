@@ -35,7 +35,7 @@ class Task(Protocol):
 class Progress(NamedTuple):
     """Finished tasks, those of earlier starts included, of all, and the tokens in them.
 
-    The stage is "tokenizing" (tasks are parts), "hashing" or "verifying" (128M tokens).
+    The stage is "tokenizing" or "verifying"; a task is a part of the text.
     """
 
     stage: str

@@ -45,10 +45,12 @@ class Lease:
                 generation = replace(self._path, self._content, self._generation)
             if generation is None:
                 self._is_ours = False
-                raise RunError(
-                    f"another process has taken {self._path.parent}: {holder(self._path) or 'none'}"
-                )
+                raise self._lost()
             self._generation = generation
+
+    def explain(self, error: Exception) -> Exception:
+        """Returns the error to raise for one of the holder: the loss of the lease explains any."""
+        return error if self._is_ours else self._lost()
 
     def release(self) -> None:
         """Ends the lease, so that others need not wait; gives up beside a silent server."""
@@ -59,6 +61,10 @@ class Lease:
             if self._is_ours:
                 replace(self._path, None, self._generation, _RELEASE_SECONDS)
         self._guard.release()
+
+    def _lost(self) -> RunError:
+        now = holder(self._path) or "none"
+        return RunError(f"another process has taken {self._path.parent}: {now}")
 
     def _renew(self) -> None:
         while not self._released.wait(RENEWAL_SECONDS):
@@ -71,12 +77,17 @@ def hold(path: Path, name: str, report: Callable[[str], None]) -> Iterator[Lease
     """Holds the lease of a file in a bucket until the block ends.
 
     After a kill, waits until the lease has expired, which `report` says. Raises an InputError that
-    begins with `name` if another process renews it.
+    begins with `name` if another process renews it. Once another has taken the lease, which may
+    remove what this one writes, any error of the block becomes a RunError that says so.
     """
     content = f"{describe_process()} {uuid.uuid4()}\n".encode()
     lease = Lease(path, content, _take(path, name, content, report))
     try:
         yield lease
+    except Exception as error:
+        if (failure := lease.explain(error)) is error:
+            raise
+        raise failure from error
     finally:
         lease.release()
 
@@ -87,8 +98,10 @@ def describe_process() -> str:
 
 
 def holder(path: Path) -> str:
-    """Returns the content of a lease, "" if nobody holds it."""
-    return (read_version(path).content or b"").decode("utf-8", "replace").strip()
+    """Returns the content of a lease, "" if nobody holds it or the bucket is out of reach."""
+    with contextlib.suppress(OSError):
+        return _name(read_version(path))
+    return ""
 
 
 def is_held(path: Path) -> bool:

@@ -12,6 +12,7 @@ import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
 from source_documents import read_files
 
+from anytime_jax.corpus import preparation
 from anytime_jax.corpus.preparation import RemainingWork, prepare, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
 from anytime_jax.corpus.sources import FileSource
@@ -19,7 +20,7 @@ from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.data.windows import Windows
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 
 LENGTH = 32
 TEXTS = {
@@ -210,20 +211,25 @@ def test_part_of_a_killed_write_is_written_again(inputs, half, whole):
     assert read_files(half) == read_files(whole.path)
 
 
-def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path):
+@pytest.mark.parametrize("change", ["swapped", "one more"])
+def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path, change):
     changed = tmp_path / "inputs"
     shutil.copytree(inputs, changed)
     prepare_until_stopped(changed, tmp_path / "output")
-    # Swapped, they give as many tokens: only the order has changed.
-    first, second = changed / "train.0.json.gz", changed / "train.1.json.gz"
-    contents = first.read_bytes(), second.read_bytes()
-    assert len(contents[0]) != len(contents[1])
-    second.write_bytes(contents[0]), first.write_bytes(contents[1])
-    prepare_until_stopped(changed, tmp_path / "output")
-    (changed / "train.8.json.gz").write_bytes(gzip.compress(b'{"text": "one more"}'))
+    if change == "swapped":  # which gives as many tokens: only their order changes
+        first, second = changed / "train.0.json.gz", changed / "train.1.json.gz"
+        contents = first.read_bytes(), second.read_bytes()
+        second.write_bytes(contents[0]), first.write_bytes(contents[1])
+    else:
+        (changed / "train.8.json.gz").write_bytes(gzip.compress(b'{"text": "one more"}'))
     prepare_inputs(changed, tmp_path / "output")
     prepare_inputs(changed, tmp_path / "whole")
     assert read_files(tmp_path / "output") == read_files(tmp_path / "whole")
+
+
+def test_vocabulary_that_another_process_replaced_is_an_error(inputs):
+    with pytest.raises(RunError, match=r"v\.model"):
+        preparation._load_cached(inputs / "v.model", "0" * 64)
 
 
 def test_complete_dataset_is_returned_at_once(inputs, tmp_path):

@@ -1,5 +1,6 @@
 """A lease has one holder; another takes it when it is released or has expired."""
 
+import contextlib
 import threading
 import time
 from unittest import mock
@@ -64,6 +65,20 @@ def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeyp
             other.confirm()
             suspended.release()
             assert lease.holder(bucket / "lock")  # the other's
+
+
+def test_lost_lease_explains_what_failed_after_it(bucket, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
+    with pytest.raises(RunError, match="another process has taken") as error:
+        suspend_and_fail(bucket / "lock")
+    assert isinstance(error.value.__cause__, BucketError)
+
+
+def suspend_and_fail(path):
+    with lease.hold(path, "the run", ignore) as suspended:
+        with lease.hold(path, "the run", ignore), contextlib.suppress(RunError):
+            suspended.confirm()
+        raise BucketError("a file of a save is gone")
 
 
 def test_removed_lease_is_a_removed_run(bucket):
