@@ -56,7 +56,7 @@ def folder(tmp_path, data, monkeypatch):
         pytest.param("my_optimizer", "adafactor", marks=pytest.mark.slow),
         ("my_schedule", "polynomial"),
         pytest.param("my_model", "relu", marks=pytest.mark.slow),
-        ("my_source", "topics"),
+        pytest.param("my_source", "topics", marks=pytest.mark.slow),
     ],
 )
 def test_example_trains_resumes_branches_and_exports(module, run, folder, command):
