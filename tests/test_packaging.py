@@ -73,7 +73,9 @@ def test_installed_package_trains_by_name_and_from_a_copied_file(run, site, tmp_
     first = run("anytime_jax.main", "--config=quickstart", *settings, "--config.stop=1x")
     assert first.count("--config.stop=") == 1
     shutil.copy(site / "anytime_jax" / "configs" / "quickstart.py", tmp_path / "mine.py")
-    assert "from     10 steps" in run("anytime_jax.main", "--config=mine.py", *settings, "--config.stop=2x")
+    assert "from     10 steps" in run(
+        "anytime_jax.main", "--config=mine.py", *settings, "--config.stop=2x"
+    )
 
 
 @pytest.mark.slow

@@ -110,8 +110,8 @@ class Kinds:
         if not is_trusted(module, trust):
             package = module.partition(".")[0]
             raise ValueError(
-                f"{self.setting} = {name!r} is a class of the package {package}, whose code would be "
-                f"run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
+                f"{self.setting} = {name!r} is a class of the package {package}, whose code would "
+                f"be run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
             )
         cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
         is_kind = dataclasses.is_dataclass(cls) and hasattr(cls, self.method)
