@@ -358,9 +358,10 @@ class Config(Settings):
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
     def packages(self) -> Trust:
-        """Returns the modules of the kinds that the settings name."""
-        names = (self.schedule.name, *(type(x).__module__ for x in (self.model, self.optimizer)))
-        return tuple(x.partition(":")[0] for x in names)
+        """Returns the modules of the kinds that the settings name as `package.module:Class`."""
+        groups = (x for x in self.to_dict().values() if isinstance(x, dict) and "kind" in x)
+        names = [group["kind"] for group in groups]
+        return tuple(name.partition(":")[0] for name in names if ":" in name)
 
 
 def all_settings() -> dict[str, Declaration]:

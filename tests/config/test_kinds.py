@@ -133,3 +133,8 @@ def test_module_needs_no_list_of_its_kinds():
         assert kinds.find("added", NOBODY) is Added
     finally:
         del schedules.Added
+
+
+def test_packages_of_a_configuration_are_those_of_its_classes_alone(stranger):
+    assert schema.build(settings("muon")).packages() == ()  # not a module that is called "muon"
+    assert schema.build(settings(stranger)).packages() == ("stranger",)
