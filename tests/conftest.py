@@ -42,7 +42,7 @@ from anytime_jax.distributed import jax_settings
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so
 # that no worker is left with one of them at the end.
 LONG_FILES = (
-    *("loop", "branching", "weight_names", "random_kills", "faults", "theory", "train"),
+    *("loop", "branching", "weight_names", "random_kills", "faults", "export", "train"),
     *("bad_settings", "processes", "decoder", "risk", "manager", "runs", "averaging"),
     "run_in_bucket",
 )

@@ -312,7 +312,7 @@ def test_a_branch_inherits_all_but_its_decay():
     free |= {f"branch.{x}" for x in ("from_run", "at", "data", "change")}
     assert names_where(lambda x: x.branch == "free") == free
     method = [x for x in schema.all_settings() if x.startswith(("optimizer.", "schedule."))]
-    named = {"clip_norm", *method} - {"optimizer.kind"}
+    named = {"clip_norm", *method} - {"optimizer.kind", "optimizer.interpolation"}
     assert names_where(lambda x: x.branch == "named") == named
 
 
