@@ -380,7 +380,7 @@ def _kind_declarations(
     kinds, each = field.metadata["kinds"], field.metadata["each"]
     names = kinds.classes
     text = f"{meaning}: {', '.join(names)}, or a class as package.module:Class"
-    default = dataclasses.MISSING if kinds.default is None else kinds.default
+    named = dataclasses.MISSING if kinds.default is None else kinds.default
     own = Facts(**{**facts, **each.get("kind", {})})
     declared: dict[str, Declaration] = {}
     for kind, cls in names.items():
@@ -395,7 +395,7 @@ def _kind_declarations(
     for x, declaration in declared.items():
         if len(declaration.kinds) == len(names):
             declared[x] = declaration._replace(kinds=())
-    declared = {"kind": Declaration(str, text, default, own), **declared}
+    declared = {"kind": Declaration(str, text, named, own), **declared}
     return {f"{name}.{x}": declaration for x, declaration in declared.items()}
 
 

@@ -323,6 +323,12 @@ def test_variants_of_a_study_differ_in_more_than_seed_and_horizon():
     }
 
 
+def test_kinds_have_the_default_of_their_group():
+    declared = schema.all_settings()
+    defaults = {x: declared[f"{x}.kind"].default for x in ("model", "optimizer", "schedule")}
+    assert defaults == {"model": "olmo", "optimizer": "adamw", "schedule": dataclasses.MISSING}
+
+
 def test_facts_of_a_run_are_those_of_its_kinds():
     declared = schema.all_settings()
     for kind in schema.OPTIMIZERS.classes:
