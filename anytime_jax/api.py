@@ -23,8 +23,8 @@ import jax
 from rich.console import Console
 
 from anytime_jax.checks import format_value, require, require_choice, require_count
-from anytime_jax.config import python_files, schema
-from anytime_jax.config.fields import flatten, nearest
+from anytime_jax.config import fields, python_files, schema
+from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
@@ -39,26 +39,18 @@ from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import MixtureLimits
 
 
-def load_config(file: str, changes: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    file: str, changes: Mapping[str, Any] | None = None, *, trust: Trust = ()
+) -> Config:
     """Returns the checked configuration of a file, or of a shipped one by its name.
 
     `file` is as on the command line, such as "quickstart", "mine.py" or "continued:DIR". `changes`
-    are settings by dotted name, such as `{"schedule.peak": 3e-3}`. The file is executed.
+    are settings by dotted name, such as `{"schedule.peak": 3e-3}`. The file is executed; `trust`
+    names packages whose classes a run that it reads may name.
     """
-    config = python_files.get_config(file)
-    known = list(flatten(config.to_dict()))
-    for name, value in (changes or {}).items():
-        group = name.partition(".")[0]
-        if name not in known and group != "schedule":  # whose settings depend on its kind
-            raise InputError(f"config.{name} is not a setting: {nearest(name, known)}")
-        try:
-            config.update_from_flattened_dict({name: value})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{file} has {type(config.get(name)).__name__} there" if name in config else ""
-            raise InputError(
-                f"config.{name} = {format_value(value)} is not allowed: {reason or error}"
-            ) from error
-    return schema.build(config.to_dict())
+    settings = python_files.get_config(file, trust)
+    fields.change(schema.Settings, settings, changes or {}, EVERY_PACKAGE)
+    return schema.build(settings)
 
 
 def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Outcome:
@@ -75,32 +67,40 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
     return loop.train(config, console, fall_back=fall_back)
 
 
-def open_run(run_dir: str | Path, step: str | int = "latest") -> SavedRun:
+def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = ()) -> SavedRun:
     """Opens a run at a checkpoint: "latest", a step, or a milestone such as "4x".
+
+    `trust` names packages whose classes the run may name: opening it imports them.
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
     if not isinstance(run_dir, str) and not hasattr(run_dir, "parents"):
         raise InputError(f"run_dir = {format_value(run_dir)}: give the directory of a run")
-    return saved_run.open_run(storage_path(run_dir), str(step))
+    return saved_run.open_run(storage_path(run_dir), str(step), trust)
 
 
 def load(
-    run_dir: str | Path, weights: str = "f25", step: str | int = "latest", on_mesh: bool = False
+    run_dir: str | Path,
+    weights: str = "f25",
+    step: str | int = "latest",
+    on_mesh: bool = False,
+    *,
+    trust: Trust = (),
 ) -> Params:
     """Returns weights of a run by name, as nested dicts of float32 arrays.
 
     They are NumPy arrays, or with `on_mesh` JAX arrays on the devices of this process, sharded as
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
-    run = open_run(run_dir, step)
+    run = open_run(run_dir, step, trust=trust)
     if not isinstance(weights, str):
         raise InputError(f"weights = {format_value(weights)}: give one name, such as 'f25'")
     params = _load(run, weights)
     if not on_mesh:
         return params
     mesh = preflight.make_mesh(run.config)
-    return jax.device_put(params, sharding.tree_shardings(params, decoder.PARAMETER_AXES, mesh))
+    shardings = sharding.parameter_shardings(params, decoder.parameter_axes(run.config.model), mesh)
+    return jax.device_put(params, shardings)
 
 
 def evaluate(
@@ -111,6 +111,7 @@ def evaluate(
     data: str | Path | None = None,
     split: str = "validation",
     tokens: int | None = None,
+    trust: Trust = (),
 ) -> dict[str, float]:
     """Returns the mean token loss of weights in nats, by name; by default of all stored ones.
 
@@ -123,7 +124,7 @@ def evaluate(
         require_choice("split", split, SPLITS)
         if tokens is not None:
             require_count("tokens", tokens, least=1)
-    run = open_run(run_dir, step)
+    run = open_run(run_dir, step, trust=trust)
     scorer, count = evaluation_data.open_scorer(
         run, storage_path(data) if data else None, split, tokens
     )
@@ -142,13 +143,14 @@ def generate(
     top_k: int = 0,
     top_p: float = 0.95,
     seed: int = 0,
+    trust: Trust = (),
 ) -> str:
     """Returns a prompt and its continuation by at most `tokens` tokens.
 
     Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
     text.
     """
-    run = open_run(run_dir, step)
+    run = open_run(run_dir, step, trust=trust)
     with _input_errors():
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)

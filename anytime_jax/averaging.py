@@ -24,7 +24,8 @@ Source: Section 4, "Averaging".
 import abc
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -32,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from anytime_jax.checks import is_number, require, require_count, require_positive
+from anytime_jax.checks import format_value, is_number, require, require_count, require_positive
 
 LIVE = "last"  # label of the live weights, beside those of the averages
 
@@ -54,37 +55,42 @@ class Rule(abc.ABC):
     def _newest(self, t: Any, xp: Any) -> Any:
         """`1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
 
-    def newest_weight(self, t: jax.Array, every: int = 1) -> jax.Array:
-        """Returns `1 - tau_t` in float32, for t = 1, 2, ... updates done.
+    def newest_weight(self, t: jax.Array, span: int = 1) -> jax.Array:
+        """Returns `1 - tau_t` in float32, for t = 1, 2, ...
 
-        With `every` = k, that of k updates in one: `1 - tau_{t-k+1} * ... * tau_t`.
+        An update that counts as `span` updates, the last of them t, has all of their taus:
+        `1 - tau_{t-span+1} * ... * tau_t`.
         """
-        return self._newest_of(jnp.asarray(t).astype(jnp.float32), every, jnp)
+        return self._newest_of(jnp.asarray(t).astype(jnp.float32), span, jnp)
 
-    def evaluate(self, t: Any, every: int = 1) -> np.ndarray:
+    def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
         """Returns what `newest_weight` does, in NumPy float64."""
         t = np.asarray(t, dtype=np.float64)
-        if t.size and t.min() < every:
-            raise ValueError(f"an average moves first at update {every}; got {t.min():g}")
-        return np.asarray(self._newest_of(t, every, np), dtype=np.float64)
+        if t.size and t.min() < span:
+            raise ValueError(f"the first update ends at t = {span} or later; got {t.min():g}")
+        return np.asarray(self._newest_of(t, span, np), dtype=np.float64)
 
-    def kernel(self, t: int, every: int = 1) -> np.ndarray:
+    def kernel(self, t: int | Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
 
-        They are float64[t + 1], sum to 1 and are 0 for iterates that the average did not see.
+        They are float64[t + 1] and sum to 1. Where updates count as several, `t` has the time
+        after each of them, in order: `[1, 2, 4, 6]` for two updates and two that count twice.
         """
-        newest = np.concatenate([[1.0], self.evaluate(np.arange(every, t + 1, every), every)])
+        times = np.arange(1, t + 1) if isinstance(t, int | np.integer) else np.asarray(t)
+        spans = np.diff(times, prepend=0)
+        newest = np.ones(len(times) + 1)
+        for span in np.unique(spans):
+            of_span = np.flatnonzero(spans == span)
+            newest[of_span + 1] = self.evaluate(times[of_span], int(span))
         with np.errstate(divide="ignore"):  # log 0, where a rule drops the past altogether
             log_old = np.log1p(-newest[1:])
         survival = np.concatenate([np.cumsum(log_old[::-1])[::-1], [0.0]])
-        kernel = np.zeros(t + 1)
-        kernel[::every] = newest * np.exp(survival)
-        return kernel
+        return newest * np.exp(survival)
 
-    def _newest_of(self, t: Any, every: int, xp: Any) -> Any:
-        if every == 1:
+    def _newest_of(self, t: Any, span: int, xp: Any) -> Any:
+        if span == 1:
             return self._newest(t, xp)
-        newest = self._newest(t[..., None] - xp.arange(every), xp)
+        newest = self._newest(t[..., None] - xp.arange(span), xp)
         with np.errstate(divide="ignore"):
             return -xp.expm1(xp.log1p(-newest).sum(axis=-1))
 
@@ -192,7 +198,7 @@ class AverageParamsState(NamedTuple):
 
 
 def average_params(
-    rules: Iterable[Rule | float] | Mapping[str, Rule | float], every: int = 1
+    rules: Iterable[Rule | float] | Mapping[str, Rule | float],
 ) -> optax.GradientTransformationExtraArgs:
     """Keeps running averages of the parameters, for `averages` to read; goes last in a chain.
 
@@ -200,19 +206,13 @@ def average_params(
     the parameters, so it must see the final updates and needs `params`. The averages are float32
     whatever the type of the parameters, have their sharding, and never share their buffers.
 
-    With `every` = k the averages move at updates k, 2k, ... only and see no iterate in between:
-
-        avg_t = tau * avg_{t-k} + (1 - tau) * theta_t,        tau = tau_{t-k+1} * ... * tau_t
-
-    `update` then decides with `lax.cond` whether the averages move. A caller that knows can pass
-    `update_averages`, a Python bool that must be True at exactly every k-th update: there is no
-    condition then, and where it is False the averages pass through untouched.
+    The t of the rules is the number of updates. `update` also takes another one as `time`, an int32
+    scalar, with the static number of units that this update adds to it as `span`: a run whose
+    batch grows counts tokens, in units of its first batch.
 
     Args:
       rules: the averages to keep. A number f stands for `GrowingWindow(f)`; a mapping gives labels
         of your own, and may be empty.
-      every: updates from one move of the averages to the next, 1 or more. A state can continue
-        with another number: the next move weighs the past as if it had always been that.
 
     Raises:
       ValueError: for no or an unknown rule or a repeated label; at `init` for parameters that are
@@ -233,7 +233,6 @@ def average_params(
     labeled = label_rules(rules)
     ok = labeled or isinstance(rules, Mapping)
     require(ok, "rules", rules, "averages such as [25.0]; or {} to keep none")
-    require_count("every", every, least=1)
 
     def init(params: optax.Params) -> AverageParamsState:
         jax.tree_util.tree_map_with_path(_require_floating, params)
@@ -243,30 +242,22 @@ def average_params(
 
         return AverageParamsState(jnp.zeros((), jnp.int32), {label: copy() for label in labeled})
 
-    def update(updates, state, params=None, *, update_averages=None, **_):
+    def update(updates, state, params=None, *, time=None, span=1, **_):
         if params is None:
             raise ValueError("average_params needs the parameters: call update(..., params=params)")
-        ok = every > 1 or update_averages is not False
-        require(ok, "update_averages", update_averages, "True or None where every = 1")
+        if missing := ", ".join(sorted(set(labeled) - set(state.averages))):
+            raise ValueError(
+                f"the state has no average {missing}, only {', '.join(state.averages)}: add a "
+                "float32 copy of the parameters with replace_averages"
+            )
         count = jnp.asarray(optax.safe_increment(state.count))
-
-        def moved() -> dict[str, optax.Params]:
-            new_params = optax.apply_updates(params, updates)
-            newest = {label: rule.newest_weight(count, every) for label, rule in labeled.items()}
-            if missing := ", ".join(sorted(set(labeled) - set(state.averages))):
-                raise ValueError(
-                    f"the state has no average {missing}, only {', '.join(state.averages)}: add a "
-                    "float32 copy of the parameters with replace_averages"
-                )
-            return {
-                label: _move(state.averages[label], new_params, weight, count)
-                for label, weight in newest.items()
-            }
-
-        if every > 1 and update_averages is None:
-            new = jax.lax.cond(count % every == 0, moved, lambda: state.averages)
-        else:
-            new = state.averages if update_averages is False else moved()
+        new_params = optax.apply_updates(params, updates)
+        t = count if time is None else time
+        newest = {label: rule.newest_weight(t, span) for label, rule in labeled.items()}
+        new = {
+            label: _move(state.averages[label], new_params, weight, count)
+            for label, weight in newest.items()
+        }
         return updates, AverageParamsState(count, new)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -295,6 +286,30 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
             raise ValueError(f"the label {label!r} is taken: every average needs its own")
         labeled[label] = rule
     return labeled
+
+
+def parse_rule(value: Any) -> Rule:
+    """Returns the rule of a label; a number f stands for `GrowingWindow(f)`.
+
+    Raises a ValueError that names the forms of labels.
+
+    Examples:
+      >>> averaging.parse_rule("ema0.999"), averaging.parse_rule("uniform1000")
+      (FixedDecay(decay=0.999), Uniform(start=1000))
+    """
+    if isinstance(value, int | float) and is_number(value):
+        return GrowingWindow(float(value))
+    form = r"(f|ema|uniform)([0-9]{0,30}\.?[0-9]{0,30})"
+    match = re.fullmatch(form, value) if isinstance(value, str) else None
+    kind, number = match.groups() if match else ("", "")
+    if kind == "uniform" and "." not in number:
+        return Uniform(int(number or 0))
+    if kind in ("f", "ema") and number.strip("."):
+        return (GrowingWindow if kind == "f" else FixedDecay)(float(number))
+    raise ValueError(
+        f"{format_value(value)} is not an average: give a number f, or one of the forms "
+        '"f25", "ema0.999", "uniform", "uniform1000"'
+    )
 
 
 def label_order(label: str) -> tuple[str, float]:

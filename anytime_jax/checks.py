@@ -7,6 +7,7 @@ import numpy as np
 
 LARGEST_COUNT = 2**31  # counts are int32 on device
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # normal float32 numbers
+_BELOW_ONE = 1 - 2**-25  # float32 rounds numbers from here to 1 up to 1
 _LONGEST = 120  # characters of a value in a message
 
 
@@ -52,11 +53,29 @@ def require_positive(name: str, value: Any) -> None:
     require(SMALLEST <= value <= LARGEST, name, value, allowed)
 
 
+def require_decay(name: str, value: Any) -> None:
+    """Requires a number from 0 to below 1, also after it is rounded to float32."""
+    ok = is_number(value) and 0 <= value < _BELOW_ONE
+    require(ok, name, value, "from 0 to below 1, in float32 too")
+
+
+def require_inside(name: str, value: Any) -> None:
+    """Requires a number above 0 and below 1, whose inverse too is a float32 number."""
+    ok = is_number(value) and 2**-126 <= value < _BELOW_ONE
+    require(ok, name, value, "above 0 and below 1, in float32 too")
+
+
 def require_count(name: str, value: Any, least: int = 0) -> None:
     """Requires an integer from `least` to below 2^31."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     ok = whole and least <= value < LARGEST_COUNT
     require(ok, name, value, f"a whole number from {least} to below 2^31")
+
+
+def require_not_negative(name: str, value: Any) -> None:
+    """Requires a number from 0 in the range of float32 numbers."""
+    ok = is_number(value) and 0 <= value <= LARGEST
+    require(ok, name, value, "a number from 0, in the range of float32")
 
 
 def require_directory(name: str, value: str) -> None:

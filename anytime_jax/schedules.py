@@ -1,19 +1,20 @@
 """Learning-rate schedules: constant, inverse square root, cosine, linear, WSD, with linear warmup.
 
-A schedule maps `t`, the number of updates done, to a learning rate, as Optax's schedules do: the
-first update sees t = 0.
+A schedule is a frozen dataclass that maps a time `t` to a learning rate, as Optax's schedules do.
+With a constant batch the time is the number of updates done, so that the first update sees t = 0;
+with a batch that grows it counts updates of the first size (`anytime_jax.config.clock`).
 
-    >>> optimizer = optax.adam(schedules.inverse_sqrt(peak=3e-3, alpha=51_200, warmup_steps=5_000))
+    >>> optimizer = optax.adam(schedules.inverse_sqrt(peak=3e-3, alpha=51_200, warmup=5_000))
 
-The functions at the top build the schedules of the paper out of the dataclasses below them, which
-nest in other ways too. Counts are absolute: nothing is subtracted twice. Shared arguments:
+A schedule of your own is a subclass of `Schedule` with a `formula`. Times are absolute: nothing is
+subtracted twice. Shared fields:
 
     peak           largest learning rate
-    warmup_steps   updates of the linear warmup
+    warmup         time at which the linear warmup ends
     warmup_init    rate at t = 0, as a fraction of the rate at the end of the warmup
-    alpha          updates over which a power law stays near its peak
-    start          update count at which a decay starts
-    horizon        update count at which a decay and its schedule end
+    alpha          time over which a power law stays near its peak
+    start          time at which a decay starts
+    horizon        time at which a decay and its schedule end
     floor          rate at the horizon, as a fraction of the peak
 
 Source: Section 4 of the paper. What its text leaves out is as in the authors' runs: warmup from 0.1
@@ -26,7 +27,7 @@ import dataclasses
 import functools
 import math
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import jax
 import jax.core
@@ -36,16 +37,20 @@ import numpy as np
 from anytime_jax import checks
 
 DecayShape = Literal["linear", "1-sqrt", "cosine"]
+Time = Annotated[int, "time"]
+"""A whole number of updates of the first batch size; in a configuration also a point like "2x"."""
 
 
 class Schedule(abc.ABC):
-    """A learning rate as a function of the number of updates done.
+    """A learning rate as a function of time.
 
     Schedules are frozen dataclasses: immutable, hashable and equal by value. Calling one computes
     float32, under jit or not; `evaluate` computes the same formula in NumPy float64.
 
-    A schedule with a horizon N is defined for 0 <= t <= N. Outside, a concrete count raises and a
-    traced one gives NaN, because a rate past the end of its schedule is a mistake and not a zero.
+    A subclass defines `formula`. If it has the fields `warmup` and `warmup_init`, its rate rises
+    linearly to that of the formula at the end of the warmup. If it has a `horizon` N, it is defined
+    for 0 <= t <= N: outside, a concrete time raises and a traced one gives NaN, because a rate past
+    the end of its schedule is a mistake and not a zero.
 
     Examples:
       >>> schedule = schedules.cosine(peak=1.0, horizon=100, floor=0.0)
@@ -58,175 +63,148 @@ class Schedule(abc.ABC):
     """
 
     peak: float
-
-    @property
-    def horizon_steps(self) -> int | None:
-        """The last count at which the schedule is defined; None if it never ends."""
-        return getattr(self, "horizon", None)
+    horizon: Time | None
+    warmup: Time
+    warmup_init: float
 
     @abc.abstractmethod
-    def _rate(self, t: Any, xp: ModuleType) -> Any:
-        """The formula, at integer counts `t` inside the domain; `xp` is numpy or jax.numpy."""
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the rate at integer times inside the domain; `xp` is numpy or jax.numpy."""
 
-    def __call__(self, count: jax.typing.ArrayLike) -> jax.Array:
-        """Returns the float32 learning rate after `count` updates, integers of any shape."""
-        count = jnp.asarray(count)
-        _require_integers(count)
-        count = count.astype(jnp.int32)  # narrower and unsigned types would wrap around
-        if not isinstance(count, jax.core.Tracer):
-            self._require_defined(np.asarray(count))
-        rate = self._rate(count, jnp).astype(jnp.float32)
-        outside = count < 0
-        if self.horizon_steps is not None:
-            outside |= count > self.horizon_steps
+    def __post_init__(self) -> None:
+        """Checks the shared fields; a subclass that checks its own calls this first."""
+        checks.require_positive("peak", self.peak)
+        end, warmup = self.end, self.warmup_end
+        checks.require_count("warmup", warmup)
+        checks.require_fraction("warmup_init", getattr(self, "warmup_init", 0.0))
+        if end is not None:
+            checks.require_count("horizon", end)
+            allowed = f"at most the horizon, {end}"
+            checks.require(warmup <= end, "warmup", warmup, allowed)
+
+    @property
+    def end(self) -> int | None:
+        """The last time at which the schedule is defined; None if it never ends."""
+        return getattr(self, "horizon", None)
+
+    @property
+    def warmup_end(self) -> int:
+        """The time at which the warmup ends; 0 for a schedule without one."""
+        return getattr(self, "warmup", 0)
+
+    def __call__(self, time: jax.typing.ArrayLike) -> jax.Array:
+        """Returns the float32 learning rate at times, integers of any shape."""
+        time = jnp.asarray(time)
+        _require_integers(time)
+        time = time.astype(jnp.int32)  # narrower and unsigned types would wrap around
+        if not isinstance(time, jax.core.Tracer):
+            self._require_defined(np.asarray(time))
+        rate = self._rate(time, jnp).astype(jnp.float32)
+        outside = time < 0
+        if self.end is not None:
+            outside |= time > self.end
         return jnp.where(outside, jnp.nan, rate)
 
-    def evaluate(self, counts: Any) -> np.ndarray:
-        """Returns the float64 learning rates after `counts` updates, integers of any shape."""
-        counts = np.asarray(counts)
-        _require_integers(counts)
-        counts = counts.astype(np.int64)
-        self._require_defined(counts)
-        return np.asarray(self._rate(counts, np), dtype=np.float64)
+    def evaluate(self, times: Any) -> np.ndarray:
+        """Returns the float64 learning rates at times, integers of any shape."""
+        times = np.asarray(times)
+        _require_integers(times)
+        times = times.astype(np.int64)
+        self._require_defined(times)
+        return np.asarray(self._rate(times, np), dtype=np.float64)
 
-    def _require_defined(self, counts: np.ndarray) -> None:
-        end = self.horizon_steps
-        if counts.size and counts.min() < 0:
-            raise ValueError(f"a schedule starts at update count 0; got {counts.min()}")
-        if counts.size and end is not None and counts.max() > end:
+    def _rate(self, t: Any, xp: ModuleType) -> Any:
+        """The formula after the linear warmup."""
+        warmup = self.warmup_end
+        if warmup == 0:
+            return self.formula(t, xp)
+        rise = self._warmed_rate * (self.warmup_init + (1 - self.warmup_init) * (t / warmup))
+        return xp.where(t < warmup, rise, self.formula(xp.maximum(t, warmup), xp))
+
+    @functools.cached_property
+    def _warmed_rate(self) -> float:
+        """The rate at the end of the warmup."""
+        return float(self.formula(np.asarray(self.warmup_end, np.int64), np))
+
+    def _require_defined(self, times: np.ndarray) -> None:
+        end = self.end
+        if times.size and times.min() < 0:
+            raise ValueError(f"a schedule starts at time 0; got {times.min()}")
+        if times.size and end is not None and times.max() > end:
             raise ValueError(
-                f"this {type(self).__name__} schedule ends at update count {end}; got "
-                f"{counts.max()}. Stop there, or choose a schedule with a later horizon or none"
+                f"this {type(self).__name__} schedule ends at time {end}; got {times.max()}. Stop "
+                "there, or choose a schedule with a later horizon or none"
             )
 
 
-def constant(peak: float, warmup_steps: int = 0, warmup_init: float = 0.1) -> Schedule:
-    """Constant rate after a linear warmup: `power` with gamma = 0.
+@dataclasses.dataclass(frozen=True)
+class Constant(Schedule):
+    """Constant rate after a linear warmup.
 
         eta_t = peak
 
+    Attributes:
+      peak: largest learning rate.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
+
     Examples:
-      >>> schedules.constant(1.0, warmup_steps=10).evaluate([0, 5, 10, 1_000_000])
+      >>> schedules.constant(1.0, warmup=10).evaluate([0, 5, 10, 1_000_000])
       array([0.1 , 0.55, 1.  , 1.  ])
 
     Source: Section 4, "Choice of gamma".
     """
-    return power(peak, 0.0, warmup_steps=warmup_steps, warmup_init=warmup_init)
 
+    kind: ClassVar[str] = "constant"
 
-def inverse_sqrt(
-    peak: float, alpha: float, warmup_steps: int = 0, warmup_init: float = 0.1
-) -> Schedule:
-    """Inverse square root after a linear warmup: `power` with gamma = 1/2.
+    peak: float
+    warmup: Time = 0
+    warmup_init: float = 0.1
 
-        eta_t = peak * sqrt(alpha / (t - warmup_steps + alpha))
-
-    Examples:
-      >>> schedules.inverse_sqrt(1.0, alpha=100, warmup_steps=10).evaluate([0, 10, 310])
-      array([0.1, 1. , 0.5])
-
-    Source: Section 4, "Architecture and Dataset".
-    """
-    return power(peak, 0.5, alpha, warmup_steps, warmup_init)
-
-
-def power(
-    peak: float, gamma: float, alpha: float = 1.0, warmup_steps: int = 0, warmup_init: float = 0.1
-) -> Schedule:
-    """Power law after a linear warmup.
-
-        eta_t = peak * (alpha / (t - warmup_steps + alpha))^gamma
-
-    Examples:
-      >>> schedules.power(1.0, gamma=1.0, alpha=100).evaluate([0, 100, 300])
-      array([1.  , 0.5 , 0.25])
-
-    Source: Theorem 1 (alpha = 1); Section 4, "Architecture and Dataset" (gamma = 1/2).
-    """
-    trunk = Power(peak=peak, gamma=gamma, alpha=alpha, start=warmup_steps)
-    return Warmup(trunk, warmup_steps, warmup_init)
-
-
-def cosine(
-    peak: float, horizon: int, warmup_steps: int = 0, warmup_init: float = 0.1, floor: float = 0.1
-) -> Schedule:
-    """Cosine decay after a linear warmup: the baseline of the paper.
-
-        eta_t = peak * (floor + (1 - floor) * (1 + cos(pi * u)) / 2)
-        u = (t - warmup_steps) / (horizon - warmup_steps)
-
-    Examples:
-      >>> schedules.cosine(1.0, horizon=110, warmup_steps=10).evaluate([10, 60, 110])
-      array([1.  , 0.55, 0.1 ])
-
-    Source: Section 4, "Training and evaluation details".
-    """
-    return Warmup(FixedHorizon(peak, horizon, warmup_steps, floor), warmup_steps, warmup_init)
-
-
-def linear(
-    peak: float, horizon: int, warmup_steps: int = 0, warmup_init: float = 0.1, floor: float = 0.1
-) -> Schedule:
-    """Linear decay after a linear warmup.
-
-        eta_t = peak * (floor + (1 - floor) * (1 - u))
-        u = (t - warmup_steps) / (horizon - warmup_steps)
-
-    Examples:
-      >>> schedules.linear(1.0, horizon=100, floor=0.0).evaluate([0, 25, 100])
-      array([1.  , 0.75, 0.  ])
-    """
-    decay = FixedHorizon(peak, horizon, warmup_steps, floor, "linear")
-    return Warmup(decay, warmup_steps, warmup_init)
-
-
-def wsd(
-    peak: float,
-    start: int,
-    horizon: int,
-    warmup_steps: int = 0,
-    warmup_init: float = 0.1,
-    floor: float = 0.1,
-    shape: DecayShape = "linear",
-) -> Schedule:
-    """Warmup-stable-decay: constant until `start`, then a decay to `floor * peak` at `horizon`.
-
-    Examples:
-      >>> schedules.wsd(1.0, start=90, horizon=100).evaluate([0, 90, 95, 100])
-      array([1.  , 1.  , 0.55, 0.1 ])
-
-    Source: Section 4, "Fixed run comparison" (linear to 10% of the peak over the last 10%).
-    """
-    return Decay(constant(peak, warmup_steps, warmup_init), start, horizon, floor, shape)
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the peak."""
+        return self.peak * xp.ones_like(t / 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Power(Schedule):
-    """Power law from update count `start` on, and `peak` before it.
+    """Power law after a linear warmup.
 
-        eta_t = peak * (alpha / (t - start + alpha))^gamma
+        eta_t = peak * (alpha / (t - warmup + alpha))^gamma
 
     With alpha = 1 it is `peak / n^gamma`, where n = t + 1 counts updates from 1 (Theorem 1).
+
+    Attributes:
+      peak: largest learning rate.
+      gamma: exponent of the decay, 0 or more.
+      alpha: time over which the rate stays near its peak, in updates of the first batch size.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
 
     Examples:
       >>> schedules.Power(peak=1.0, gamma=0.5).evaluate([0, 3, 99])
       array([1. , 0.5, 0.1])
+
+    Source: Theorem 1 (alpha = 1); Section 4, "Architecture and Dataset" (gamma = 1/2).
     """
+
+    kind: ClassVar[str] = "power"
 
     peak: float
     gamma: float
     alpha: float = 1.0
-    start: int = 0
+    warmup: Time = 0
+    warmup_init: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.require_positive("peak", self.peak)
+        super().__post_init__()
         ok = checks.is_number(self.gamma) and 0 <= self.gamma < 1e6
         checks.require(ok, "gamma", self.gamma, "0 or more")
         checks.require_positive("alpha", self.alpha)
-        checks.require_count("start", self.start)
 
-    def _rate(self, t: Any, xp: ModuleType) -> Any:
-        base = self.alpha / (xp.maximum(t - self.start, 0) + self.alpha)
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the power law from the end of the warmup on, and the peak before it."""
+        base = self.alpha / (xp.maximum(t - self.warmup, 0) + self.alpha)
         if self.gamma == 0:
             return self.peak * xp.ones_like(base)
         # A square root is correctly rounded; a general power is not.
@@ -234,37 +212,109 @@ class Power(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedHorizon(Schedule):
-    """A decay over a whole run, from `peak` at count `start` to `floor * peak` at `horizon`.
+class InverseSqrt(Schedule):
+    """Inverse square root after a linear warmup: `Power` with gamma = 1/2.
 
-        eta_t = peak * (floor + (1 - floor) * shape(u)),    u = (t - start) / (horizon - start)
+        eta_t = peak * sqrt(alpha / (t - warmup + alpha))
 
-    with the shapes of `Decay`.
+    Attributes:
+      peak: largest learning rate.
+      alpha: time over which the rate stays near its peak, in updates of the first batch size.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
 
     Examples:
-      >>> schedule = schedules.FixedHorizon(peak=1.0, horizon=100, floor=0.0, shape="1-sqrt")
-      >>> schedule.evaluate([0, 25, 100])
-      array([1. , 0.5, 0. ])
+      >>> schedules.inverse_sqrt(1.0, alpha=100, warmup=10).evaluate([0, 10, 310])
+      array([0.1, 1. , 0.5])
+
+    Source: Section 4, "Architecture and Dataset".
     """
 
+    kind: ClassVar[str] = "inverse_sqrt"
+
     peak: float
-    horizon: int
-    start: int = 0
-    floor: float = 0.1
-    shape: DecayShape = "cosine"
+    alpha: float
+    warmup: Time = 0
+    warmup_init: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.require_positive("peak", self.peak)
-        _require_decay(self.start, self.horizon, self.floor, self.shape)
+        super().__post_init__()
+        checks.require_positive("alpha", self.alpha)
 
-    def _rate(self, t: Any, xp: ModuleType) -> Any:
-        factor = _decay_factor(self.shape, t, self.start, self.horizon, xp)
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the inverse square root from the end of the warmup on."""
+        base = self.alpha / (xp.maximum(t - self.warmup, 0) + self.alpha)
+        return self.peak * xp.sqrt(base)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """Cosine decay after a linear warmup: the baseline of the paper.
+
+        eta_t = peak * (floor + (1 - floor) * (1 + cos(pi * u)) / 2)
+        u = (t - warmup) / (horizon - warmup)
+
+    Attributes:
+      peak: largest learning rate.
+      horizon: end of the decay and of the schedule.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
+      floor: learning rate at the horizon over the peak.
+
+    Examples:
+      >>> schedules.cosine(1.0, horizon=110, warmup=10).evaluate([10, 60, 110])
+      array([1.  , 0.55, 0.1 ])
+
+    Source: Section 4, "Training and evaluation details".
+    """
+
+    kind: ClassVar[str] = "cosine"
+    shape: ClassVar[DecayShape] = "cosine"
+
+    peak: float
+    horizon: Time  # pyright: ignore[reportIncompatibleVariableOverride]
+    warmup: Time = 0
+    warmup_init: float = 0.1
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.require_fraction("floor", self.floor)
+        allowed = f"later than the end of the warmup, {self.warmup}"
+        checks.require(self.warmup < self.horizon, "horizon", self.horizon, allowed)
+
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the decay from the end of the warmup to the horizon."""
+        factor = _decay_factor(self.shape, t, self.warmup, self.horizon, xp)
         return self.peak * (self.floor + (1 - self.floor) * factor)
 
 
 @dataclasses.dataclass(frozen=True)
+class Linear(Cosine):
+    """Linear decay after a linear warmup.
+
+        eta_t = peak * (floor + (1 - floor) * (1 - u))
+        u = (t - warmup) / (horizon - warmup)
+
+    Attributes:
+      peak: largest learning rate.
+      horizon: end of the decay and of the schedule.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
+      floor: learning rate at the horizon over the peak.
+
+    Examples:
+      >>> schedules.linear(1.0, horizon=100, floor=0.0).evaluate([0, 25, 100])
+      array([1.  , 0.75, 0.  ])
+    """
+
+    kind: ClassVar[str] = "linear"
+    shape: ClassVar[DecayShape] = "linear"
+
+
+@dataclasses.dataclass(frozen=True)
 class Decay(Schedule):
-    """Any schedule, the trunk, up to count `start`, then a decay to `floor * peak` at `horizon`.
+    """Any schedule, the trunk, up to time `start`, then a decay to `floor * peak` at `horizon`.
 
         eta_t = trunk(t)                                             for t <= start
         eta_t = end + (trunk(start) - end) * shape(u)                for start <= t <= horizon
@@ -283,28 +333,43 @@ class Decay(Schedule):
     """
 
     trunk: Schedule
-    start: int
-    horizon: int
+    start: Time
+    horizon: Time  # pyright: ignore[reportIncompatibleVariableOverride]
     floor: float = 0.1
     shape: DecayShape = "linear"
 
     def __post_init__(self) -> None:
         checks.require(isinstance(self.trunk, Schedule), "trunk", self.trunk, "a schedule")
-        _require_decay(self.start, self.horizon, self.floor, self.shape)
-        end = self.trunk.horizon_steps
+        checks.require_count("start", self.start)
+        checks.require_count("horizon", self.horizon)
+        checks.require_fraction("floor", self.floor)
+        checks.require_choice("shape", self.shape, get_args(DecayShape))
+        allowed = f"later than the start of the decay, {self.start}"
+        checks.require(self.start < self.horizon, "horizon", self.horizon, allowed)
+        end = self.trunk.end
         if end is not None and self.start > end:
             raise ValueError(f"the decay starts at {self.start}, after its trunk's end at {end}")
         if self._start_rate < self._end_rate * (1 - 1e-12):
             raise ValueError(
-                f"the decay would rise: its trunk is at {self._start_rate:g} at update "
-                f"{self.start}, under the floor of {self.floor:g} x peak = {self._end_rate:g}. "
-                "Choose a lower floor"
+                f"the decay would rise: its trunk is at {self._start_rate:g} at time {self.start}, "
+                f"under the floor of {self.floor:g} x peak = {self._end_rate:g}. Choose a lower "
+                "floor"
             )
 
     @property
     def peak(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The peak of the trunk."""
         return self.trunk.peak
+
+    @property
+    def warmup_end(self) -> int:
+        """The time at which the warmup of the trunk ends."""
+        return self.trunk.warmup_end
+
+    @property
+    def warmup_init(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The first rate of the trunk over the rate at the end of its warmup."""
+        return getattr(self.trunk, "warmup_init", 0.0)
 
     @functools.cached_property
     def _start_rate(self) -> float:
@@ -315,7 +380,11 @@ class Decay(Schedule):
         return self.floor * self.trunk.peak
 
     def _rate(self, t: Any, xp: ModuleType) -> Any:
-        # `where` computes both branches, so each gets counts inside its own domain.
+        return self.formula(t, xp)  # the trunk has the warmup
+
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the rate of the trunk, then the decay."""
+        # `where` computes both branches, so each gets times inside its own domain.
         before = self.trunk._rate(xp.minimum(t, self.start), xp)
         factor = _decay_factor(self.shape, t, self.start, self.horizon, xp)
         after = self._end_rate + (self._start_rate - self._end_rate) * factor
@@ -323,55 +392,67 @@ class Decay(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Warmup(Schedule):
-    """A linear rise to a schedule's rate at count `steps`, then that schedule.
+class WSD(Schedule):
+    """Warmup-stable-decay: constant until `start`, then a decay to `floor * peak` at `horizon`.
 
-        eta_t = schedule(steps) * (init + (1 - init) * t / steps)    for t < steps
+    It is the `Decay` of a constant rate.
+
+    Attributes:
+      peak: largest learning rate.
+      horizon: end of the decay and of the schedule.
+      start: start of the decay; by default 90% of the horizon.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
+      floor: learning rate at the horizon over the peak.
+      shape: shape of the decay.
 
     Examples:
-      >>> trunk = schedules.Power(peak=1.0, gamma=0.7, alpha=100, start=10)
-      >>> schedules.Warmup(trunk, steps=10, init=0.0).evaluate([0, 5, 10])
-      array([0. , 0.5, 1. ])
+      >>> schedules.wsd(1.0, horizon=100).evaluate([0, 90, 95, 100])
+      array([1.  , 1.  , 0.55, 0.1 ])
+
+    Source: Section 4, "Fixed run comparison" (linear to 10% of the peak over the last 10%).
     """
 
-    schedule: Schedule
-    steps: int
-    init: float = 0.1
+    kind: ClassVar[str] = "wsd"
+
+    peak: float
+    horizon: Time  # pyright: ignore[reportIncompatibleVariableOverride]
+    start: Time | None = None
+    warmup: Time = 0
+    warmup_init: float = 0.1
+    floor: float = 0.1
+    shape: DecayShape = "linear"
 
     def __post_init__(self) -> None:
-        checks.require(isinstance(self.schedule, Schedule), "schedule", self.schedule, "a schedule")
-        checks.require_count("steps", self.steps)
-        checks.require_fraction("init", self.init)
-        end = self.schedule.horizon_steps
-        if end is not None and self.steps > end:
-            raise ValueError(f"warmup of {self.steps} updates is longer than the schedule's {end}")
-
-    @property
-    def peak(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The peak of the schedule after the warmup."""
-        return self.schedule.peak
-
-    @property
-    def horizon_steps(self) -> int | None:
-        """The last count at which the schedule is defined; None if it never ends."""
-        return self.schedule.horizon_steps
+        super().__post_init__()
+        start = self._decay.start
+        allowed = f"over before the decay starts at {start}"
+        checks.require(self.warmup <= start, "warmup", self.warmup, allowed)
 
     @functools.cached_property
-    def _final_rate(self) -> float:
-        return float(self.schedule.evaluate(self.steps))
+    def _decay(self) -> Decay:
+        start = -(-9 * self.horizon // 10) if self.start is None else self.start
+        trunk = Constant(self.peak, self.warmup, self.warmup_init)
+        return Decay(trunk, start, self.horizon, self.floor, self.shape)
 
     def _rate(self, t: Any, xp: ModuleType) -> Any:
-        if self.steps == 0:
-            return self.schedule._rate(t, xp)
-        rise = self._final_rate * (self.init + (1 - self.init) * (t / self.steps))
-        return xp.where(t < self.steps, rise, self.schedule._rate(xp.maximum(t, self.steps), xp))
+        return self.formula(t, xp)  # the constant rate has the warmup
+
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the constant rate, then the decay."""
+        return self._decay.formula(t, xp)
+
+
+# The names by which a configuration knows them, as constructors in the style of Optax.
+constant, power, inverse_sqrt = Constant, Power, InverseSqrt
+cosine, linear, wsd = Cosine, Linear, WSD
 
 
 def _decay_factor(shape: DecayShape, t: Any, start: int, horizon: int, xp: ModuleType) -> Any:
-    """The decay from 1 at count `start` to 0 at count `horizon`.
+    """The decay from 1 at time `start` to 0 at time `horizon`.
 
-    Written so that no float32 subtraction cancels: counts are subtracted as integers, and near the
-    horizon each shape is a function of the updates that remain.
+    Written so that no float32 subtraction cancels: times are subtracted as integers, and near the
+    horizon each shape is a function of the time that remains.
     """
     done = xp.clip(t - start, 0, horizon - start) / (horizon - start)
     remaining = xp.clip(horizon - t, 0, horizon - start) / (horizon - start)
@@ -382,17 +463,6 @@ def _decay_factor(shape: DecayShape, t: Any, start: int, horizon: int, xp: Modul
     return remaining
 
 
-def _require_integers(counts: Any) -> None:
-    if not jnp.issubdtype(counts.dtype, jnp.integer):
-        raise ValueError(f"an update count is a whole number; got one of type {counts.dtype}")
-
-
-def _require_decay(start: int, horizon: int, floor: float, shape: str) -> None:
-    checks.require_count("start", start)
-    checks.require_count("horizon", horizon)
-    checks.require_fraction("floor", floor)
-    checks.require_choice("shape", shape, get_args(DecayShape))
-    if start >= horizon:
-        raise ValueError(
-            f"the decay starts at update {start} and ends at {horizon}: the horizon must be later"
-        )
+def _require_integers(times: Any) -> None:
+    if not jnp.issubdtype(times.dtype, jnp.integer):
+        raise ValueError(f"a time is a whole number; got one of type {times.dtype}")

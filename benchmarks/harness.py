@@ -41,12 +41,13 @@ def config_file(model: str) -> Path:
 def load_config(model: str, /, **changes: Any) -> Config:
     """Returns the configuration of a model with changed settings.
 
-    A section is a dictionary. A setting of None is not changed.
+    A group is a dictionary. A setting of None is not changed.
     """
     settings = runpy.run_path(str(config_file(model)))["get_config"]().to_dict()
     for key, value in changes.items():
         if isinstance(value, dict):
-            settings[key] |= {name: inner for name, inner in value.items() if inner is not None}
+            given = {name: inner for name, inner in value.items() if inner is not None}
+            settings[key] = {**settings.get(key, {}), **given}
         elif value is not None:
             settings[key] = value
     return schema.build(settings)

@@ -60,7 +60,7 @@ def schedule(name: str) -> Schedule:
     if kind == "cosine":
         return schedules.cosine(PEAK, last, WARMUP_STEPS, 0.0)
     if kind == "wsdld":
-        return schedules.wsd(PEAK, first, last, WARMUP_STEPS, 0.0)
+        return schedules.wsd(PEAK, last, first, WARMUP_STEPS, 0.0)
     if kind == "wsd":
         steps = range(first, last + 1, 10)
         rates = (PEAK * 0.1 ** ((step - first) / (last - first)) for step in steps)

@@ -8,7 +8,6 @@ averages. `leaderboard --times=FILE` reads the record.
 """
 
 import argparse
-import dataclasses
 import functools
 import statistics
 import sys
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 
 import jax
 
-from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
@@ -39,7 +37,7 @@ def configurations(path: str) -> dict[str, Config]:
     configs: dict[str, Config] = {}
     with study_files.open_study(path) as study:
         for run in study.runs:
-            config = dataclasses.replace(schema.build(run.settings), averages=())
+            config = run.build().replace(averages=())
             configs.setdefault(optimizer_name(config.optimizer), config)
     if ADAMW not in configs:
         raise InputError(f"--study={path} has no run with {ADAMW}, to which times are relative")

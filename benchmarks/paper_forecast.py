@@ -52,7 +52,7 @@ def _forecast(
     constant, inverse_sqrt, cosine = (
         _config(f"{model.lower()}_{name}") for name in ("constant", "inv_sqrt", "cosine")
     )
-    clock, warmup = constant.clock, constant.clock.step_at(constant.schedule.warmup)
+    clock, warmup = constant.clock, constant.learning_rate.warmup_end
     known = {multiple: loss for multiple, loss in losses["constant"].items() if multiple <= begin}
     steps = np.array([clock.step_at(f"{multiple:g}x") for multiple in known])
     history = LossHistory(
@@ -72,7 +72,7 @@ def _forecast(
             continue
         step = clock.step_at(f"{multiple:g}x")
         decay = schedules.Decay(constant.learning_rate, clock.branch_step(step), step)
-        single = schedules.cosine(cosine.schedule.peak, step, warmup)
+        single = schedules.cosine(cosine.learning_rate.peak, step, warmup)
         cases: dict[str, tuple[Schedule, bool]] = {
             "constant": (constant.learning_rate, True),
             "inverse_sqrt": (inverse_sqrt.learning_rate, True),
@@ -90,7 +90,7 @@ def _forecast(
 
 
 def _config(name: str) -> Config:
-    return schema.build(python_files.get_config(name).to_dict())
+    return schema.build(python_files.get_config(name))
 
 
 if __name__ == "__main__":

@@ -27,12 +27,14 @@ import jax
 import numpy as np
 
 from anytime_jax.averaging import GrowingWindow
+from anytime_jax.config.model import Olmo
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
+from anytime_jax.optimizers import AdamW
 from anytime_jax.training import step
 from benchmarks import harness, record
 
@@ -106,23 +108,24 @@ def worker_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]
     rules = list(config.averaging_rules.values())
     factors = [rule.f for rule in rules if isinstance(rule, GrowingWindow)]
     is_supported = (
-        config.model.architecture == "olmo"
+        isinstance(config.model, Olmo)
+        and type(config.optimizer) is AdamW
         and len(factors) == len(rules)
         and not config.optimizer.weight_decay
-        and config.average_every == 1
     )
     if not is_supported:
         raise InputError(
-            f"the PyTorch worker cannot repeat the run {config.name}: it needs model.architecture "
-            "olmo, averages by f, average_every 1 and no weight decay"
+            f"the PyTorch worker cannot repeat the run {config.name}: it needs the model "
+            "olmo, the optimizer adamw without weight decay, and averages such as f25"
         )
     return {
         **{name: getattr(config.model, name) for name in _SHAPE},
-        **{name: getattr(config.optimizer, name) for name in ("b1", "b2", "epsilon", "clip_norm")},
+        **{name: getattr(config.optimizer, name) for name in ("b1", "b2", "epsilon")},
+        "clip_norm": config.clip_norm,
         "arrays": arrays,
         "averages": factors,
         "microbatches": config.microbatches,
-        "rates": [float(config.learning_rate(i)) for i in range(updates)],
+        "rates": [float(step.rate_of_update(config, i)) for i in range(updates)],
     }
 
 

@@ -25,7 +25,7 @@ from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record
 
-_FACTOR = 25.0  # of the one average
+_AVERAGE = "f25"
 _LAST = 3  # updates whose mean is the last loss
 
 
@@ -71,7 +71,7 @@ def _train_command(options: argparse.Namespace, run_dir: Path, stop: int) -> lis
         "data.repeat": True,
         "batch_size": options.batch,
         "microbatches": options.microbatches,
-        "averages": f"({_FACTOR},)",
+        "averages": f"({_AVERAGE!r},)",
         "schedule.warmup": f"{options.updates // 4} steps",
         "stop": f"{stop} steps",
         "log.tensorboard": False,
@@ -124,7 +124,7 @@ def make_rows(records: Sequence[Row], difference: float, saved: int) -> list[rec
     losses = [values[step]["train/loss"] for step in sorted(values)]
     first, last = losses[0], statistics.mean(losses[-_LAST:])
     final = values[max(values)]
-    average = f"eval/f{_FACTOR:g}/loss"
+    average = f"eval/{_AVERAGE}/loss"
     before, during = range(saved // 2, saved), range(saved + 2, saved + 2 + saved // 2)
     rows: list[tuple[str, float, str | None]] = [
         ("train/loss of the first update", first, None),

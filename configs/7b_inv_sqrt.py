@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     """Returns the configuration."""
     config = paper_settings.model_300m("7b_inv_sqrt")
     config.batch_size = 2048
-    config.model.update(architecture="olmo2", layers=32, heads=32, width=4096, mlp_width=11_008)
+    config.model.update(kind="olmo2", layers=32, heads=32, width=4096, mlp_width=11_008)
     config.model.update(remat="products", layer_loop="scan")
     config.chinchilla_tokens = 20 * 6_476_005_376  # 61,760 steps
     config.stop = "1x"

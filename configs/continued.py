@@ -28,14 +28,11 @@ def get_config(model: str = "") -> ConfigDict:
         raise InputError("no model: give its directory, as --config=configs/continued.py:DIR")
     config = base.get_config()
     config.name = "continued"
-    config.run_dir = "runs/continued"
     config.initial_weights = model
     config.model.update(model_reader.describe(pathlib.Path(model)).shape)
     config.chinchilla_tokens = 1_000_000_000  # what "1x" means here
     config.stop = "1x+"
     config.data.path = "data/continued"
-    config.schedule = ConfigDict(
-        {"kind": "constant", "peak": 3e-5, "warmup": "1000 steps", "warmup_init": 0.1}
-    )
+    config.schedule.update(kind="constant", peak=3e-5, warmup="1000 steps")
     config.eval.tokens = 1_000_000
     return config

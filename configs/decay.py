@@ -7,27 +7,24 @@ The branch has the settings of its trunk, the run that is given, which is only r
 the trunk's checkpoint at 90% of the horizon, such as 2x, and its learning rate falls linearly from
 there to zero. With `@800` it starts from the checkpoint of step 800, which is then 90% of the
 horizon. The default is the last doubling for which the trunk has a checkpoint at 90%, or else its
-last checkpoint. `--config.schedule.shape` is "linear", "1-sqrt" or "cosine",
-`--config.schedule.floor` the last learning rate over the peak.
+last checkpoint. `--config.decay.shape` is "linear", "1-sqrt" or "cosine", `--config.decay.floor`
+the last learning rate over the peak.
 
 Cost:   a tenth of a run to the horizon.
 Result: validation loss of `last` at the horizon, beside the averages of the trunk there.
 """
 
-from ml_collections import ConfigDict, FieldReference
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
 
 from anytime_jax.errors import InputError
 from anytime_jax.training import branching
 
 
-def get_config(run: str = "") -> ConfigDict:
+def get_config(run: str = "", trust: Collection[str] = ()) -> ConfigDict:
     """Returns the configuration of a decay of the run in a directory, `DIR` or `DIR@POINT`."""
     if not run:
         raise InputError("no run: give its directory, as --config=decay:runs/NAME")
     trunk, _, point = run.partition("@")
-    config = ConfigDict(branching.decay_settings(trunk, point))
-    config.eval.tokens = FieldReference(config.eval.tokens, field_type=object)  # or "all"
-    if config.branch.multiple:  # the directory follows it
-        multiple = config.branch.get_ref("multiple").to_str()
-        config.run_dir = f"{trunk.rstrip('/')}_decay_" + multiple + "x"
-    return config
+    return ConfigDict(branching.decay_settings(trunk, point, trust))

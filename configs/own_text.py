@@ -33,7 +33,6 @@ def get_config(dataset: str = "") -> ConfigDict:
     update_tokens = config.batch_size * config.model.length
     tokens = 4 * config.chinchilla_tokens
     config.name = info.path.name
-    config.run_dir = f"runs/{info.path.name}"
     config.data.path = dataset
     config.data.builtin_megabytes = 0.0
     config.data.repeat = info.splits["train"].windows * info.length < tokens + update_tokens
@@ -47,5 +46,5 @@ def get_config(dataset: str = "") -> ConfigDict:
     config.schedule.alpha /= larger
     config.eval.batch_size = 2 * config.batch_size
     if info.splits["validation"].windows * info.length < 2 * config.eval.tokens:
-        config.eval.tokens = "all"
+        config.eval = ConfigDict({**config.eval, "tokens": "all"})
     return config

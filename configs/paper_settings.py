@@ -14,7 +14,6 @@ def model_150m(name: str) -> ConfigDict:
     """Returns the 150M model at batch 256: 1x is 12,500 steps, 3.28B tokens."""
     config = base.get_config()
     config.name = name
-    config.run_dir = f"runs/{name}"
     return config
 
 
@@ -53,23 +52,22 @@ def inverse_sqrt(config: ConfigDict, peak: float, b2: float, alpha: float) -> Co
 def cosine(config: ConfigDict, peak: float, b2: float, horizon: str) -> ConfigDict:
     """Sets a cosine decay to a tenth of the peak, and the stop at its horizon."""
     config.stop = "horizon"
-    return _schedule(config, b2, kind="cosine", peak=peak, horizon=horizon, floor=0.1)
+    return _schedule(config, b2, kind="cosine", peak=peak, horizon=horizon)
 
 
-def wsd(config: ConfigDict, peak: float, b2: float, trunk: str) -> ConfigDict:
+def wsd(config: ConfigDict, peak: float, b2: float, trunk: str, horizon: str) -> ConfigDict:
     """Sets a WSD branch of a constant run: linear to a tenth of the peak over the last 10%.
 
-    Each `branch.multiple` is a run with its own directory.
+    Each `decay.horizon` is a run with its own directory.
     """
     config.stop = "horizon"
     config.branch.from_run = f"runs/{trunk}"
-    config.run_dir = f"runs/{config.name}_" + config.branch.get_ref("multiple").to_str() + "x"
-    shape = {"horizon": "branch", "floor": 0.1, "shape": "linear"}
-    return _schedule(config, b2, kind="wsd", peak=peak, **shape)
+    config.decay.update(horizon=horizon, floor=0.1)
+    return constant(config, peak, b2)
 
 
 def _schedule(config: ConfigDict, b2: float, **schedule: float | str) -> ConfigDict:
     config.optimizer.b2 = b2
-    warmup = "500 steps" if config.batch_size == 4096 else "5000 steps"
-    config.schedule = ConfigDict({**schedule, "warmup": warmup, "warmup_init": 0.1})
+    warmup = "500 steps" if config.get("batch_size") == 4096 else "5000 steps"
+    config.schedule = ConfigDict({**schedule, "warmup": warmup})
     return config

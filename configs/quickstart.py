@@ -20,7 +20,6 @@ def get_config() -> ConfigDict:
     """Returns the quickstart's configuration."""
     config = base.get_config()
     config.name = "quickstart"
-    config.run_dir = "runs/quickstart"
     config.batch_size = 32
     config.microbatches = 1
     config.chinchilla_tokens = 20 * 81_920  # 20 tokens per block parameter: 400 steps
@@ -39,12 +38,10 @@ def get_config() -> ConfigDict:
     config.data.path = "runs/data/builtin-1024-128"
     config.data.builtin_megabytes = 70.0
 
-    config.schedule = ConfigDict()
     config.schedule.kind = "inverse_sqrt"
     config.schedule.peak = 1e-2
     config.schedule.alpha = 800.0
     config.schedule.warmup = "160 steps"
-    config.schedule.warmup_init = 0.1
 
     config.eval.every = "0.5x"
     config.eval.tokens = 32_768

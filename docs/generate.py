@@ -5,8 +5,6 @@ differ from the code.
 """
 
 import ast
-import dataclasses
-import json
 import pathlib
 import re
 import sys
@@ -56,38 +54,31 @@ def package_tree() -> str:
 def settings_tables() -> str:
     """Returns a table for each group of settings, from their declarations."""
     sys.path.insert(0, str(REPOSITORY))
-    from anytime_jax.config.schema import SETTINGS, Config
-    from configs import base
+    from anytime_jax.config import fields, schema
 
-    values = base.get_config().to_dict()
-    headings = {
-        field.name: f"## {field.name}: {field.metadata['meaning']}"
-        for field in dataclasses.fields(Config)
-    }
-    lines: list[str] = []
-    group = None
-    for name, setting in SETTINGS.items():
-        section, _, last = name.rpartition(".")
-        if section != group:
-            group = section
-            lines += ["", headings.get(section, "## Top level"), "", _SETTINGS_HEAD]
-        value = (values.get(section, {}) if section else values).get(last)
-        cells = (
-            f"`{last}`",
-            setting.type_text,
-            "" if value is None else f"`{json.dumps(value) if isinstance(value, str) else value}`",
-            setting.values_text,
-            setting.meaning + (f" (of {', '.join(setting.kinds)})" if setting.kinds else ""),
-            "yes" if setting.identity else "no",
-            setting.branch if setting.identity else "free",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+    declared, titles, lines = schema.all_settings(), fields.meanings(schema.Settings), []
+    for group in dict.fromkeys(name.rpartition(".")[0] for name in declared):
+        lines += ["", f"## {group}: {titles[group]}" if group else "## Top level", ""]
+        lines += [_SETTINGS_HEAD]
+        for name, setting in declared.items():
+            if name.rpartition(".")[0] != group:
+                continue
+            kinds = f" (of {', '.join(setting.kinds)})" if setting.kinds else ""
+            cells = (
+                f"`{name.rpartition('.')[2]}`",
+                setting.type_text,
+                setting.default_text and f"`{setting.default_text}`",
+                setting.meaning + kinds,
+                "yes" if setting.facts.identity else "no",
+                setting.facts.branch if setting.facts.identity else "free",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines[1:])
 
 
 _SETTINGS_HEAD = """\
-| setting | type | `base.py` | allowed | meaning | identity | branch |
-| --- | --- | --- | --- | --- | --- | --- |"""
+| setting | type | default | meaning | identity | branch |
+| --- | --- | --- | --- | --- | --- |"""
 BLOCKS = {
     ("docs/architecture.md", "import graph"): import_graph,
     ("README.md", "package tree"): package_tree,

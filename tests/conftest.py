@@ -137,7 +137,7 @@ def trained(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> p
     """Run to 4x, 40 updates, with five averages and every fifth checkpoint; none changes it."""
     import training_runs
 
-    averages, changes = (6.25, 12.5, 25.0, 50.0, 100.0), training_runs.every("5 steps")
+    averages, changes = ("f6.25", "f12.5", "f25", "f50", "f100"), training_runs.every("5 steps")
     return training_runs.finished(
         tmp_path_factory, "trained", dataset, averages=averages, stop="4x", **changes
     )

@@ -33,7 +33,11 @@ def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypat
 
 def test_shipped_configuration_is_found_by_name():
     config = api.load_config("quickstart", {"schedule.peak": 3e-3, "eval.tokens": "all"})
-    assert (config.name, config.schedule.peak, config.eval.tokens) == ("quickstart", 3e-3, "all")
+    assert (config.name, config.learning_rate.peak, config.eval.tokens) == (
+        "quickstart",
+        3e-3,
+        "all",
+    )
 
 
 @pytest.mark.parametrize("changes", [{"schedule.peek": 1.0}, {"seed": "x"}, {"seed": -1}, {"a": 1}])

@@ -32,13 +32,14 @@ def weighted_sum(iterates, old):
     return np.tensordot(weights, np.asarray(iterates, np.float64), axes=1)
 
 
-def feed(transform, iterates):
-    """The state after the transform has seen every iterate."""
+def feed(transform, iterates, span=1):
+    """The state after the transform has seen every iterate, each for `span` units of time."""
     state = transform.init(jnp.asarray(iterates[0]))
 
     def step(carry, theta):
         state, params = carry
-        _, state = transform.update(theta - params, state, params)
+        times = {"time": span * (state.count + 1), "span": span} if span > 1 else {}
+        _, state = transform.update(theta - params, state, params, **times)
         return (state, theta), None
 
     start = (state, jnp.asarray(iterates[0]))
@@ -66,23 +67,23 @@ def old_weights(rule, updates):
 
 
 @pytest.mark.parametrize(
-    ("updates", "step", "every", "tolerance"),
+    ("updates", "step", "span", "tolerance"),
     [
         (100_000, 1e-2, 1, 1e-5),  # tau * avg + (1 - tau) * theta would have fewer digits
         (100_000, 1e-3, 1, 1e-5),
         (100_000, 1e-4, 1, 1e-5),
-        (1001, 1e-2, 2, 1e-6),  # up to a count that is no multiple of k
-        (1008, 1e-2, 16, 1e-6),
+        (501, 1e-2, 2, 1e-6),
+        (63, 1e-2, 16, 1e-6),
     ],
 )
-def test_averages_of_a_random_walk(updates, step, every, tolerance):
+def test_averages_of_a_random_walk(updates, step, span, tolerance):
     iterates = random_walk(updates, 16, step)
     rules = [*map(GrowingWindow, PAPER), FixedDecay(0.999), Uniform(), Uniform(100)]
-    state = feed(average_params(rules, every=every), iterates)
+    state = feed(average_params(rules), iterates, span)
     assert int(state.count) == updates
     for rule in rules:
-        old = old_weights(rule, updates)[: updates // every * every].reshape(-1, every).prod(axis=1)
-        exact = weighted_sum(iterates[::every][: len(old) + 1], old)
+        old = old_weights(rule, updates * span).reshape(-1, span).prod(axis=1)
+        exact = weighted_sum(iterates, old)
         assert relative_error(state.averages[rule.label], exact) < tolerance
 
 
@@ -92,32 +93,45 @@ def test_averages_of_a_random_walk(updates, step, every, tolerance):
         st.floats(0.0, 0.9999).map(FixedDecay),
         st.integers(0, 50).map(Uniform),
     ),
-    st.integers(0, 200),
-    st.one_of(st.just(1), st.integers(1, 20)),
+    st.lists(st.one_of(st.just(1), st.integers(1, 20)), max_size=200),
 )
-def test_kernel_is_the_unrolled_recursion(rule, updates, every):
-    """A move is a step of the recursion with the product of the taus since the last move."""
-    old = old_weights(rule, updates)
-    expected = np.eye(updates + 1)[0]
-    for t in range(every, updates + 1, every):
-        product = np.prod(old[t - every : t])
+def test_kernel_is_the_unrolled_recursion(rule, spans):
+    """An update that counts as several has the product of their taus."""
+    times = np.cumsum(spans, dtype=int)
+    old = old_weights(rule, sum(spans))
+    expected = np.eye(len(spans) + 1)[0]
+    for i, (time, span) in enumerate(zip(times, spans, strict=True), 1):
+        product = np.prod(old[time - span : time])
         expected *= product
-        expected[t] += 1 - product
-    kernel = rule.kernel(updates, every)
-    assert kernel.shape == (updates + 1,)
+        expected[i] += 1 - product
+    kernel = rule.kernel(times)
+    assert kernel.shape == (len(spans) + 1,)
     assert kernel.sum() == pytest.approx(1, abs=1e-12)
-    rtol, atol = (1e-10, 1e-13) if every == 1 else (1e-9, 1e-12)
-    np.testing.assert_allclose(kernel, expected, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(kernel, expected, rtol=1e-9, atol=1e-12)
+
+
+@given(
+    st.one_of(
+        st.floats(0.01, 500.0).map(GrowingWindow),
+        st.floats(0.0, 0.9999).map(FixedDecay),
+        st.integers(0, 50).map(Uniform),
+    ),
+    st.integers(0, 200),
+)
+def test_kernel_of_a_constant_batch(rule, updates):
+    old = old_weights(rule, updates)
+    weights = [np.prod(old[s:]) * (1 - old[s - 1] if s else 1) for s in range(updates + 1)]
+    np.testing.assert_allclose(rule.kernel(updates), weights, rtol=1e-10, atol=1e-13)
     newest = rule.evaluate(np.arange(1, updates + 1))
     np.testing.assert_allclose(newest, 1 - old, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize(("every", "rtol"), [(1, 3e-7), (2, 2e-6), (3, 2e-6), (16, 2e-6)])
-def test_newest_weight_in_float32(every, rtol):
-    t = every * np.array([1, 2, 3, 10, 1000, 12_500, 400_000 // every])
+@pytest.mark.parametrize(("span", "rtol"), [(1, 3e-7), (2, 2e-6), (3, 2e-6), (16, 2e-6)])
+def test_newest_weight_in_float32(span, rtol):
+    t = span * np.array([1, 2, 3, 10, 1000, 12_500, 400_000 // span])
     for rule in [*map(GrowingWindow, PAPER), FixedDecay(0.999), Uniform(), Uniform(1000)]:
-        single = jax.jit(rule.newest_weight, static_argnums=1)(t.astype(np.int32), every)
-        double = rule.evaluate(t, every)
+        single = jax.jit(rule.newest_weight, static_argnums=1)(t.astype(np.int32), span)
+        double = rule.evaluate(t, span)
         assert (single.dtype, double.dtype) == (jnp.float32, np.float64)
         np.testing.assert_allclose(single, double, rtol=rtol)
 
@@ -126,10 +140,10 @@ def test_tau_weighs_the_old_average():
     for f in PAPER:
         tau = averaging.tau(np.arange(1, 50_000), f)
         np.testing.assert_allclose(tau, tau_of(f, 49_999), rtol=1e-15, atol=3e-16)
-    with pytest.raises(ValueError, match="update 1; got 0"):
+    with pytest.raises(ValueError, match="t = 1 or later; got 0"):
         averaging.tau(0, 25.0)
-    with pytest.raises(ValueError, match="update 4; got 3"):
-        Uniform().evaluate([4, 3], every=4)
+    with pytest.raises(ValueError, match="t = 4 or later; got 3"):
+        Uniform().evaluate([4, 3], span=4)
 
 
 # In an optimizer
@@ -325,19 +339,16 @@ INVALID = [
     (lambda: average_params(["f25"]), "rule = 'f25'"),
     (lambda: average_params([0.0]), "f = 0"),
     (lambda: average_params([]), r"rules = \[\]"),
-    (lambda: average_params([1.0], every=0), "every = 0"),
-    (lambda: average_params([1.0], every=2.0), "every = 2.0"),
     (lambda: average_params([25.0]).init({"w": ONES, "n": jnp.arange(3)}), r"\['n'\] is int32"),
     (lambda: update([1.0]), "params=params"),
-    (lambda: update([1.0], ONES, update_averages=False), "update_averages = False"),
     (lambda: update([1.0, 50.0], ONES), "no average f50"),
 ]
 
 
-def update(rules, params=None, **options):
+def update(rules, params=None):
     """One update with some rules, from a state that has only the average f1."""
     state = average_params([1.0]).init(ONES)
-    return average_params(rules).update(ONES, state, params, **options)
+    return average_params(rules).update(ONES, state, params)
 
 
 @pytest.mark.parametrize(("make", "message"), INVALID, ids=[m for _, m in INVALID])
@@ -347,38 +358,39 @@ def test_invalid_arguments_raise(make, message):
     assert "\n" not in str(caught.value)
 
 
-def test_update_averages_gives_the_same_bits_as_the_condition(compilations):
-    """With `update_averages`, two programs make what the one with a condition makes, bitwise."""
-    rules, every = [6.25, Uniform(2), FixedDecay(0.0)], 3
-    optimizer = optax.chain(optax.adamw(0.05), average_params(rules, every=every))
+def test_time_of_a_constant_batch_gives_the_same_bits():
+    """A run that is told its time makes what one that counts by itself does."""
+    optimizer = optax.chain(optax.adamw(0.05), average_params([6.25, Uniform(2), FixedDecay(0.9)]))
 
-    def step(params, state, update_averages=None):
+    @jax.jit
+    def step(params, state, time):
         grads = jax.grad(quadratic)(params)
-        updates, state = optimizer.update(grads, state, params, update_averages=update_averages)
+        updates, state = optimizer.update(grads, state, params, time=time, span=1)
         return optax.apply_updates(params, updates), state
 
-    step = jax.jit(step, donate_argnums=(0, 1), static_argnums=2)
-    params, params2 = make_params(), make_params()
-    state, state2 = optimizer.init(params), optimizer.init(params2)
-    history, compiled = [numbers(params)], []
-    for t in range(1, 12):
-        with compilations() as count:
-            params, state = step(params, state)
-            params2, state2 = step(params2, state2, t % every == 0)
-        compiled.append(count())
-        history.append(numbers(params))
-        jax.tree.map(np.testing.assert_array_equal, numbers(state), numbers(state2))
-        assert int(averaging.find_state(state).count) == t
-    assert compiled[:3] == [2, 0, 1]
-    assert sum(compiled) == 3
-    assert_trees_close(averages(state)["ema0"], history[9], 0)
+    counted = make_step(optimizer, donate=False)
+    one = other = make_params(), optimizer.init(make_params())
+    for t in range(1, 6):
+        one, other = counted(*one), step(*other, jnp.int32(t))
+        jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_averages_of_every_update_need_no_condition():
+def test_averages_need_no_condition():
     params, transform = make_params(), average_params(PAPER)
     arguments = jax.tree.map(lambda p: 0.1 * p, params), transform.init(params), params
     program = str(jax.make_jaxpr(transform.update)(*arguments))
-    same = jax.make_jaxpr(lambda *args: transform.update(*args, update_averages=True))(*arguments)
-    assert program == str(same)
     assert "cond" not in program
     assert "log1p" not in program
+
+
+@pytest.mark.parametrize("label", ["f25", "f6.25", "ema0.999", "uniform", "uniform1000"])
+def test_a_label_names_its_rule(label):
+    assert averaging.parse_rule(label).label == label
+    assert averaging.parse_rule(6.25) == GrowingWindow(6.25)
+
+
+@pytest.mark.parametrize("value", ["last", "f", "f1e3", "uniform1.5", "ema1.5", "", None, True, 0])
+def test_what_names_no_rule_is_refused(value):
+    with pytest.raises(ValueError) as caught:
+        averaging.parse_rule(value)
+    assert "\n" not in str(caught.value)

@@ -23,7 +23,7 @@ MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
 for package in (theory, optimizers):
     MODULES += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
-MODULES += [f"anytime_jax.config.{name}" for name in ("seesaw", "token_averaging")]
+MODULES += [f"anytime_jax.config.{name}" for name in ("seesaw",)]
 
 
 def public_members(module):
@@ -41,7 +41,7 @@ def public_members(module):
         list(public_members(schedules)),
         list(public_members(averaging)),
         [getattr(theory, name) for name in theory.__all__],
-        [getattr(optimizers, name) for name in optimizers.__all__ if name != "Coefficient"],
+        [getattr(optimizers, name) for name in optimizers.__all__ if name != "INHERITED"],
     ],
     ids=["schedules", "averaging", "theory", "optimizers"],
 )

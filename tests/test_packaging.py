@@ -68,12 +68,14 @@ def test_installed_package_has_its_files(run, site):
 def test_installed_package_trains_by_name_and_from_a_copied_file(run, site, tmp_path):
     settings = (
         "--config.run_dir=run", "--config.data.path=builtin", "--config.data.builtin_megabytes=0.5",
-        "--config.eval.tokens=8192", "--config.chinchilla_tokens=40960", "--config.stop",
+        "--config.eval.tokens=8192", "--config.chinchilla_tokens=40960",
     )  # fmt: skip
-    first = run("anytime_jax.main", "--config=quickstart", *settings, "1x")
+    first = run("anytime_jax.main", "--config=quickstart", *settings, "--config.stop=1x")
     assert first.count("--config.stop=") == 1
     shutil.copy(site / "anytime_jax" / "configs" / "quickstart.py", tmp_path / "mine.py")
-    assert "from     10 steps" in run("anytime_jax.main", "--config=mine.py", *settings, "2x")
+    assert "from     10 steps" in run(
+        "anytime_jax.main", "--config=mine.py", *settings, "--config.stop=2x"
+    )
 
 
 @pytest.mark.slow

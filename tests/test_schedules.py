@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime_jax import schedules
-from anytime_jax.schedules import Decay, FixedHorizon, Power, Warmup
+from anytime_jax.schedules import WSD, Constant, Cosine, Decay, InverseSqrt, Linear, Power
 
 ETA = 3e-3
 LONGEST = 400_000  # updates of the paper's longest runs, 32x Chinchilla
@@ -44,8 +44,8 @@ PAPER = [
     (schedules.inverse_sqrt(ETA, 51_200, 5000), power_formula(0.5, 51_200)),
     (schedules.inverse_sqrt(ETA, 800, 500), power_formula(0.5, 800, 500)),
     (schedules.inverse_sqrt(ETA, 6400, 500), power_formula(0.5, 6400, 500)),
-    (schedules.power(ETA, 0.7, 1000.0, 5000), power_formula(0.7, 1000.0)),
-    (schedules.power(ETA, 1.0), power_formula(1.0, warmup=0)),
+    (Power(ETA, 0.7, 1000.0, 5000), power_formula(0.7, 1000.0)),
+    (Power(ETA, 1.0), power_formula(1.0, warmup=0)),
     (schedules.cosine(ETA, 782, 500), decay_formula(500, 782, "cosine", 500)),
     (schedules.linear(ETA, LONGEST, 5000), decay_formula(5000, LONGEST, "linear")),
 ]
@@ -54,13 +54,13 @@ for length in (12_500, 25_000, 50_000, 100_000, 200_000, LONGEST):
     PAPER.append((cosine, decay_formula(5000, length, "cosine")))
     start = length * 9 // 10
     for shape in ("linear", "1-sqrt", "cosine") if length == LONGEST else ("linear",):
-        wsd = schedules.wsd(ETA, start, length, 5000, shape=shape)
+        wsd = schedules.wsd(ETA, length, start, 5000, shape=shape)
         PAPER.append((wsd, decay_formula(start, length, shape)))
 
 
 @pytest.mark.parametrize(("schedule", "formula"), PAPER)
 def test_rates_of_the_papers_runs_at_every_step(schedule, formula):
-    counts = np.arange((schedule.horizon_steps or LONGEST) + 1)
+    counts = np.arange((schedule.end or LONGEST) + 1)
     exact = formula(counts.astype(np.float64))
     single = np.asarray(jax.jit(schedule)(counts.astype(np.int32)))
     assert single.dtype == np.float32
@@ -71,30 +71,56 @@ def test_rates_of_the_papers_runs_at_every_step(schedule, formula):
     np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-15 * ETA)
 
 
-def test_constructors_pass_every_number_on():
-    warm, warmup = {"warmup_steps": 7, "warmup_init": 0.3}, (7, 0.3)
-    constant = Warmup(Power(ETA, 0.0, start=7), *warmup)
-    assert schedules.constant(ETA, **warm) == constant
-    assert schedules.inverse_sqrt(ETA, 9.0, **warm) == Warmup(Power(ETA, 0.5, 9.0, 7), *warmup)
-    assert schedules.power(ETA, 0.2, 9.0, **warm) == Warmup(Power(ETA, 0.2, 9.0, 7), *warmup)
-    for shape, constructor in (("cosine", schedules.cosine), ("linear", schedules.linear)):
-        whole = FixedHorizon(ETA, 99, 7, 0.2, shape)
-        assert constructor(ETA, 99, **warm, floor=0.2) == Warmup(whole, *warmup)
-    decay = Decay(constant, 90, 99, 0.2, "1-sqrt")
-    assert schedules.wsd(ETA, 90, 99, **warm, floor=0.2, shape="1-sqrt") == decay
+def test_constructors_of_optax_style_are_the_dataclasses():
+    names = {"constant": Constant, "power": Power, "inverse_sqrt": InverseSqrt}
+    names |= {"cosine": Cosine, "linear": Linear, "wsd": WSD}
+    assert {name: getattr(schedules, name) for name in names} == names
+    assert {name: cls.kind for name, cls in names.items()} == {name: name for name in names}
 
 
-def test_nested_schedules_share_one_clock():
-    """A decay inside a warmup, and a warmup inside a decay, are the same schedule."""
-    power = Power(ETA, 0.5, 50.0, start=20)
-    counts = np.arange(101)
-    inside = Decay(Warmup(power, 20), 80, 100)
-    outside = Warmup(Decay(power, 80, 100), 20)
-    np.testing.assert_array_equal(inside.evaluate(counts), outside.evaluate(counts))
-    np.testing.assert_allclose(jax.jit(inside)(counts), jax.jit(outside)(counts), rtol=5e-7)
+def test_power_laws_agree():
+    counts = np.arange(300)
+    for gamma, other in ((0.0, Constant(ETA, 7, 0.3)), (0.5, InverseSqrt(ETA, 9.0, 7, 0.3))):
+        power = Power(ETA, gamma, 9.0, 7, 0.3)
+        np.testing.assert_array_equal(power.evaluate(counts), other.evaluate(counts))
+
+
+def test_wsd_is_the_decay_of_a_constant_rate():
+    decay = Decay(Constant(ETA, 7, 0.3), 90, 99, 0.2, "1-sqrt")
+    wsd = WSD(ETA, 99, 90, 7, 0.3, 0.2, "1-sqrt")
+    np.testing.assert_array_equal(wsd.evaluate(np.arange(100)), decay.evaluate(np.arange(100)))
+    assert decay.warmup_end == wsd.warmup_end == 7
+    assert decay.warmup_init == wsd.warmup_init == 0.3
+    np.testing.assert_array_equal(  # by default, over the last tenth
+        WSD(ETA, 101).evaluate(np.arange(102)), WSD(ETA, 101, 91).evaluate(np.arange(102))
+    )
+
+
+def test_decay_of_a_decay():
+    power = Power(ETA, 0.5, 50.0, warmup=20)
     twice = Decay(Decay(power, 40, 100), 60, 80, floor=0.0)
     assert twice.evaluate(60) == Decay(power, 40, 100).evaluate(60)
     assert twice.evaluate(80) == 0
+
+
+def test_schedule_of_ones_own_has_its_warmup_and_its_end():
+    @dataclasses.dataclass(frozen=True)
+    class Square(schedules.Schedule):
+        peak: float
+        horizon: schedules.Time
+        warmup: schedules.Time = 0
+        warmup_init: float = 0.0
+
+        def formula(self, t, xp):
+            return self.peak * (1 - t / self.horizon) ** 2
+
+    rate = Square(1.0, horizon=10, warmup=5)
+    np.testing.assert_allclose(rate.evaluate([0, 2, 5, 8]), [0, 0.1, 0.25, 0.04])
+    np.testing.assert_allclose(jax.jit(rate)(np.array([2, 8])), [0.1, 0.04], rtol=1e-6)
+    with pytest.raises(ValueError, match="ends at time 10"):
+        rate.evaluate(11)
+    with pytest.raises(ValueError, match="warmup = 11"):
+        Square(1.0, horizon=10, warmup=11)
 
 
 @st.composite
@@ -107,7 +133,7 @@ def decays(draw) -> Decay:
         peak=draw(st.floats(1e-6, 10.0)),
         gamma=draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
         alpha=draw(st.floats(1.0, 1e6)),
-        warmup_steps=warmup,
+        warmup=warmup,
         warmup_init=draw(st.floats(0.0, 1.0)),
     )
     highest = trunk.evaluate(start) / trunk.peak
@@ -134,9 +160,9 @@ def test_decay_joins_its_trunk_and_ends_at_its_floor(decay):
     assert float(decay(decay.horizon)) == pytest.approx(end, rel=5e-7, abs=1e-30)  # in float32
 
 
-@given(st.integers(1, 2000), st.floats(0, 1), st.sampled_from(["cosine", "linear", "1-sqrt"]))
-def test_fixed_horizon_ends_exactly_at_its_floor(horizon, floor, shape):
-    schedule = FixedHorizon(ETA, horizon, 0, floor, shape)
+@given(st.integers(1, 2000), st.floats(0, 1), st.sampled_from([Cosine, Linear]))
+def test_decay_over_a_whole_run_ends_exactly_at_its_floor(horizon, floor, kind):
+    schedule = kind(ETA, horizon, floor=floor)
     assert schedule.evaluate(0) == pytest.approx(ETA, rel=1e-15)
     assert schedule.evaluate(horizon) == pytest.approx(floor * ETA, rel=1e-15, abs=0)
 
@@ -144,31 +170,31 @@ def test_fixed_horizon_ends_exactly_at_its_floor(horizon, floor, shape):
 @pytest.mark.parametrize(
     "schedule",
     [
-        schedules.cosine(ETA, 100, warmup_steps=10),
+        schedules.cosine(ETA, 100, warmup=10),
         schedules.linear(ETA, 100),
-        schedules.wsd(ETA, 90, 100),
-        Warmup(Decay(Power(ETA, 0.0), 90, 100), 10),
-        schedules.constant(ETA, warmup_steps=10),
+        schedules.wsd(ETA, 100),
+        Decay(Power(ETA, 0.0, warmup=10), 90, 100),
+        schedules.constant(ETA, warmup=10),
     ],
-    ids=["cosine", "linear", "wsd", "warmup of a decay", "constant"],
+    ids=["cosine", "linear", "wsd", "decay", "constant"],
 )
 def test_counts_outside_the_domain_raise_or_give_nan(schedule):
-    ends = schedule.horizon_steps == 100
-    assert ends or schedule.horizon_steps is None
+    ends = schedule.end == 100
+    assert ends or schedule.end is None
     assert float(schedule(100)) > 0
     assert schedule(np.zeros((0,), np.int32)).shape == (0,)
     for call in (schedule, schedule.evaluate):
-        with pytest.raises(ValueError, match="count 0; got -1"):
+        with pytest.raises(ValueError, match="time 0; got -1"):
             call(-1)
         for counts in (101, np.array([3, 101])) if ends else ():
-            with pytest.raises(ValueError, match="ends at update count 100; got 101"):
+            with pytest.raises(ValueError, match="ends at time 100; got 101"):
                 call(counts)
     traced = np.asarray(jax.jit(schedule)(np.array([-1, 0, 100, 101, 10**6])))
     np.testing.assert_array_equal(np.isnan(traced), [True, False, False, ends, ends])
 
 
 def test_optax_sgd_moves_by_the_rates():
-    schedule = schedules.inverse_sqrt(0.5, alpha=3.0, warmup_steps=4, warmup_init=0.25)
+    schedule = schedules.inverse_sqrt(0.5, alpha=3.0, warmup=4, warmup_init=0.25)
     optimizer = optax.sgd(schedule)
     step = jax.jit(optimizer.update)
     state = optimizer.init(jnp.zeros(()))
@@ -183,7 +209,7 @@ def test_optax_sgd_moves_by_the_rates():
 
 def test_equal_schedules_compile_once(compilations):
     def make(start=90):
-        return schedules.wsd(1e-2, start, 100, warmup_steps=5)
+        return schedules.wsd(1e-2, 100, start, warmup=5)
 
     assert make() == make() != make(91)
     assert len({make(), make(), schedules.constant(1e-2), schedules.constant(1e-2)}) == 2
@@ -201,7 +227,7 @@ def test_equal_schedules_compile_once(compilations):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32, np.int64])
 def test_counts_of_any_shape_and_integer_type(dtype):
     counts = np.arange(120).reshape(2, 3, 20)
-    for schedule in (Power(ETA, 0.5, 50.0, start=20), FixedHorizon(ETA, 300, start=20)):
+    for schedule in (Power(ETA, 0.5, 50.0, warmup=20), Cosine(ETA, 300, warmup=20)):
         expected = schedule.evaluate(counts.ravel()).reshape(counts.shape)
         np.testing.assert_array_equal(schedule.evaluate(counts.astype(dtype)), expected)
         rates = schedule(counts.astype(dtype))
@@ -223,22 +249,23 @@ INVALID = [
     (lambda: Power(True, 0.5), "peak = True"),
     (lambda: Power(1.0, -0.5), "gamma = -0.5"),
     (lambda: Power(1.0, 0.5, alpha=0.0), "alpha = 0"),
-    (lambda: Power(1.0, 0.5, start=-1), "start = -1"),
-    (lambda: FixedHorizon(0.0, 10), "peak = 0"),
-    (lambda: FixedHorizon(1.0, 10.0), "horizon = 10"),
-    (lambda: FixedHorizon(1.0, 10**12), "horizon = 1000000000000"),
-    (lambda: FixedHorizon(1.0, 10, floor=1.5), "floor = 1.5"),
-    (lambda: FixedHorizon(1.0, 10, shape="sqrt"), "shape = 'sqrt'"),
-    (lambda: FixedHorizon(1.0, 10, start=10), "starts at update 10 and ends at 10"),
+    (lambda: Power(1.0, 0.5, warmup=-1), "warmup = -1"),
+    (lambda: Power(1.0, 0.5, warmup_init=1.1), "warmup_init = 1.1"),
+    (lambda: InverseSqrt(1.0, 0.0), "alpha = 0"),
+    (lambda: Cosine(0.0, 10), "peak = 0"),
+    (lambda: Cosine(1.0, 10.0), "horizon = 10"),
+    (lambda: Cosine(1.0, "2x"), "horizon = '2x'"),
+    (lambda: Cosine(1.0, 10**12), "horizon = 1000000000000"),
+    (lambda: Linear(1.0, 10, floor=1.5), "floor = 1.5"),
+    (lambda: Cosine(1.0, 10, warmup=10), "horizon = 10"),
+    (lambda: Cosine(1.0, 10, warmup=11), "warmup = 11"),
+    (lambda: WSD(1.0, 100, warmup=91), "warmup = 91"),
+    (lambda: WSD(1.0, 100, shape="sqrt"), "shape = 'sqrt'"),
     (lambda: Decay(0.5, 5, 10), "trunk = 0.5"),
     (lambda: Decay(Power(1.0, 0.0), 5, 10, shape="sqrt"), "shape = 'sqrt'"),
-    (lambda: Decay(Power(1.0, 0.0), 10, 5), "starts at update 10 and ends at 5"),
-    (lambda: Decay(FixedHorizon(1.0, 10), 11, 20), "starts at 11, after its trunk's end at 10"),
+    (lambda: Decay(Power(1.0, 0.0), 10, 5), "horizon = 5"),
+    (lambda: Decay(Cosine(1.0, 10), 11, 20), "starts at 11, after its trunk's end at 10"),
     (lambda: Decay(Power(1.0, 1.0), 99, 200), "floor"),  # its trunk is below the floor
-    (lambda: Warmup(None, 5), "schedule = None"),
-    (lambda: Warmup(Power(1.0, 0.0), -1), "steps = -1"),
-    (lambda: Warmup(Power(1.0, 0.0), 5, init=1.1), "init = 1.1"),
-    (lambda: Warmup(FixedHorizon(1.0, 10), 11), "warmup of 11 updates"),
 ]
 
 

@@ -37,7 +37,7 @@ class RetentionPolicy:
 
 def retention_policy(config: Config) -> RetentionPolicy:
     """Returns the retention policy of a configuration."""
-    return RetentionPolicy(config.clock, config.keep_every_steps, config.checkpoint.keep)
+    return RetentionPolicy(config.clock, config.keep_steps, config.checkpoint.keep)
 
 
 def checkpoint_bytes(array_bytes: int) -> int:

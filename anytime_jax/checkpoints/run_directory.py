@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.config.schema import DEFAULTS
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.storage.failures import read_failure, storage_errors
@@ -52,7 +51,6 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """
     existing = read_identity(run_dir)
     if existing is not None:
-        existing = with_defaults(existing, identity)
         if differences := describe_differences(existing, json.loads(json.dumps(identity))):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
@@ -63,11 +61,6 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"
         )
-
-
-def with_defaults(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns saved identity settings, with the defaults of those in `identity` that are newer."""
-    return {**{name: x for name, x in DEFAULTS.items() if name in identity}, **saved}
 
 
 def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax.commands import standard_streams
+from anytime_jax.commands.config_file import PREFIX
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
@@ -27,7 +28,6 @@ EXIT_STATUS = (
 )
 
 _MAX_MESSAGE = 580  # characters
-_OVERRIDE = "--config."  # of a setting, which `config_file` parses
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,9 +88,10 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.add_options(parser)
-    argv = join_overrides(argv)
-    overrides = [word for word in argv if word.startswith(_OVERRIDE)]
-    others = [word for word in argv if not word.startswith(_OVERRIDE)]
+    overrides = [word for word in argv if word.startswith(PREFIX)]
+    others = [word for word in argv if not word.startswith(PREFIX)]
+    if bare := next((word for word in overrides if "=" not in word), None):
+        parser.error(f"{bare} has no value: give it as {bare}=VALUE")
     # Parsers of subcommands lack --debug.
     arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
@@ -98,28 +99,6 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     arguments.debug, arguments.overrides = "--debug" in argv, overrides
     arguments.program, arguments.argv = program, argv
     return arguments
-
-
-def join_overrides(argv: Sequence[str]) -> list[str]:
-    """Returns a command line with every override as `--config.NAME=VALUE`, the last of each name.
-
-    `--config.NAME VALUE` and `--noconfig.NAME` are other forms. A flag without a value stays.
-    """
-    words: list[str] = []
-    for word in argv:
-        lacks_value = words and words[-1].startswith(_OVERRIDE) and "=" not in words[-1]
-        if lacks_value and not word.startswith("--"):
-            words[-1] += f"={word}"
-        elif word.startswith("--noconfig."):
-            words.append(f"{_OVERRIDE}{word.removeprefix('--noconfig.')}=False")
-        else:
-            words.append(word)
-    last = {word.partition("=")[0]: i for i, word in enumerate(words)}
-    return [
-        word
-        for i, word in enumerate(words)
-        if not word.startswith(_OVERRIDE) or last[word.partition("=")[0]] == i
-    ]
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:

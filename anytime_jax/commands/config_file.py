@@ -4,25 +4,22 @@ A configuration file is Python code and is executed, so use only files you trust
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import pprint
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from absl import flags
-from ml_collections import ConfigDict, FieldReference, config_flags
-from ml_collections.config_dict import RequiredValueError
-
-from anytime_jax.checks import format_value
 from anytime_jax.commands import config_help
-from anytime_jax.config import python_files
-from anytime_jax.config.fields import Setting, nearest
-from anytime_jax.config.schema import SETTINGS
+from anytime_jax.config import fields, python_files, schema
+from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
+from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 
+PREFIX = "--config."  # of a setting on the command line
+T = TypeVar("T")
 
-def add_option(
-    parser: argparse.ArgumentParser, settings: Mapping[str, Setting] | None = None
-) -> None:
-    """Adds `--config`; with the settings of a run, also options and help that list them."""
+
+def add_option(parser: argparse.ArgumentParser, is_run: bool = True) -> None:
+    """Adds `--config`; for the settings of a run, also options and help that list them."""
     parser.add_argument(
         "--config",
         action="append",
@@ -30,15 +27,77 @@ def add_option(
         help="configuration, by file or name, and the name of one of its runs if it is a study; "
         "--config.NAME=VALUE overrides a setting",
     )
-    if settings is not None:
-        config_help.add(parser, settings)
+    if is_run:
+        config_help.add(parser)
+        parser.add_argument(
+            "--print-config",
+            action="store_true",
+            help="print all settings as a configuration file that can be run, and exit",
+        )
+        add_trust(parser)
 
 
-def load(arguments: argparse.Namespace, example: str = "quickstart") -> dict[str, Any]:
-    """Returns the settings of the `--config` file, as `read` does.
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds `--trust`."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="package whose classes a run may name and so import (docs/security.md)",
+    )
 
-    `example` is the name of a shipped configuration of the command.
+
+def load(arguments: argparse.Namespace) -> Config:
+    """Returns the configuration of a run that the command line gives.
+
+    Raises an InputError if the file is missing or cannot be run, or a setting is not allowed.
     """
+    source = read(_file(arguments, "quickstart"), arguments.overrides, arguments.trust)
+    return schema.build(source)
+
+
+def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
+    """Returns the settings of another dataclass; `example` is a shipped configuration of it."""
+    source = python_files.get_config(_file(arguments, example))
+    return fields.read(cls, override(source, arguments.overrides, cls))
+
+
+def read(file: str, overrides: Sequence[str] = (), trust: Trust = ()) -> dict[str, Any]:
+    """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give."""
+    return override(python_files.get_config(file, trust), overrides)
+
+
+def override(
+    settings: dict[str, Any], overrides: Sequence[str], cls: type = schema.Settings
+) -> dict[str, Any]:
+    """Returns settings changed by arguments such as `--config.NAME=VALUE`, the last of each name.
+
+    Raises an InputError if there is no such setting, or the value is not of its type.
+    """
+    changes: dict[str, fields.Text] = {}
+    for word in overrides:
+        name, equals, value = word.removeprefix(PREFIX).partition("=")
+        if not equals:
+            raise InputError(f"{word} has no value: give it as {PREFIX}{name}=VALUE")
+        changes[name] = fields.Text(value)
+    fields.change(cls, settings, changes, EVERY_PACKAGE)
+    return settings
+
+
+def print_config(config: Config) -> None:
+    """Prints every setting of a configuration as a file that can be run."""
+    settings = pprint.pformat(config.to_dict(), indent=1, width=96, sort_dicts=False)
+    print(
+        f'"""All settings of {config.name}."""\n\n'
+        "from ml_collections import ConfigDict\n\n\n"
+        "def get_config() -> ConfigDict:\n"
+        '    """Returns the configuration."""\n'
+        f"    return ConfigDict(SETTINGS)\n\n\nSETTINGS = {settings}"
+    )
+
+
+def _file(arguments: argparse.Namespace, example: str) -> str:
     files = arguments.config or []
     if len(files) != 1:
         count = f"{len(files)} are given ({', '.join(files)})" if files else "none is given"
@@ -46,73 +105,4 @@ def load(arguments: argparse.Namespace, example: str = "quickstart") -> dict[str
             f"--config: {count}: give one configuration, a file or the name of one that is "
             f"shipped, such as --config={example}"
         )
-    return read(files[0], arguments.overrides)
-
-
-def read(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the settings of a configuration file, `FILE` or `FILE:NAME`.
-
-    Raises an InputError if the file is missing or cannot be run, or as `override` does.
-    """
-    return override(python_files.get_config(file), overrides)
-
-
-def override(config: ConfigDict, overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns settings changed by arguments such as `--config.NAME=VALUE`.
-
-    Raises an InputError if there is no such setting, or the value is not of its type.
-    """
-    known = list(setting_names(config))
-    for word in overrides:
-        name = word.removeprefix("--config.").split("=")[0]
-        if word.startswith("--config.") and name not in known:
-            raise InputError(f"config.{name} {_why_unknown(name, known)}")
-    argv = ["", *overrides]
-    try:
-        values = flags.FlagValues()
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
-        rest = values(argv)[1:]
-        settings = config.to_dict()
-    except Exception as error:  # absl and ml_collections can raise anything
-        raise InputError(str(error)) from error
-    if rest:
-        raise InputError(f"unexpected argument {rest[0]!r}: settings are --config.NAME=VALUE")
-    return settings
-
-
-def _why_unknown(name: str, known: Sequence[str]) -> str:
-    """Returns what is wrong with a name that is not among the `known` ones of a configuration."""
-    members = [each for each in known if each.startswith(f"{name}.")]
-    if members:
-        return f"is a group of settings: change one of them, such as config.{members[0]}"
-    group = name.rpartition(".")[0]
-    kinds = SETTINGS[name].kinds if name in SETTINGS and f"{group}.kind" in known else ()
-    if not kinds:
-        return f"is not a setting: {nearest(name, known)}"
-    return (
-        f"is a setting of another kind ({' or '.join(kinds)}): set config.{group}.kind to it in "
-        "the file, with all that it takes"
-    )
-
-
-def setting_names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted names of all settings; refuses missing values and recursive groups."""
-    for key, value in config.items(preserve_field_references=True):
-        name = f"{prefix}{key}"
-        if isinstance(value, FieldReference):
-            try:
-                value = value.get()
-            except RequiredValueError as error:
-                raise InputError(f"config.{name} has no value: give it one in the file") from error
-        if isinstance(value, ConfigDict):
-            if prefix.count(".") > 9:
-                raise InputError(f"config.{name} is nested too deep: a group may hold itself")
-            yield from setting_names(value, f"{name}.")
-            continue
-        try:
-            repr(value)
-        except Exception as error:  # any __repr__, or an int of over 4300 digits: absl prints them
-            raise InputError(
-                f"config.{name} = {format_value(value)} is not allowed: it cannot be printed"
-            ) from error
-        yield name
+    return files[0]

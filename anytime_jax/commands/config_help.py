@@ -6,11 +6,10 @@ All of it is derived: from the docstrings of the files, and from the declaration
 import argparse
 import itertools
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from anytime_jax.config import python_files
-from anytime_jax.config.fields import Setting
+from anytime_jax.config import python_files, schema
 from anytime_jax.config.python_files import Kind
 
 _WIDTH = 100
@@ -22,7 +21,7 @@ _TITLES: dict[Kind, str] = {
 _HEAD = """\
 settings (--config.NAME=VALUE)
 
-Each has its meaning, type and allowed values. A point in a run is text such as "12500 steps",
+Each has its meaning, type and default. A point in a run is text such as "12500 steps",
 "3.3B tokens" or "4x", a multiple of chinchilla_tokens.
 """
 
@@ -39,7 +38,7 @@ class _Print(argparse.Action):
         parser.exit()
 
 
-def add(parser: argparse.ArgumentParser, settings: Mapping[str, Setting]) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Adds `--list` and `--help-settings`, and the names of both to `--help`."""
     parser.add_argument(
         "--list",
@@ -50,7 +49,7 @@ def add(parser: argparse.ArgumentParser, settings: Mapping[str, Setting]) -> Non
     parser.add_argument(
         "--help-settings",
         action=_Print,
-        text=lambda: _explain(settings),
+        text=_explain,
         help="explain every setting, and exit",
     )
     for kind, title in _TITLES.items():
@@ -58,7 +57,9 @@ def add(parser: argparse.ArgumentParser, settings: Mapping[str, Setting]) -> Non
         parser.add_argument_group(title, textwrap.fill(names, _WIDTH - 2, break_on_hyphens=False))
     lines = [
         textwrap.fill(", ".join(names), _WIDTH - 2, subsequent_indent="    ")
-        for _, names in itertools.groupby(settings, lambda name: name.rpartition(".")[0])
+        for _, names in itertools.groupby(
+            schema.all_settings(), lambda name: name.rpartition(".")[0]
+        )
     ]
     parser.add_argument_group("settings (--config.NAME=VALUE)", "\n".join(lines))
 
@@ -73,12 +74,13 @@ def list_files(*kinds: Kind) -> str:
     return "\n".join([*lines, f"They are the files of {places}. To change one, copy it."])
 
 
-def _explain(settings: Mapping[str, Setting]) -> str:
-    """Returns every setting with its meaning, its type and its allowed values."""
+def _explain() -> str:
+    """Returns every setting with its meaning, its type and its default."""
     lines = [_HEAD]
-    for name, setting in settings.items():
+    for name, setting in schema.all_settings().items():
         kinds = f"of {', '.join(setting.kinds)}" if setting.kinds else ""
-        facts = "; ".join(filter(None, (setting.type_text, setting.values_text, kinds)))
+        default = setting.default_text and f"default {setting.default_text}"
+        facts = "; ".join(filter(None, (setting.type_text, default, kinds)))
         lines.append(_entry(name, f"{setting.meaning} [{facts}]"))
     return "\n".join(lines)
 

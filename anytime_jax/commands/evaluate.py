@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the losses of each weight tree as a row."""
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
-    saved = saved_run.open_run(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
     mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
     scorer, count = run_options.open_scorer(saved, arguments)

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=command_line.path, required=True, metavar="DIR", help="directory to create"
     )
     formats = sorted(model_reader.FORMATS)
-    add("--format", choices=formats, help="(default: that of the model's architecture)")
+    add("--format", choices=formats, help="(default: that of the model's kind)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")
@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         from google.protobuf import text_format  # noqa: F401
     if arguments.verify:
         _check_python(arguments.verify_python)
-    saved = saved_run.open_run(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     config = saved.config.model
-    model_format = model_reader.FORMATS[arguments.format or config.architecture]
+    model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
     file, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)

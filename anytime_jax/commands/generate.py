@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
-    saved = saved_run.open_run(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     _, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
     mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""

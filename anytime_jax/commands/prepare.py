@@ -14,10 +14,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from anytime_jax.checks import require
 from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
+from anytime_jax.config import fields
+from anytime_jax.config.kinds import EVERY_PACKAGE, Kinds
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import RemainingWork, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
@@ -50,8 +53,11 @@ _SOURCES = {
     "megabytes": ("builtin",),
 }
 _SOURCE_OPTIONS = ("validation_fraction", *_SOURCES)
+_OWN_KINDS = ("builtin", "json", "folder", "tfds")
+_CLASSES = Kinds("anytime_jax.corpus.sources", "parts", setting="--source")
 _PREPARATION_OPTIONS = (
     "source",
+    "option",
     "vocabulary",
     "train_vocabulary",
     "length",
@@ -63,7 +69,18 @@ _PREPARATION_OPTIONS = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add = parser.add_argument
-    add("--source", choices=("builtin", "json", "folder", "tfds"), help="kind of the text")
+    add(
+        "--source",
+        metavar="KIND",
+        help="kind of the text: builtin, json, folder, tfds, or a class of your own as "
+        "package.module:Class (docs/extend.md)",
+    )
+    add(
+        "--option",
+        action="append",
+        metavar="NAME=VALUE",
+        help="field of a source of your own; may be repeated",
+    )
     add("--input", metavar="PATH", help="file, folder or quoted glob; for tfds the data directory")
     add("--validation-input", metavar="PATH", help="validation text of its own (json, folder)")
     add(
@@ -106,9 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{_summary(info)}\nverified: {info.path}, fingerprint {info.fingerprint}")
         return 0
     if arguments.source is None:
-        raise InputError(
-            f"--source is missing: give one of {', '.join(_SOURCES['input'])}, builtin"
-        )
+        raise InputError(f"--source is missing: give one of {', '.join(_OWN_KINDS)}")
     if (arguments.vocabulary is None) == (arguments.train_vocabulary is None):
         raise InputError("give one of --vocabulary and --train-vocabulary")
     try:
@@ -166,12 +181,26 @@ def training_notes(info: DatasetInfo, program: str) -> list[str]:
 
 def _source(arguments: argparse.Namespace) -> Source:
     kind = arguments.source
+    is_own = kind in _OWN_KINDS
     for option, kinds in _SOURCES.items():
         if getattr(arguments, option) is not None and kind not in kinds:
+            advice = "leave it out" if is_own else "give --option=NAME=VALUE"
             raise InputError(
                 f"{_flag(option)} has no meaning for --source={kind}, only for "
-                f"{', '.join(kinds)}: leave it out"
+                f"{', '.join(kinds)}: {advice}"
             )
+    if not is_own:
+        if arguments.validation_fraction is not None:
+            raise InputError(
+                f"--validation-fraction has no meaning for --source={kind}: give "
+                "--option=NAME=VALUE"
+            )
+        return _make_source(kind, arguments.option or ())
+    if arguments.option:
+        raise InputError(
+            f"--option={arguments.option[0]} has no meaning for --source={kind}, only for a class "
+            "of your own: leave it out"
+        )
     separate = "validation_split" if kind == "tfds" else "validation_input"
     if arguments.validation_fraction is not None and getattr(arguments, separate) is not None:
         raise InputError(f"give one of --validation-fraction and {_flag(separate)}")
@@ -190,6 +219,29 @@ def _source(arguments: argparse.Namespace) -> Source:
         return source
     fraction = default_fraction(source.parts(), source.validation_fraction)
     return dataclasses.replace(source, validation_fraction=fraction)
+
+
+def _make_source(name: str, options: Sequence[str]) -> Source:
+    """Returns a source of a class that is named on the command line, and so may be imported."""
+    try:
+        allowed = f"one of {', '.join(_OWN_KINDS)}, or a class as package.module:Class"
+        require(":" in name, "--source", name, allowed)
+        cls = _CLASSES.find(name, EVERY_PACKAGE)
+        types, values = fields.types_of(cls), {}
+        for option in options:
+            field, equals, text = option.partition("=")
+            allowed = f"NAME=VALUE with a NAME of {', '.join(types)}"
+            require(equals and field in types, "--option", option, allowed)
+            values[field] = fields.parse(types[field], f"--option={field}", text)
+        for field in dataclasses.fields(cls):
+            is_optional = field.default is not field.default_factory or field.name not in types
+            if not (is_optional or field.name in values):
+                raise InputError(f"--source={name} needs --option={field.name}=VALUE")
+        return cls(**values)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _flag(option: str) -> str:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches the read-outs, prints the losses and draws the figure."""
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
-    saved = saved_run.open_run(arguments.run, arguments.step)
+    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     grid = growing_window_grid(saved, _POINTS)
     if not grid:
         raise InputError(

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from anytime_jax.checks import is_number
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
@@ -21,6 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a saved run and of its post-hoc averages."""
     add = parser.add_argument
     add("--run", type=command_line.path, required=True, metavar="DIR", help="run directory")
+    config_file.add_trust(parser)
     add("--step", default="latest", help='checkpoint: "latest", a step, or a milestone such as 4x')
     add(
         "--max-error",

@@ -21,7 +21,7 @@ from anytime_jax.checkpoints import recorded_losses
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
-from anytime_jax.commands import command_line, config_file, standard_streams
+from anytime_jax.commands import config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
@@ -40,7 +40,7 @@ _PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    config_file.add_option(parser, schema.SETTINGS)
+    config_file.add_option(parser)
     parser.add_argument(
         "--fall-back",
         action="store_true",
@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    config = schema.build(config_file.load(arguments))
+    config = config_file.load(arguments)
+    if arguments.print_config:
+        config_file.print_config(config)
+        return 0
     jax_settings.configure()
     processes.initialize(
         arguments.coordinator,
@@ -122,7 +125,7 @@ def _next_command(
     outcome: Outcome,
 ) -> str:
     """Returns advice on continuing to the next doubling, within the schedule and the data."""
-    clock, horizon = config.clock, config.learning_rate.horizon_steps
+    clock, horizon = config.clock, config.horizon
     step = clock.next_doubling(outcome.step)
     multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"  # a step may round it up
     stop = None if config.stop_rule.doubles else multiple
@@ -142,7 +145,8 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     """Returns the command line of this start, with another stop and more arguments."""
     if stop is not None:
         more = (*more, f"--config.stop={stop}")
-    words = command_line.join_overrides([*arguments.argv, *more])
+    replaced = tuple(f"{word.partition('=')[0]}=" for word in more)
+    words = [*(x for x in arguments.argv if not x.startswith(replaced)), *more]
     if processes.is_single():
         return f"{arguments.program} {shlex.join(words)}"
     values = ("--coordinator", "--processes", "--process")

@@ -1,7 +1,8 @@
 """Configuration of a run: every setting, its checks, and points in a run.
 
-`schema.py` declares each setting once (`model.py` and `optimization.py` hold two of its groups) and
-builds a `Config`; begin there. `fields.py` reads and checks declared settings. `clock.py` converts
-between steps, tokens and Chinchilla multiples. `python_files.py` finds and executes the files in
-which configurations and studies are written.
+`schema.py` declares each setting once and resolves them to a `Config`; begin there. `fields.py`
+reads settings off dataclasses, `kinds.py` finds those that a configuration names, and `model.py`
+has the kinds of decoders. `clock.py` has the time of a run, and `seesaw.py` a growing batch that
+takes the place of a decay. `python_files.py` finds and executes the files in which configurations
+and studies are written.
 """

@@ -1,9 +1,13 @@
-"""Points in a run: update steps, tokens, and multiples of the Chinchilla budget.
+"""Time of a run, and points in it: update steps, tokens, and multiples of the Chinchilla budget.
+
+A run's *time* is the number of tokens seen, over the tokens of its first update. It is a whole
+number, because a batch that grows is a multiple of the first one; with a constant batch it is the
+number of updates. Learning rates and windows of averages are functions of time. A *step* is a
+number of updates; the time of a step follows from the stages of constant batch size.
 
 A point is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
 `"3.3B tokens"`) or `"4x"`, four times the run's Chinchilla budget. Points fall on whole updates,
-rounded up. The batch may grow during a run, so points in tokens or multiples are converted through
-the number of samples; a multiple is one of the budget at the first batch size.
+rounded up; a multiple is one of the budget at the first batch size.
 """
 
 import dataclasses
@@ -15,10 +19,13 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from anytime_jax.checks import LARGEST_COUNT, reject, require, require_count
 from anytime_jax.formatting import format_count
 
 BRANCH_FRACTION = Fraction(9, 10)  # of the horizon, at which a WSD branch leaves its trunk
+LARGEST_SPAN = 4096  # of an update: an average multiplies so many factors
 
 _POINT = re.compile(
     r"(?P<number>\d+(_\d+)*(\.\d+)?(e\+?\d{1,2})?)\s*((?P<scale>[KMBT]?)\s*(?P<unit>steps?|tokens?)|x)",
@@ -31,18 +38,24 @@ _STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon"
 
 
 class Stage(NamedTuple):
-    """Part of a run with one batch size, which starts after `step` updates, `samples` sequences."""
+    """Part of a run with one batch size.
+
+    Attributes:
+      step: updates before it.
+      time: time at which it starts.
+      span: time that one of its updates takes: its batch size over the first one.
+    """
 
     step: int
-    samples: int
-    batch_size: int
+    time: int
+    span: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """Conversion between steps, samples, tokens and Chinchilla multiples.
+    """Conversion between steps, time, tokens and Chinchilla multiples.
 
-    Its counts are not checked: they are settings, which `schema.Config` has checked.
+    Its counts are not checked: they are settings, which `schema` has checked.
 
     Attributes:
       batch_size: sequences in the first updates.
@@ -66,7 +79,7 @@ class Clock:
         Raises a ValueError if `growth` is malformed or out of order.
         """
         if not self.growth:
-            return (Stage(0, 0, self.batch_size),)
+            return (Stage(0, 0, 1),)
         *earlier, last = self.growth
         ok = isinstance(last, tuple | list) and len(last) == 2
         require(ok, "batch_growth", last, 'pairs such as (("2x", 512), ("8x", 1024))')
@@ -74,36 +87,55 @@ class Clock:
         require_count("batch_growth", size, least=1)
         before = dataclasses.replace(self, growth=tuple(earlier))
         step, previous = before.step_at(point, "batch_growth"), before.stages[-1]
-        allowed = f"later points and larger batches than {previous.batch_size} one after another"
-        ok = step > previous.step and size > previous.batch_size
-        require(ok, "batch_growth", (point, size), allowed)
-        return (*before.stages, Stage(step, before.samples(step), size))
+        span, rest = divmod(size, self.batch_size)
+        allowed = f"later points and larger batches than {previous.span * self.batch_size} one "
+        allowed += "after another"
+        require(step > previous.step and span > previous.span, "batch_growth", last, allowed)
+        allowed = f"sizes that are multiples of batch_size = {self.batch_size}, up to "
+        allowed += f"{LARGEST_SPAN:,} times"
+        require(rest == 0 and span <= LARGEST_SPAN, "batch_growth", size, allowed)
+        return (*before.stages, Stage(step, before.time(step), span))
 
-    def _stage(self, step: int) -> Stage:
-        return next(x for x in reversed(self.stages) if x.step <= step)
+    def time(self, step: int) -> int:
+        """Returns the time after `step` updates."""
+        stage = next(x for x in reversed(self.stages) if x.step <= step)
+        return stage.time + (step - stage.step) * stage.span
+
+    def times(self, step: int) -> np.ndarray:
+        """Returns the time after each of the first `step` updates, int64[step]."""
+        updates = np.arange(1, step + 1)
+        times = np.zeros(step, np.int64)
+        for stage in self.stages:
+            inside = updates > stage.step
+            times[inside] = stage.time + (updates[inside] - stage.step) * stage.span
+        return times
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
         """Yields batch sizes from a step on, with the updates of each (None: without end)."""
         ends = [*(stage.step for stage in self.stages[1:]), None]
         for stage, end in zip(self.stages, ends, strict=True):
             if end is None or end > step:
-                yield stage.batch_size, None if end is None else end - max(step, stage.step)
+                size = stage.span * self.batch_size
+                yield size, None if end is None else end - max(step, stage.step)
+
+    def stage_of_batch(self, batch_size: int) -> Stage:
+        """Returns the stage with a batch size; sizes grow, so there is one."""
+        return next(x for x in self.stages if x.span * self.batch_size == batch_size)
 
     def samples(self, step: int) -> int:
         """Returns the number of sequences seen after `step` updates."""
-        stage = self._stage(step)
-        return stage.samples + (step - stage.step) * stage.batch_size
+        return self.time(step) * self.batch_size
 
     def steps_within(self, samples: int) -> int:
         """Returns the number of whole updates in a number of sequences."""
-        stage = next(x for x in reversed(self.stages) if x.samples <= samples)
-        return stage.step + (samples - stage.samples) // stage.batch_size
+        time = samples // self.batch_size
+        stage = next(x for x in reversed(self.stages) if x.time <= time)
+        return stage.step + (time - stage.time) // stage.span
 
-    def _first_step(self, samples: Fraction | int) -> int:
-        """Returns the first step after which at least `samples` sequences were seen."""
-        stages = reversed(self.stages)
-        stage = next((x for x in stages if x.samples < samples), self.stages[0])
-        return stage.step - (stage.samples - samples) // stage.batch_size
+    def step_of(self, time: Fraction | int) -> int:
+        """Returns the first step at or after a time."""
+        stage = next((x for x in reversed(self.stages) if x.time < time), self.stages[0])
+        return stage.step - (stage.time - time) // stage.span
 
     @property
     def tokens_per_step(self) -> int:
@@ -111,13 +143,14 @@ class Clock:
         return self.batch_size * self.length
 
     @property
-    def _chinchilla_samples(self) -> int:
-        return -(-self.chinchilla_tokens // self.tokens_per_step) * self.batch_size
+    def chinchilla_time(self) -> int:
+        """The time of the budget "1x", rounded up: its updates at the first batch size."""
+        return -(-self.chinchilla_tokens // self.tokens_per_step)
 
     @property
     def chinchilla_steps(self) -> int:
         """Updates in the budget "1x", rounded up."""
-        return self._first_step(self._chinchilla_samples)
+        return self.step_of(self.chinchilla_time)
 
     def step_at(self, point: str, name: str = "the point") -> int:
         """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
@@ -127,31 +160,41 @@ class Clock:
         number = Fraction(match["number"].replace("_", "")) * _SCALE[(match["scale"] or "").upper()]
         allowed = "less than 2^31 updates away"
         if match["unit"] is None:
-            samples = number * self._chinchilla_samples
+            time = number * self.chinchilla_time
             one = f"{self.chinchilla_steps:,} updates: chinchilla_tokens over a batch's"
             allowed += f" (1x is {one})"
         elif match["unit"].lower().startswith("t"):
-            samples = number / self.length
+            time = number / self.tokens_per_step
         else:
-            samples = self.samples(math.ceil(number))
-        steps = self._first_step(samples)
+            time = self.time(math.ceil(number))
+        steps = self.step_of(time)
         require(steps < LARGEST_COUNT, name, point, allowed)
         return steps
 
+    def time_at(self, point: str | int, name: str = "the point") -> int:
+        """Returns the time of a point, on a whole update; a number is a time already.
+
+        Raises a ValueError with `name` if the point is malformed.
+        """
+        if not isinstance(point, str):
+            require_count(name, point)
+            return point
+        return self.time(self.step_at(point, name))
+
     def tokens(self, step: int) -> int:
         """Returns the number of tokens seen after `step` updates."""
-        return self.samples(step) * self.length
+        return self.time(step) * self.tokens_per_step
 
     def multiple(self, step: int) -> float:
         """Returns the Chinchilla multiple of a step."""
-        return self.samples(step) / self._chinchilla_samples
+        return self.time(step) / self.chinchilla_time
 
     def doublings(self) -> Iterator[int]:
         """Yields the steps of 1x, 2x, 4x, ... without end."""
-        samples = self._chinchilla_samples
+        time = self.chinchilla_time
         while True:
-            yield self._first_step(samples)
-            samples *= 2
+            yield self.step_of(time)
+            time *= 2
 
     def next_doubling(self, step: int) -> int:
         """Returns the first of 1x, 2x, 4x, ... after a step."""
@@ -167,11 +210,11 @@ class Clock:
 
     def branch_step(self, horizon: int) -> int:
         """Returns the step at 90% of a horizon, where a WSD branch leaves its trunk."""
-        return self._first_step(BRANCH_FRACTION * self.samples(horizon))
+        return self.step_of(BRANCH_FRACTION * self.time(horizon))
 
     def horizon_of_branch(self, step: int) -> int:
         """Returns the horizon whose 90% is `step`; of several, the last."""
-        return self.steps_within(int(self.samples(step) / BRANCH_FRACTION))
+        return self.steps_within(int(self.time(step) / BRANCH_FRACTION) * self.batch_size)
 
     def milestones(self) -> Iterator[int]:
         """Yields the steps of permanent checkpoints: 90% of each doubling, then the doubling."""

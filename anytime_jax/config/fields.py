@@ -1,248 +1,426 @@
-"""Settings as fields of frozen dataclasses: their declaration and their strict reading.
+"""Settings as fields of frozen dataclasses: strict reading, changes by name, and documentation.
 
-A setting is declared once, as a field made by `setting`. Everything else derives from that:
+A setting is declared once, as a field with a type and perhaps a default. Its meaning is in the
+docstring of its class, under `Attributes:`, and its rules are in `__post_init__`:
 
     @dataclasses.dataclass(frozen=True)
-    class EvalConfig(Group):
-        every: str = setting("distance between evaluations", POINT)
-        tokens: int = setting("tokens of the validation split", count(1))
+    class Evaluation:
+        '''Evaluation of the weights.
 
-    read(EvalConfig, {"every": "1x", "tokens": 4096})
+Attributes:
+          every: distance between evaluations.
+          tokens: tokens of the validation split; "all" for all of them.
+        '''
+
+        every: str = "1x"
+        tokens: int | Literal["all"] = "all"
+
+    read(Evaluation, {"tokens": 4096})
+
+Facts that only a run needs, such as whether a resume may change a setting, are added by `setting`.
 """
 
+import ast
 import contextlib
 import dataclasses
 import difflib
 import functools
+import inspect
 import re
+import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from anytime_jax.checks import (
-    format_value,
-    is_number,
-    require,
-    require_choice,
-    require_count,
-    require_directory,
-    require_fraction,
-    require_positive,
-)
+from anytime_jax.checks import format_value, is_number, reject, require
+from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, is_time
 from anytime_jax.errors import InputError
 
-_TYPES = {
+_PLAIN = {
     int: "a whole number",
     float: "a number",
-    str: "text in quotes",
+    str: "text",
     bool: "True or False",
     tuple: "a tuple, in parentheses",
 }
+_TIME = 'a time in updates, or a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
+_SHOWN = "[A-Za-z_][A-Za-z_0-9.]{0,80}"  # names that a message shows as they are
 T = TypeVar("T")
 
 
-class Allowed(NamedTuple):
-    """Allowed values of a setting: a description, and a check that raises a ValueError.
-
-    Without a check, the value is checked where it is parsed.
-    """
-
-    text: str
-    check: Callable[[str, Any], None] = lambda name, value: None
-
-
-ANY = Allowed("")
-FRACTION = Allowed("a fraction from 0 to 1", require_fraction)
-POSITIVE = Allowed("above 0", require_positive)
-DIRECTORY = Allowed("a directory", require_directory)
-POINT = Allowed("a point")  # parsed by `clock`
-
-
-def count(least: int = 0) -> Allowed:
-    """Allows whole numbers from `least` to 2^31 - 1."""
-    return Allowed(f"from {least}", functools.partial(require_count, least=least))
-
-
-def allow(text: str, condition: Callable[[Any], Any]) -> Allowed:
-    """Allows the values that satisfy a condition."""
-    return Allowed(text, lambda name, value: require(condition(value), name, value, text))
-
-
-WORD = allow(
-    "up to 200 printable characters",
-    lambda text: text.strip() and text.isprintable() and len(text) <= 200,
-)
-
-
-def or_empty(allowed: Allowed) -> Allowed:
-    """Allows empty text too."""
-    return Allowed(
-        f"{allowed.text}, or empty",
-        lambda name, value: allowed.check(name, value) if value else None,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """Declaration of a setting.
+class Facts(NamedTuple):
+    """What a run does with a setting.
 
     Attributes:
-      type: type of its values.
-      meaning: text for the documentation.
-      allowed: allowed values, where the type leaves a choice.
-      kinds: the group's `kind` values that require the setting; empty for all.
-      default: value where none is given, as in files from before the setting existed; None for a
-        setting that must be written out.
-      identity: whether it is an identity setting, which a resume may not change.
-      branch: whether a branch "inherits" it from its trunk, may change it if `branch.change` lists
-        it ("named"), or may always change it ("free").
-      per_run: whether runs of a fleet may differ in it.
+      identity: whether a resume has to have the same value.
+      branch: whether a branch "inherits" the value from its trunk, may have another if
+        `branch.change` lists the setting ("named"), or may always have another ("free").
       variant: whether a study compares runs that differ in it, instead of treating them as
         replicates or parts of one curve.
     """
 
-    type: Any
-    meaning: str
-    allowed: Allowed
-    kinds: tuple[str, ...] = ()
-    default: Any = None
     identity: bool = True
     branch: Literal["inherits", "named", "free"] = "inherits"
-    per_run: bool = False
     variant: bool = True
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    kinds: Kinds | None = None,
+    each: Mapping[str, Mapping[str, Any]] | None = None,
+    **facts: Any,
+) -> Any:
+    """Declares a field with facts of `Facts`; for a group, they hold for all of its settings.
+
+    A default that is a class is a group of settings. `kinds` makes the field one of these kinds,
+    for whose settings `each` has further facts by name.
+    """
+    metadata = {"facts": facts, "kinds": kinds, "each": each or {}}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Declaration(NamedTuple):
+    """A setting as documentation lists it.
+
+    Attributes:
+      type: annotation of its field.
+      meaning: text of the docstring of its class.
+      default: value where none is given; `dataclasses.MISSING` if one has to be.
+      facts: what a run does with it.
+      kinds: names of the kinds that have it, in a group that has kinds.
+    """
+
+    type: Any
+    meaning: str
+    default: Any
+    facts: Facts
+    kinds: tuple[str, ...] = ()
 
     @property
     def type_text(self) -> str:
         """The type as help and documentation name it."""
-        kind, words = _kind_and_words(self.type)
-        name = "text" if kind is str else kind.__name__
-        return f"{name} or text" if words and kind is not str else name
+        plain, words = _alternatives(self.type)
+        names = (
+            ["int", "point"]
+            if is_time(self.type)
+            else [x.__name__.replace("str", "text") for x in plain]
+        )
+        return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
-    def values_text(self) -> str:
-        """The allowed values as help and documentation name them; empty where any is."""
-        kind, words = _kind_and_words(self.type)
-        numbers = [] if kind is str and words else [self.allowed.text]
-        return ", ".join([*filter(None, numbers), *(f'"{word}"' for word in words)])
+    def default_text(self) -> str:
+        """The default as help and documentation name it; empty where there is none."""
+        missing = self.default is dataclasses.MISSING or self.default is None
+        return "" if missing else repr(self.default).replace("'", '"')
 
 
-def setting(meaning: str, allowed: Allowed = ANY, **facts: Any) -> Any:
-    """Declares a field as a setting, or as a group of settings.
-
-    `facts` are other attributes of `Setting`; settings of a group inherit its facts by default.
-    """
-    return dataclasses.field(metadata={"meaning": meaning, "allowed": allowed, **facts})
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Base class of frozen dataclasses of settings, which are checked on construction."""
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is None:  # a setting of another kind
-                continue
-            kind, words = _kind_and_words(_type(field))
-            if kind is str and words:
-                require_choice(field.name, value, words)
-            if value not in words:
-                field.metadata["allowed"].check(field.name, value)
-        self._check()
-
-    def _check(self) -> None:
-        """Raises a ValueError if settings of the group do not fit each other."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the settings as nested dictionaries; the inverse of `read`."""
-        return dataclasses.asdict(
-            self, dict_factory=lambda items: {name: x for name, x in items if x is not None}
-        )
+@functools.cache
+def types_of(cls: Any) -> dict[str, Any]:
+    """Returns the annotation of every field of a dataclass by name."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
-def _type(field: dataclasses.Field[Any]) -> Any:
-    """Returns the type of a field, without the None of an optional one."""
-    alternatives = typing.get_args(field.type)
-    return alternatives[0] if type(None) in alternatives else field.type
+def _alternatives(hint: Any) -> tuple[list[type], tuple[str, ...]]:
+    """The plain types and the literal words of an annotation."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    plain, words = [], []
+    for part in typing.get_args(hint) if is_union else (hint,):
+        if typing.get_origin(part) is typing.Annotated:
+            part = typing.get_args(part)[0]
+        if typing.get_origin(part) is Literal:
+            words += typing.get_args(part)
+        elif part is not type(None):
+            plain.append(typing.get_origin(part) or part)
+    return plain, tuple(words)
 
 
-def _kind_and_words(declared: Any) -> tuple[Any, tuple[str, ...]]:
-    """Splits a type: `Literal["a", "b"]` is str with words, `int | Literal["all"]` int with one."""
-    if typing.get_origin(declared) is typing.Union:
-        kind, literal = typing.get_args(declared)
-        return kind, typing.get_args(literal)
-    words = typing.get_args(declared)
-    return (str, words) if words else (declared, ())
+def _allowed(hint: Any) -> str:
+    plain, words = _alternatives(hint)
+    texts = [_TIME] if is_time(hint) else [_PLAIN[x] for x in plain if x in _PLAIN]
+    choices = " or ".join(f'"{word}"' for word in words)
+    return ", or ".join(filter(None, (*texts, choices)))
 
 
-def declarations(cls: Any, prefix: str = "", **facts: Any) -> dict[str, Setting]:
-    """Returns the declaration of every setting by dotted name, including nested groups."""
-    settings: dict[str, Setting] = {}
-    for field in dataclasses.fields(cls):
-        name, own = f"{prefix}{field.name}", {**facts, **field.metadata}
-        if dataclasses.is_dataclass(_type(field)):
-            settings |= declarations(_type(field), f"{name}.", **own)
-        else:
-            settings[name] = Setting(_type(field), **own)
-    return settings
+def read(cls: type[T], values: Any, trust: Trust = NOBODY) -> T:
+    """Returns a dataclass from nested dictionaries of its settings.
 
-
-def read(cls: type[T], values: Any) -> T:
-    """Returns a dataclass from nested dictionaries, which must have exactly its settings.
-
-    `cls` may be any dataclass. An InputError states the setting, its value and the allowed values.
+    `trust` says which packages may be imported for a kind that is named `package.module:Class`. An
+    InputError states the setting, its value and the allowed values.
     """
     try:
-        return _read(cls, "config", values)
+        require(isinstance(values, Mapping), "config", values, "a group of settings")
+        with errors_named("config"):
+            return cls(**_read_fields(cls, values, trust))
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _read(kind: Any, name: str, value: Any) -> Any:
-    """Returns a value as a declared type; converts int to float and list to tuple."""
-    if dataclasses.is_dataclass(kind):
-        require(isinstance(value, Mapping), name, value, "a group of settings")
-        with errors_named(name):
-            return _read_group(kind, value)
-    kind, words = _kind_and_words(kind)
+def _read_fields(cls: Any, values: Mapping[str, Any], trust: Trust) -> dict[str, Any]:
+    """Returns the arguments of a dataclass, each as its declared type."""
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    for name in values:
+        if name not in fields:
+            shown = name if re.fullmatch(_SHOWN, str(name)) else format_value(name)
+            raise ValueError(f"{shown} is not a setting: {nearest(str(name), list(fields))}")
+    arguments = {}
+    for name, field in fields.items():
+        kinds, is_group = field.metadata.get("kinds"), dataclasses.is_dataclass(types_of(cls)[name])
+        if name in values or kinds or is_group:
+            value = values.get(name, {})
+            arguments[name] = _read_value(types_of(cls)[name], kinds, name, value, trust)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{name} is missing: it has no default; give {_allowed_of(cls, name)}")
+    return arguments
+
+
+def _allowed_of(cls: Any, name: str) -> str:
+    meaning = meanings(cls).get(name, "")
+    return _allowed(types_of(cls)[name]) + (f" ({meaning})" if meaning else "")
+
+
+def _read_value(hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Trust) -> Any:
+    if kinds is None and not dataclasses.is_dataclass(hint):
+        return _convert(hint, name, value)
+    require(isinstance(value, Mapping), name, value, "a group of settings")
+    with errors_named(name):
+        if kinds is None:
+            return cast(Any, hint)(**_read_fields(hint, value, trust))
+        rest = dict(value)
+        cls = kinds.find(rest.pop("kind", kinds.default), trust)
+        try:
+            arguments = _read_fields(cls, rest, trust)
+        except ValueError as error:
+            raise ValueError(f"{error} (kind = {kinds.name_of(cls)!r})") from error
+        defaults = {x.name: x.default for x in dataclasses.fields(cls) if x.init}
+        kind = Kind(kinds.name_of(cls), cls, {**defaults, **arguments})
+        return kind if kinds.has_times else kind.build()
+
+
+def _convert(hint: Any, name: str, value: Any) -> Any:
+    """Returns a value as a declared type: int becomes float, and list becomes tuple."""
+    plain, words = _alternatives(hint)
     if isinstance(value, str) and value in words:
         return value
-    if kind is float and type(value) is int and is_number(value):
-        value = float(value)
-    if kind is tuple:
-        value = _tuples(value)
-    is_bool = isinstance(value, bool)
-    is_kind = isinstance(value, kind) and is_bool == (kind is bool)
-    if kind is str and words:
-        require_choice(name, value, words)
-    require(is_kind, name, value, ", or ".join((_TYPES[kind], *words)))
+    if value is None and type(None) in typing.get_args(hint):
+        return None
+    if is_time(hint) and type(value) in (int, str):
+        return value
+    if float in plain and int not in plain and type(value) is int and is_number(value):
+        return float(value)
+    if tuple in plain and isinstance(value, list | tuple):
+        return _tuples(value)
+    require(type(value) in plain and not is_time(hint), name, value, _allowed(hint))
     return value
-
-
-def _read_group(cls: Any, values: Mapping[str, Any]) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    defaults = {name: field.metadata.get("default") for name, field in fields.items()}
-    values = {**{name: x for name, x in defaults.items() if x is not None}, **values}
-    names, hint = list(fields), ""
-    if "kind" in fields and "kind" in values:
-        kind = _read(_type(fields["kind"]), "kind", values["kind"])
-        names = [x for x in names if kind in fields[x].metadata.get("kinds", (kind,))]
-        hint = f"kind = {kind!r} takes {', '.join(names)}"
-    for name in values:
-        if name not in names:
-            is_plain = isinstance(name, str) and re.fullmatch("[a-z_0-9]{1,60}", name)
-            shown = name if is_plain else format_value(name)
-            raise ValueError(f"{shown} is not a setting: {hint or nearest(str(name), names)}")
-    for name in names:
-        if name not in values:
-            hint = hint or "every setting is written out (configs/base.py has them all)"
-            raise ValueError(f"{name} is missing: {hint}")
-    settings = {name: _read(_type(fields[name]), name, values[name]) for name in names}
-    return cls(**{**dict.fromkeys(fields), **settings})
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value
+
+
+def parse(hint: Any, name: str, text: str) -> Any:
+    """Returns the value of a declared type that a text on the command line stands for.
+
+    Raises a ValueError that names the setting.
+    """
+    plain, words = _alternatives(hint)
+    if text in words or str in plain:
+        return str(text)
+    if is_time(hint):
+        return int(text) if text.isdecimal() else str(text)
+    for kind in plain:
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, OverflowError, MemoryError):
+            if kind is bool and text in ("True", "False", "true", "false"):
+                return text.lower() == "true"
+            if kind is int:
+                number = float(text) if "e" in text.lower() else int(text)
+                if number == int(number):
+                    return int(number)
+            if kind is float:
+                return float(text)
+            if kind is tuple and isinstance(value := ast.literal_eval(text), list | tuple):
+                return _tuples(value)
+    return reject(name, text, _allowed(hint))
+
+
+def change(cls: Any, values: dict[str, Any], changes: Mapping[str, Any], trust: Trust) -> None:
+    """Changes settings in nested dictionaries by dotted names, in place.
+
+    A value that is a `Text` is parsed as its setting's type. Another kind keeps those of the given
+    settings that it has too. Raises an InputError for a name that is no setting.
+    """
+    kinds_first = sorted(changes, key=lambda name: not name.endswith(".kind"))
+    for name in kinds_first:
+        try:
+            with errors_named("config"):
+                _change_one(cls, values, name, changes[name], trust)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+class Text(str):
+    """A value as it was typed."""
+
+
+def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: Trust) -> None:
+    *groups, last = name.split(".")
+    kinds: Kinds | None = None
+    for depth, group in enumerate(groups):
+        field, hint = _field(cls, group), types_of(cls).get(group)
+        kinds = field.metadata.get("kinds") if field else None
+        if not kinds and not dataclasses.is_dataclass(hint):
+            raise ValueError(_why_unknown(cls, name, depth))
+        values = values.setdefault(group, {})
+        require(isinstance(values, dict), group, values, "a group of settings")
+        if not kinds:
+            cls = hint
+        elif name != f"{group}.kind":
+            with errors_named(group):
+                cls = kinds.find(values.get("kind", kinds.default), trust)
+    if kinds and last == "kind":
+        with errors_named(groups[0]):
+            kept = types_of(kinds.find(str(value), trust))
+        for other in [x for x in values if x not in kept]:
+            del values[other]
+        values["kind"] = str(value)
+        return
+    field = _field(cls, last)
+    if field is None:
+        of_kind = f" of {kinds.name_of(cls)}" if kinds else ""
+        raise ValueError(_why_unknown(cls, name, len(groups), of_kind))
+    hint = types_of(cls)[last]
+    if field.metadata.get("kinds") or dataclasses.is_dataclass(hint):
+        example = "kind" if field.metadata.get("kinds") else next(iter(types_of(hint)))
+        raise ValueError(
+            f"{name} is a group of settings: change one of them, such as {name}.{example}"
+        )
+    values[last] = parse(hint, name, value) if isinstance(value, Text) else value
+
+
+def _field(cls: Any, name: str) -> dataclasses.Field[Any] | None:
+    return next((x for x in dataclasses.fields(cls) if x.name == name and x.init), None)
+
+
+def _why_unknown(cls: Any, name: str, depth: int, of_kind: str = "") -> str:
+    """Says that a dotted name is no setting, from the part at a depth on."""
+    shown = name if re.fullmatch(_SHOWN, name) else format_value(name)
+    parts = name.split(".")
+    prefix = "".join(f"{part}." for part in parts[:depth])
+    hint = nearest(parts[depth], list(types_of(cls)))
+    return f"{shown} is not a setting{of_kind}: {hint.replace('mean ', f'mean {prefix}')}"
+
+
+def to_dict(settings: Any, cls: Any = None) -> dict[str, Any]:
+    """Returns settings as nested dictionaries, the inverse of `read`.
+
+    `cls` is a base class whose fields alone are settings, by default the class of `settings`.
+    """
+    values = {}
+    for field in dataclasses.fields(cls or settings):
+        value, kinds = getattr(settings, field.name), field.metadata.get("kinds")
+        if not field.init or value is None:
+            continue
+        if kinds:
+            values[field.name] = kinds.to_dict(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            values[field.name] = to_dict(value)
+        else:
+            values[field.name] = value
+    return values
+
+
+@functools.cache
+def meanings(cls: Any) -> dict[str, str]:
+    """Returns the text of every field in the section `Attributes:` of a class's docstring."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        lines = inspect.cleandoc(base.__doc__ or "").split("\n")
+        if "Attributes:" not in lines:
+            continue
+        name = ""
+        for line in lines[lines.index("Attributes:") + 1 :]:
+            if line and not line.startswith(" "):
+                break
+            match = re.match(r"  (\w+): (.*)", line)
+            if match:
+                name = match[1]
+                found[name] = match[2]
+            elif name and line:
+                found[name] += " " + line.strip()
+    return {name: text.rstrip(".") for name, text in found.items()}
+
+
+def declarations(cls: Any, prefix: str = "", **facts: Any) -> dict[str, Declaration]:
+    """Returns the declaration of every setting by dotted name.
+
+    In a group that has kinds, these are the settings of all kinds with a short name.
+    """
+    declared: dict[str, Declaration] = {}
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        name, hint = f"{prefix}{field.name}", types_of(cls)[field.name]
+        own = {**facts, **field.metadata.get("facts", {})}
+        if field.metadata.get("kinds"):
+            declared |= _kind_declarations(field, name, meanings(cls).get(field.name, ""), own)
+        elif dataclasses.is_dataclass(hint):
+            declared |= declarations(hint, f"{name}.", **own)
+        else:
+            meaning = meanings(cls).get(field.name, "")
+            declared[name] = Declaration(hint, meaning, field.default, Facts(**own))
+    return declared
+
+
+def _kind_declarations(
+    field: dataclasses.Field[Any], name: str, meaning: str, facts: dict[str, Any]
+) -> dict[str, Declaration]:
+    kinds, each = field.metadata["kinds"], field.metadata["each"]
+    names = kinds.classes
+    text = f"{meaning}: {', '.join(names)}, or a class as package.module:Class"
+    named = dataclasses.MISSING if kinds.default is None else kinds.default
+    own = Facts(**{**facts, **each.get("kind", {})})
+    declared: dict[str, Declaration] = {}
+    for kind, cls in names.items():
+        for x, declaration in declarations(cls, **facts).items():
+            shared = declared.get(x)
+            with_facts = declaration.facts._replace(**each.get(x, {}))
+            with_kind = (*(shared.kinds if shared else ()), kind)
+            same = shared is None or shared.default == declaration.default
+            default = declaration.default if same else dataclasses.MISSING
+            first = shared or declaration
+            declared[x] = first._replace(kinds=with_kind, facts=with_facts, default=default)
+    for x, declaration in declared.items():
+        if len(declaration.kinds) == len(names):
+            declared[x] = declaration._replace(kinds=())
+    declared = {"kind": Declaration(str, text, named, own), **declared}
+    return {f"{name}.{x}": declaration for x, declaration in declared.items()}
+
+
+def facts_of(settings: Any, cls: Any = None, prefix: str = "", **facts: Any) -> dict[str, Facts]:
+    """Returns the facts of every setting of given settings, by dotted name.
+
+    `cls` is a base class whose fields alone are settings, by default the class of `settings`.
+    """
+    found: dict[str, Facts] = {}
+    for field in dataclasses.fields(cls or settings):
+        if not field.init:
+            continue
+        name, value = f"{prefix}{field.name}", getattr(settings, field.name)
+        own = {**facts, **field.metadata.get("facts", {})}
+        if field.metadata.get("kinds"):
+            each = field.metadata["each"]
+            kind = value.cls if isinstance(value, Kind) else type(value)
+            declared = {x.name: x.metadata.get("facts", {}) for x in dataclasses.fields(kind)}
+            for x in ("kind", *types_of(kind)):
+                found[f"{name}.{x}"] = Facts(**{**own, **declared.get(x, {}), **each.get(x, {})})
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found |= facts_of(value, None, f"{name}.", **own)
+        else:
+            found[name] = Facts(**own)
+    return found
 
 
 @contextlib.contextmanager
@@ -251,7 +429,8 @@ def errors_named(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        names_setting = re.match(r"[a-z_0-9.]+( =|:| is (missing|not a setting):)", str(error))
+        form = r"[A-Za-z_0-9.]+( =|:| is (missing|not a setting|a group))"
+        names_setting = re.match(form, str(error))
         raise ValueError(f"{path}{'.' if names_setting else ': '}{error}") from error
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anytime_jax.checks import format_value
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 
 Kind = Literal["configuration", "study"]
@@ -127,19 +128,38 @@ def _importable_configs(file: Path) -> Iterator[None]:
         sys.modules.update(before)
 
 
-def get_config(text: str) -> Any:
-    """Returns the `ml_collections.ConfigDict` of a configuration, `FILE` or `FILE:RUN`.
+def get_config(text: str, trust: Trust = NOBODY) -> dict[str, Any]:
+    """Returns the settings of a configuration, `FILE` or `FILE:RUN`, as nested dictionaries.
 
-    FILE is a path or a name, RUN a run of a study or what else its `get_config` takes. Raises an
-    InputError if there is no such file, or it cannot be executed.
+    FILE is a path or a name, RUN a run of a study or what else its `get_config` takes; one that
+    reads a run directory takes `trust` too. Raises an InputError if there is no such file, or it
+    cannot be executed.
     """
     text, _, run = text.partition(":")
     label = f"--config={text}"
     with execute(label, find("config", text, "configuration", "study")) as content:
         function = content.get("get_config", dict)
-        if run and not inspect.signature(function).parameters:
+        parameters = inspect.signature(function).parameters if "get_config" in content else {}
+        if run and not parameters:
             raise InputError(f"it is one run: leave out :{run}")
-        config = function(*([run] if run else []))
-    if not hasattr(config, "to_dict"):
-        raise InputError(f"{label} has no get_config() that returns a ConfigDict")
-    return config
+        options = {"trust": trust} if "trust" in parameters else {}
+        config = function(*([run] if run else []), **options)
+        if not hasattr(config, "to_dict"):
+            raise InputError("it has no get_config() that returns a ConfigDict")
+        return _plain(config, "config")
+
+
+def _plain(config: Any, name: str) -> dict[str, Any]:
+    """Returns a ConfigDict as plain dictionaries; raises an InputError that names a bad value."""
+    if name.count(".") > 9:
+        raise InputError(f"{name} is nested too deep: a group may hold itself")
+    values = {}
+    for key in config:
+        try:
+            value = config[key]
+        except Exception as error:  # a reference that has no value yet, or cannot be computed
+            reason = " ".join(str(error).split())
+            raise InputError(f"{name}.{key} has no value ({reason}): give it one") from error
+        is_group = hasattr(value, "to_dict")
+        values[key] = _plain(value, f"{name}.{key}") if is_group else value
+    return values

@@ -1,321 +1,353 @@
-"""Settings of a run: every one declared once, and the rules that span them.
+"""Settings of a run, each declared once, and what follows from them.
 
-`build` turns the settings of a configuration file (`configs/base.py` lists all) into a checked
-`Config`. docs/settings.md is generated from these declarations.
+`build` turns the settings of a configuration file into a `Config`: the `Settings` with clock,
+learning rate, averages, stop and branch, which `resolve` works out. The defaults are those of the
+paper's 150M model. docs/settings.md is generated from these declarations.
 """
 
 import dataclasses
-import functools
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checks import LARGEST_COUNT, format_value, is_number, require
-from anytime_jax.config import optimization, seesaw
+from anytime_jax.checks import (
+    format_value,
+    is_number,
+    require,
+    require_count,
+    require_directory,
+    require_fraction,
+    require_positive,
+)
+from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_stop
 from anytime_jax.config.fields import (
-    DIRECTORY,
-    POINT,
-    WORD,
-    Allowed,
-    Group,
-    Setting,
-    allow,
-    count,
+    Declaration,
+    Facts,
     declarations,
     errors_named,
+    facts_of,
     flatten,
     nearest,
-    or_empty,
     read,
     setting,
+    to_dict,
 )
+from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.token_averaging import count_tokens
+from anytime_jax.errors import InputError
 
-Section = Literal["eval", "checkpoint", "log"]  # sections with a setting "every"
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig(Group):
-    """Source of the token windows."""
-
-    path: str = setting(
-        "dataset written by `python -m anytime_jax prepare`", DIRECTORY, identity=False
-    )
-    builtin_megabytes: float = setting(
-        "text of the built-in corpus to prepare at `path` if nothing is there; 0 to refuse instead",
-        allow("megabytes of text, 0 for none", lambda megabytes: 0 <= megabytes < 1e6),
-        identity=False,
-    )
-    seed: int = setting("seed of the order of the windows", count(), per_run=True, variant=False)
-    repeat: bool = setting(
-        "whether to start another pass when the windows are used up, rather than stop",
-        identity=False,
-    )
+SCHEDULES = Kinds("anytime_jax.schedules", "formula", has_times=True)
+OPTIMIZERS = Kinds("anytime_jax.optimizers", "transform", default="adamw")
+MODELS = Kinds("anytime_jax.config.model", "block", default="olmo")
 
 
 @dataclasses.dataclass(frozen=True)
-class BranchConfig(Group):
-    """Checkpoint of another run, the trunk, from which this run starts."""
+class DataConfig:
+    """Source of the token windows.
 
-    from_run: str = setting(
-        "directory of the trunk; empty for a run that starts at its own first update",
-        or_empty(DIRECTORY),
-        identity=False,
-        per_run=True,
-    )
-    multiple: float = setting(
-        "horizon in Chinchilla multiples; the branch leaves the trunk at 90% of it",
-        allow(
-            "a multiple of the Chinchilla budget, 0 for none",
-            lambda multiple: is_number(multiple) and 0 <= multiple < LARGEST_COUNT,
-        ),
-        per_run=True,
-    )
-    step: int = setting(
-        "step of the trunk's checkpoint to leave from, 0 where `multiple` gives it",
-        count(),
-        per_run=True,
-    )
-    data: str = setting(
-        "directory of other data to continue with, from their beginning; empty for the trunk's",
-        or_empty(DIRECTORY),
-        identity=False,
-    )
-    change: tuple = setting(
-        'settings meant to differ from the trunk\'s, such as ("schedule.peak",)',
-        Allowed("names of settings of the schedule or the optimizer"),
-        identity=False,
-        per_run=True,
-    )
+    Attributes:
+      path: dataset written by `python -m anytime_jax prepare`.
+      builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there; 0 to
+        refuse instead.
+      seed: seed of the order of the windows.
+      repeat: whether to start another pass when the windows are used up, rather than stop.
+    """
 
-    def _check(self) -> None:
-        names = [name for name in ("multiple", "step", "data", "change") if getattr(self, name)]
+    path: str = setting("data/c4-t5-1024", identity=False)
+    builtin_megabytes: float = setting(0.0, identity=False)
+    seed: int = setting(0, variant=False)
+    repeat: bool = setting(False, identity=False)  # the paper never repeats data
+
+    def __post_init__(self) -> None:
+        require_directory("path", self.path)
+        ok = is_number(self.builtin_megabytes) and 0 <= self.builtin_megabytes < 1e6
+        require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
+        require_count("seed", self.seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class BranchConfig:
+    """Checkpoint of another run, the trunk, from which this run starts.
+
+    Attributes:
+      from_run: directory of the trunk; empty for a run that starts at its own first update.
+      at: point at which the branch leaves the trunk, where it has a checkpoint; empty for 90% of
+        the horizon of the branch.
+      data: directory of other data to continue with, from their beginning; empty for the trunk's.
+      change: settings meant to differ from the trunk's, such as ("schedule.peak",).
+    """
+
+    from_run: str = setting("", identity=False)
+    at: str = ""
+    data: str = setting("", identity=False)
+    change: tuple = setting((), identity=False)
+
+    def __post_init__(self) -> None:
+        for name in ("from_run", "data"):
+            if getattr(self, name):
+                require_directory(name, getattr(self, name))
+        names = [name for name in ("at", "data", "change") if getattr(self, name)]
         if not self.from_run and names:
             value = format_value(getattr(self, names[0]))
             raise ValueError(f"{names[0]} = {value} needs from_run: the directory of the trunk")
-        if self.from_run and bool(self.multiple) == bool(self.step):
+
+
+@dataclasses.dataclass(frozen=True)
+class DecayConfig:
+    """Decay of the learning rate at the end, which makes a WSD run of any schedule.
+
+    It starts where a branch leaves its trunk; without a branch, at 90% of the horizon.
+
+    Attributes:
+      horizon: end of the decay and of the run; empty for no decay.
+      floor: learning rate at the horizon over the peak.
+      shape: shape of the decay.
+    """
+
+    horizon: str = ""
+    floor: float = 0.0
+    shape: schedules.DecayShape = "linear"
+
+    def __post_init__(self) -> None:
+        require_fraction("floor", self.floor)
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """Handling of bad updates.
+
+    Attributes:
+      skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
+        skips such updates; "spikes" skips those of a spiking loss too.
+      spike: standard deviations above the mean of recent losses from which a loss is a spike.
+      limit: bad updates in a row that are skipped before the run stops.
+    """
+
+    skip: Literal["nothing", "nonfinite", "spikes"] = "nothing"
+    spike: float = 6.0
+    limit: int = 10
+
+    def __post_init__(self) -> None:
+        require_positive("spike", self.spike)
+        require_count("limit", self.limit, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis of the mesh.
+
+    Attributes:
+      data: devices that split the batch and replicate the parameters; -1 for all that remain.
+      fsdp: devices that split the batch and the parameters.
+      tensor: devices that split each matrix product.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data != -1:
+            require_count("data", self.data, least=1)
+        require_count("fsdp", self.fsdp, least=1)
+        require_count("tensor", self.tensor, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation of the live weights and their averages.
+
+    Attributes:
+      every: distance between evaluations; 1x, 2x, 4x, ... come as well.
+      tokens: tokens of the validation split, rounded down to windows: the first ones, every time.
+      batch_size: sequences evaluated at once.
+    """
+
+    every: str = "1x"
+    tokens: int | Literal["all"] = 32_800_000
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.tokens != "all":
+            require_count("tokens", self.tokens, least=1)
+        require_count("batch_size", self.batch_size, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints that are saved and kept.
+
+    Attributes:
+      every: distance between rolling checkpoints.
+      keep: rolling checkpoints kept.
+      keep_every: distance between checkpoints kept for ever, as well as the milestones: 1x, 2x, 4x,
+        ... and 90% of each; or "never".
+    """
+
+    every: str = "1000 steps"
+    keep: int = 2
+    keep_every: str = "never"
+
+    def __post_init__(self) -> None:
+        require_count("keep", self.keep, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """Records of the training.
+
+    Attributes:
+      every: distance between rows of the records.
+      tensorboard: whether to write TensorBoard files too.
+      wandb_project: Weights & Biases project to mirror to; empty for none.
+    """
+
+    every: str = "20 steps"
+    tensorboard: bool = True
+    wandb_project: str = ""
+
+    def __post_init__(self) -> None:
+        if self.wandb_project:
+            _require_word("wandb_project", self.wandb_project)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of a run.
+
+    Attributes:
+      name: name of the run in records and logs.
+      run_dir: directory of its checkpoints, records and figures; empty for runs/NAME, and for a
+        branch NAME_POINT in the folder of its trunk.
+      seed: seed of the initial parameters.
+      initial_weights: directory of an exported model to start from; empty for random parameters.
+      batch_size: sequences in an update.
+      microbatches: parts in which a batch is computed one after another; a batch that has grown has
+        more of them, of the same size.
+      batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
+        ("8x", 1024)); "seesaw" doubles it where the schedule would halve the rate, which falls by
+        sqrt(2).
+      chinchilla_tokens: tokens of the budget 1x.
+      stop: a point; "4x+" goes on to the next doubling when run again; "horizon" is the end of the
+        schedule; or "never".
+      averages: averages of the weights: "f25" (growing window), "ema0.999", "uniform",
+        "uniform1000" (from time 1000).
+      clip_norm: largest global norm of the gradient.
+      model: decoder.
+      data: source of the token windows.
+      branch: trunk of a branch.
+      schedule: learning rate.
+      decay: decay of the learning rate at the end.
+      optimizer: method of the updates.
+      guard: bad updates.
+      mesh: devices along each axis.
+      eval: evaluation.
+      checkpoint: checkpoints.
+      log: records.
+    """
+
+    name: str = setting(identity=False)
+    run_dir: str = setting("", identity=False)
+    seed: int = setting(0, variant=False)
+    initial_weights: str = setting("", identity=False)
+    batch_size: int = 256
+    microbatches: int = setting(8, identity=False)
+    batch_growth: tuple | Literal["seesaw"] = ()
+    chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
+    stop: str = setting("32x", identity=False)
+    averages: tuple = setting(("f6.25", "f12.5", "f25", "f50", "f100"), identity=False)
+    clip_norm: float = setting(1.0, branch="named")
+    model: ModelConfig = setting(kinds=MODELS)
+    data: DataConfig = setting(DataConfig)
+    branch: BranchConfig = setting(BranchConfig, branch="free", variant=False)
+    schedule: Kind = setting(
+        kinds=SCHEDULES,
+        branch="named",
+        each={name: {"variant": False} for name in ("kind", "horizon", "start")},
+    )
+    decay: DecayConfig = setting(DecayConfig, branch="free", variant=False)
+    optimizer: Any = setting(
+        kinds=OPTIMIZERS, branch="named", each={"kind": {"branch": "inherits"}}
+    )
+    guard: GuardConfig = setting(GuardConfig, identity=False)
+    mesh: MeshConfig = setting(MeshConfig, identity=False)
+    eval: EvalConfig = setting(EvalConfig, identity=False)
+    checkpoint: CheckpointConfig = setting(CheckpointConfig, identity=False)
+    log: LogConfig = setting(LogConfig, identity=False)
+
+    def __post_init__(self) -> None:
+        _require_word("name", self.name)
+        for name in ("run_dir", "initial_weights"):
+            if getattr(self, name):
+                require_directory(name, getattr(self, name))
+        require_count("seed", self.seed)
+        require_count("batch_size", self.batch_size, least=1)
+        require_count("microbatches", self.microbatches, least=1)
+        if self.batch_size % self.microbatches:
             raise ValueError(
-                f"from_run = {format_value(self.from_run)} needs one of multiple (the horizon, "
-                "such as 4: the branch leaves at 90% of it) and step (the trunk's checkpoint): "
-                + ("both are set" if self.step else "neither is set")
+                f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
             )
+        ok = 0 < self.chinchilla_tokens < 2**63
+        require(ok, "chinchilla_tokens", self.chinchilla_tokens, "from 1 to below 2^63")
+        require_positive("clip_norm", self.clip_norm)
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshConfig(Group):
-    """Devices along each axis of the mesh."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """The settings of a run, and what follows from them; made by `build` or `resolve`.
 
-    data: int = setting(
-        "devices that split the batch and replicate the parameters; -1 for all that remain",
-        Allowed("from 1, or -1", lambda name, value: value == -1 or count(1).check(name, value)),
-    )
-    fsdp: int = setting("devices that split the batch and the parameters", count(1))
-    tensor: int = setting("devices that split each matrix product", count(1))
+    Attributes:
+      clock: conversion between steps, time, tokens and Chinchilla multiples.
+      learning_rate: the learning rate as a function of time.
+      horizon: the step at which the learning rate ends; None if it does not.
+      averaging_rules: the averages by label.
+      stop_rule: the step at which the run stops, and whether it doubles afterwards.
+      branch_step: the step at which the run leaves its trunk; None for a run without one.
+      eval_steps: updates between evaluations.
+      checkpoint_steps: updates between rolling checkpoints.
+      keep_steps: updates between permanent checkpoints; None for the milestones only.
+      log_steps: updates between rows of the records.
+    """
 
+    clock: Clock
+    learning_rate: schedules.Schedule
+    horizon: int | None
+    averaging_rules: dict[str, averaging.Rule]
+    stop_rule: Stop
+    branch_step: int | None
+    eval_steps: int
+    checkpoint_steps: int
+    keep_steps: int | None
+    log_steps: int
 
-@dataclasses.dataclass(frozen=True)
-class EvalConfig(Group):
-    """Evaluation of the live weights and their averages."""
-
-    every: str = setting("distance between evaluations; 1x, 2x, 4x, ... come besides", POINT)
-    tokens: int | Literal["all"] = setting(
-        "tokens of the validation split, rounded down to windows: the first ones, every time",
-        count(1),
-    )
-    batch_size: int = setting("sequences evaluated at once", count(1))
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig(Group):
-    """Checkpoints that are saved and kept."""
-
-    every: str = setting("distance between rolling checkpoints", POINT)
-    keep: int = setting("rolling checkpoints kept", count(1))
-    keep_every: str = setting(
-        "distance between checkpoints kept for ever, besides the milestones: 1x, 2x, 4x, ... and "
-        "90% of each",
-        Allowed(f'{POINT.text}, or "never"'),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class LogConfig(Group):
-    """Records of the training."""
-
-    every: str = setting("distance between rows of the records", POINT)
-    tensorboard: bool = setting("whether to write TensorBoard files too")
-    wandb_project: str = setting(
-        "Weights & Biases project to mirror to; empty for none", or_empty(WORD)
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Config(Group):
-    """Every setting of a run, with the schedule, clock and averages that they define."""
-
-    name: str = setting("name of the run in records and logs", WORD, identity=False, per_run=True)
-    run_dir: str = setting(
-        "directory of its checkpoints, records and figures", DIRECTORY,
-        identity=False, per_run=True,
-    )  # fmt: skip
-    seed: int = setting("seed of the initial parameters", count(), per_run=True, variant=False)
-    initial_weights: str = setting(
-        "directory of an exported model to start from; empty for random parameters",
-        or_empty(DIRECTORY),
-        identity=False,
-        per_run=True,
-    )
-    batch_size: int = setting("sequences in an update", count(1))
-    microbatches: int = setting(
-        "parts in which a batch is computed one after another; a batch that has grown has more of "
-        "them, of the same size",
-        count(1),
-        identity=False,
-    )
-    batch_growth: tuple | Literal["seesaw"] = setting(
-        'points at which the batch grows, and its size from there: (("2x", 512), ("8x", 1024)); '
-        '"seesaw" doubles it where the schedule would halve the rate, which falls by sqrt(2)',
-        Allowed("later points, larger batches"),
-    )
-    chinchilla_tokens: int = setting(
-        "tokens of the budget 1x", allow("from 1 to below 2^63", lambda tokens: 0 < tokens < 2**63)
-    )
-    stop: str = setting(
-        '"4x+" goes on to the next doubling when run again; "horizon" is the end of the schedule',
-        Allowed('a point, a point with "+", "horizon" or "never"'),
-        identity=False,
-        per_run=True,
-    )
-    averages: tuple = setting(
-        'averages of the weights: 25.0 or "f25" (growing window), "ema0.999", "uniform", '
-        '"uniform1000" (from step 1000)',
-        Allowed("numbers f and labels, each once"),
-        identity=False,
-    )
-    average_every: int = setting(
-        "updates from one update of the averages to the next; an evaluation or checkpoint between "
-        "two of them sees averages that are at most average_every - 1 updates old",
-        count(1),
-    )
-    average_clock: Literal["updates", "tokens"] = setting(
-        "what the averages' windows count where the batch grows; tokens are in units of the first "
-        "batch",
-        default="updates",
-    )
-    average_memory: Literal["device", "host"] = setting(
-        "memory in which the averages are kept between their updates", identity=False
-    )
-    model: ModelConfig = setting("shape and arithmetic of the decoder")
-    data: DataConfig = setting("source of the token windows")
-    branch: BranchConfig = setting("trunk of a branch", branch="free", variant=False)
-    schedule: optimization.ScheduleConfig = setting("learning rate", branch="named", per_run=True)
-    optimizer: optimization.OptimizerConfig = setting("optimizer and clipping", branch="named")
-    guard: optimization.GuardConfig = setting("bad updates", identity=False)
-    mesh: MeshConfig = setting("devices along each axis", identity=False)
-    eval: EvalConfig = setting("evaluation", identity=False)
-    checkpoint: CheckpointConfig = setting("checkpoints", identity=False)
-    log: LogConfig = setting("records", identity=False)
-
-    @functools.cached_property
-    def clock(self) -> Clock:
-        """Conversion between steps, tokens and Chinchilla multiples."""
-        clock = self._schedule_clock
-        return seesaw.grow(clock, self._schedule_rate, self.schedule) if self._seesaw else clock
-
-    @property
-    def _seesaw(self) -> bool:
-        return self.batch_growth == "seesaw"
-
-    @functools.cached_property
-    def _schedule_clock(self) -> Clock:
-        """The clock on which the schedule is read: without the growth that comes of it."""
-        growth = () if isinstance(self.batch_growth, str) else self.batch_growth
-        return Clock(self.batch_size, self.model.length, self.chinchilla_tokens, growth)
-
-    @functools.cached_property
-    def _trunk_clock(self) -> Clock:
-        """The clock of a branch's trunk."""
-        clock = self._schedule_clock
-        return seesaw.trunk_clock(clock, self.schedule) if self._seesaw else clock
-
-    @functools.cached_property
-    def averaging_rules(self) -> dict[str, averaging.Rule]:
-        """The averaging rules by label."""
-        try:
-            rules = averaging.label_rules([optimization.averaging_rule(x) for x in self.averages])
-        except ValueError as error:
-            raise ValueError(f"averages: {error}") from error
-        return {label: self.on_average_clock(rule) for label, rule in rules.items()}
-
-    def on_average_clock(self, rule: averaging.Rule) -> averaging.Rule:
-        """Returns an averaging rule that counts what `average_clock` says."""
-        return count_tokens(rule, self.clock) if self.average_clock == "tokens" else rule
-
-    @functools.cached_property
-    def learning_rate(self) -> schedules.Schedule:
-        """The learning rate as a function of the update."""
-        rate, clocks = self._schedule_rate, (self._schedule_clock, self.clock)
-        return seesaw.replace_decay(rate, self.schedule, *clocks) if self._seesaw else rate
-
-    @functools.cached_property
-    def _schedule_rate(self) -> schedules.Schedule:
-        """The learning rate of the schedule on its clock."""
-        clock, points = self._schedule_clock, (self.branch_step, self.branch_horizon)
-        steps = (x and seesaw.same_point(x, self._trunk_clock, clock) for x in points)
-        with errors_named("schedule"):
-            return self.schedule.build(clock, *steps)
-
-    @functools.cached_property
-    def stop_rule(self) -> Stop:
-        """The step at which the run stops, and whether it doubles afterwards."""
-        return read_stop(self.stop, self.clock, self.learning_rate.horizon_steps)
-
-    @functools.cached_property
-    def branch_step(self) -> int | None:
-        """The update at which the run leaves its trunk; None for a run without one."""
-        horizon = self.branch_horizon
-        return (
-            None if horizon is None else self.branch.step or self._trunk_clock.branch_step(horizon)
-        )
-
-    @functools.cached_property
-    def branch_horizon(self) -> int | None:
-        """The horizon of a branch, in updates of its trunk; None for a run without one."""
-        if not self.branch.from_run:
-            return None
-        if not self.branch.multiple:
-            return self._trunk_clock.horizon_of_branch(self.branch.step)
-        return self._trunk_clock.step_at(f"{self.branch.multiple:.9f}x", "branch.multiple")
+    def rate_at(self, step: int) -> float:
+        """Returns the learning rate of the update after `step` updates."""
+        return float(self.learning_rate.evaluate(self.clock.time(step)))
 
     def eval_windows(self, available: int) -> int:
         """Returns the number of validation windows per evaluation, of those available."""
         tokens = self.eval.tokens
         return available if isinstance(tokens, str) else tokens // self.model.length
 
-    def interval_steps(self, section: Section) -> int:
-        """Returns the distance between evaluations, rolling checkpoints or rows, in updates."""
-        return self._count_steps(getattr(self, section).every, f"{section}.every")
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings as nested dictionaries; the inverse of `build`."""
+        return to_dict(self, Settings)
 
-    @property
-    def keep_every_steps(self) -> int | None:
-        """Distance between permanent checkpoints, in updates; None for milestones only."""
-        if self.checkpoint.keep_every == "never":
-            return None
-        return self._count_steps(self.checkpoint.keep_every, "checkpoint.keep_every")
+    def replace(self, **settings: Any) -> "Config":
+        """Returns the configuration with other settings or groups of settings."""
+        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(Settings)}
+        return resolve(Settings(**{**values, **settings}))
 
-    def _count_steps(self, point: str, name: str) -> int:
-        """Returns a distance in updates, which stays constant as the batch grows."""
-        steps = dataclasses.replace(self.clock, growth=()).step_at(point, name)
-        require(steps >= 1, name, point, "at least one update")
-        return steps
+    def facts(self) -> dict[str, Facts]:
+        """Returns the facts of every setting by dotted name."""
+        return facts_of(self, Settings)
 
-    def select(self, condition: Callable[[Setting], bool]) -> dict[str, Any]:
-        """Returns the settings whose declarations satisfy a condition, by dotted name."""
+    def select(self, condition: Callable[[Facts], bool]) -> dict[str, Any]:
+        """Returns the settings whose facts satisfy a condition, by dotted name."""
+        facts = self.facts()
         flat = flatten(self.to_dict()).items()
-        return {name: value for name, value in flat if condition(SETTINGS[name])}
+        return {name: value for name, value in flat if condition(facts[name])}
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the identity settings by dotted name, with the fingerprint of the data.
@@ -325,75 +357,193 @@ class Config(Group):
         """
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
-    def _check(self) -> None:
-        _ = self.clock.stages, self.averaging_rules, self.learning_rate, self.stop_rule
-        _ = [self.interval_steps(section) for section in typing.get_args(Section)]
-        _ = self.keep_every_steps
-        if self.batch_size % self.microbatches:
-            raise ValueError(
-                f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
-            )
-        part = self.batch_size // self.microbatches
-        for _, size in self.clock.growth:
-            allowed = f"a multiple of batch_size / microbatches = {part}"
-            require(size % part == 0, "batch_growth", size, allowed)
-        allowed = f"one sequence of model.length = {self.model.length}, or more"
-        require(self.eval_windows(1), "eval.tokens", self.eval.tokens, allowed)
-        self._check_branch()
-        horizon, stop = self.learning_rate.horizon_steps, self.stop_rule.step
-        updates = LARGEST_COUNT if stop is None else stop - (self.branch_step or 0)
-        allowed = f"at most the {updates} updates of the run, or no average would ever move"
-        ok = not self.averages or self.average_every <= updates
-        require(ok, "average_every", self.average_every, allowed)
-        if horizon is not None and (stop is None or stop > horizon):
-            raise ValueError(
-                f"stop = {format_value(self.stop)} is past the end of the schedule at "
-                f"{self.clock.describe(horizon)}: stop there, or choose a schedule without an end"
-            )
-
-    def _check_branch(self) -> None:
-        for name in self.branch.change:
-            hint = "a branch keeps this one" if name in SETTINGS else nearest(str(name), CHANGEABLE)
-            allowed = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
-            require(name in CHANGEABLE, "branch.change", name, allowed)
-        start, clock = self.branch_step, self.clock
-        if start is None:
-            return
-        if self.initial_weights:
-            raise ValueError(
-                f"initial_weights = {format_value(self.initial_weights)} and branch.from_run = "
-                f"{format_value(self.branch.from_run)} exclude each other: a branch starts from "
-                "the weights of its trunk"
-            )
-        warmup = self.schedule.warmup
-        if start < clock.step_at(warmup, "schedule.warmup"):
-            raise ValueError(
-                f"branch: it would leave its trunk at {clock.describe(start)}, before the end of "
-                f"the warmup at {warmup}: choose a later point"
-            )
-        if self.stop_rule.step is not None and self.stop_rule.step <= start:
-            raise ValueError(
-                f"stop = {format_value(self.stop)} is not after the branch point at "
-                f"{clock.describe(start)}: stop later, or leave the trunk earlier"
-            )
+    def packages(self) -> Trust:
+        """Returns the modules of the kinds that the settings name as `package.module:Class`."""
+        groups = (x for x in self.to_dict().values() if isinstance(x, dict) and "kind" in x)
+        names = [group["kind"] for group in groups]
+        return tuple(name.partition(":")[0] for name in names if ":" in name)
 
 
-SETTINGS = declarations(Config)
-# Values of settings that files from before them do not have.
-DEFAULTS = {name: x.default for name, x in SETTINGS.items() if x.default is not None}
-# Settings that `branch.change` may list.
-CHANGEABLE = tuple(
-    name for name, x in SETTINGS.items() if x.branch != "inherits" and "branch." not in name
-)
+def all_settings() -> dict[str, Declaration]:
+    """Returns the declaration of every setting by dotted name."""
+    return declarations(Settings)
 
 
-def build(source: Mapping[str, Any]) -> Config:
-    """Returns the checked configuration of a run from nested dictionaries.
+def groups() -> dict[str, dict[str, Any]]:
+    """Returns an empty dictionary for every group of settings, by name."""
+    return {name.partition(".")[0]: {} for name in all_settings() if "." in name}
 
-    An InputError states the setting, its value and the allowed values.
+
+def build(source: Mapping[str, Any], trust: Trust = EVERY_PACKAGE) -> Config:
+    """Returns the configuration of a run from nested dictionaries.
+
+    `trust` says which packages are imported for kinds that are named `package.module:Class`; for
+    settings that a run directory or a model holds, give `NOBODY` or what the user trusts. An
+    InputError states the setting, its value and the allowed values.
     """
-    config = read(Config, source)
-    if not config.branch.data:
-        return config
-    data = dataclasses.replace(config.data, path=config.branch.data, builtin_megabytes=0.0)
-    return dataclasses.replace(config, data=data)
+    return resolve(read(Settings, source, trust))
+
+
+def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
+    """Returns the configuration of settings that a file holds, which `where` names in errors."""
+    try:
+        return build(source, trust)
+    except InputError as error:
+        raise InputError(f"{where}: its settings cannot be used here ({error})") from error
+
+
+def resolve(settings: Settings) -> Config:
+    """Returns settings with what follows from them; raises an InputError if they do not fit."""
+    try:
+        with errors_named("config"):
+            return _resolve(settings)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _resolve(settings: Settings) -> Config:
+    growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
+    is_seesaw = isinstance(growth, str)
+    sizes = settings.batch_size, settings.model.length, settings.chinchilla_tokens
+    first = Clock(*sizes, () if isinstance(growth, str) else growth)
+    _ = first.stages  # which checks the growth
+    with errors_named("schedule"):
+        rate = _build_schedule(settings.schedule, first)
+    # A branch has the clock of its trunk up to where it leaves it.
+    clock = seesaw.grow(first, rate)[0] if is_seesaw else first
+    end = clock.time_at(decay.horizon, "decay.horizon") if decay.horizon else rate.end
+    branch_step = _branch_step(branch, clock, end)
+    if decay.horizon:
+        assert end is not None
+        step = clock.branch_step(clock.step_of(end)) if branch_step is None else branch_step
+        with errors_named("decay"):
+            allowed = "a point whose decay starts after the warmup"
+            ok = clock.time(step) >= rate.warmup_end
+            require(ok, "horizon", decay.horizon, allowed)
+            rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
+    if is_seesaw:
+        clock, rate = seesaw.grow(first, rate)
+    horizon = None if rate.end is None else clock.step_of(rate.end)
+    keep = settings.checkpoint.keep_every
+    config = Config(
+        **{x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)},
+        clock=clock,
+        learning_rate=rate,
+        horizon=horizon,
+        averaging_rules=_averaging_rules(settings.averages),
+        stop_rule=read_stop(settings.stop, clock, horizon),
+        branch_step=branch_step,
+        eval_steps=_count_steps(clock, settings.eval.every, "eval.every"),
+        checkpoint_steps=_count_steps(clock, settings.checkpoint.every, "checkpoint.every"),
+        keep_steps=None if keep == "never" else _count_steps(clock, keep, "checkpoint.keep_every"),
+        log_steps=_count_steps(clock, settings.log.every, "log.every"),
+    )
+    _check(config)
+    data = config.data
+    if branch.data:
+        data = dataclasses.replace(data, path=branch.data, builtin_megabytes=0.0)
+    return dataclasses.replace(config, data=data, run_dir=config.run_dir or _run_dir(config))
+
+
+def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
+    """Returns a schedule whose points are times of a clock."""
+    times = {
+        name: clock.time_at(value, name)
+        for name, value in kind.settings.items()
+        if name in kind.times
+    }
+    return kind.build(**times)
+
+
+def _branch_step(branch: BranchConfig, clock: Clock, end: int | None) -> int | None:
+    """Returns the step at which a branch leaves its trunk; None for a run without one."""
+    if not branch.from_run:
+        return None
+    if branch.at:
+        return clock.step_at(branch.at, "branch.at")
+    if end is None:
+        raise ValueError(
+            f"branch.from_run = {format_value(branch.from_run)} needs branch.at, the point at "
+            'which it leaves the trunk, such as "800 steps", or decay.horizon, of which that is 90%'
+        )
+    return clock.branch_step(clock.step_of(end))
+
+
+def _averaging_rules(labels: tuple) -> dict[str, averaging.Rule]:
+    for label in labels:
+        require(isinstance(label, str), "averages", label, 'labels such as "f25" or "ema0.999"')
+    with errors_named("averages"):
+        return averaging.label_rules([averaging.parse_rule(label) for label in labels])
+
+
+def _count_steps(clock: Clock, point: str, name: str) -> int:
+    """Returns a distance in updates, which stays constant as the batch grows."""
+    steps = dataclasses.replace(clock, growth=()).step_at(point, name)
+    require(steps >= 1, name, point, "at least one update")
+    return steps
+
+
+def _run_dir(config: Config) -> str:
+    if not config.branch.from_run:
+        return f"runs/{config.name}"
+    point = (config.branch.at or config.decay.horizon or "branch").replace(" ", "_")
+    folder = config.branch.from_run.rstrip("/").rpartition("/")[0]
+    return "/".join(filter(None, (folder, f"{config.name}_{point}")))
+
+
+def _check(config: Config) -> None:
+    """Raises a ValueError if settings do not fit each other."""
+    part = config.batch_size // config.microbatches
+    for stage in config.clock.stages:
+        size = stage.span * config.batch_size
+        allowed = f"a multiple of batch_size / microbatches = {part}"
+        require(size % part == 0, "batch_growth", size, allowed)
+    allowed = f"one sequence of model.length = {config.model.length}, or more"
+    require(config.eval_windows(1), "eval.tokens", config.eval.tokens, allowed)
+    _check_branch(config)
+    horizon, stop = config.horizon, config.stop_rule.step
+    if horizon is not None and (stop is None or stop > horizon):
+        raise ValueError(
+            f"stop = {format_value(config.stop)} is past the end of the schedule at "
+            f"{config.clock.describe(horizon)}: stop there, with stop = 'horizon', or choose a "
+            "schedule without an end"
+        )
+
+
+def _check_branch(config: Config) -> None:
+    known = {**all_facts(), **config.facts()}
+    allowed = [name for name, x in known.items() if x.branch == "named"]
+    for name in config.branch.change:
+        hint = "a branch keeps this one" if name in known else nearest(str(name), allowed)
+        text = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
+        require(name in allowed, "branch.change", name, text)
+    start, clock = config.branch_step, config.clock
+    if start is None:
+        return
+    if config.initial_weights:
+        raise ValueError(
+            f"initial_weights = {format_value(config.initial_weights)} and branch.from_run = "
+            f"{format_value(config.branch.from_run)} exclude each other: a branch starts from "
+            "the weights of its trunk"
+        )
+    warmup = config.learning_rate.warmup_end
+    if clock.time(start) < warmup:
+        raise ValueError(
+            f"branch: it would leave its trunk at {clock.describe(start)}, before the end of "
+            f"the warmup at {clock.describe(clock.step_of(warmup))}: choose a later point"
+        )
+    if config.stop_rule.step is not None and config.stop_rule.step <= start:
+        raise ValueError(
+            f"stop = {format_value(config.stop)} is not after the branch point at "
+            f"{clock.describe(start)}: stop later, or leave the trunk earlier"
+        )
+
+
+def all_facts() -> dict[str, Facts]:
+    """Returns the facts of the settings of all kinds with a short name, by dotted name."""
+    return {name: x.facts for name, x in all_settings().items()}
+
+
+def _require_word(name: str, text: str) -> None:
+    ok = text.strip() and text.isprintable() and len(text) <= 200
+    require(ok, name, text, "up to 200 printable characters")

@@ -1,7 +1,10 @@
-"""Sources of text, and those that read files.
+"""Sources of text: what one is, and the one that reads files.
 
 A source lists its parts in an order that depends on nothing but the input. A part is a unit of work
 that any process can read, in any order: small, picklable, without open files.
+
+A source of your own is a frozen dataclass, a subclass of `Source` with a method `parts`; `prepare
+--source=package.module:Class` makes one, whose fields are given with `--option` (docs/extend.md).
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from anytime_jax.corpus.document_files import (
     JSON_SUFFIXES,
@@ -46,7 +49,7 @@ class Part(Protocol):
 
 
 class Source(Protocol):
-    """Text, divided into parts."""
+    """Text, divided into parts. A subclass inherits `settings` and `reads` for its fields."""
 
     def parts(self) -> Sequence[Part]:
         """Lists the parts in order; raises InputError if there is nothing to read."""
@@ -54,11 +57,13 @@ class Source(Protocol):
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings, as JSON values, for the dataset's metadata."""
-        ...
+        fields = dataclasses.asdict(cast(Any, self))
+        return {"kind": f"{type(self).__module__}:{type(self).__name__}", **fields}
 
     def reads(self, file: Path) -> bool:
         """Whether a file, which need not exist yet, is part of the text."""
-        ...
+        del file
+        return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Device mesh and shardings: one rule, by axis name, for everything shaped like parameters.
+"""Device mesh and shardings: one rule, by axis name, for parameters and all that has their shape.
 
 Parameters, Adam's moments and the averages are sharded alike: the residual width is split over the
 mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; small vectors are replicated. A batch is
@@ -55,37 +55,66 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
-def tree_shardings(
-    tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
+def parameter_shardings(
+    params: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
 ) -> Any:
-    """Returns a `NamedSharding` for every leaf of a tree of arrays or shapes.
+    """Returns a `NamedSharding` for every parameter, of a tree of arrays or shapes.
 
-    A leaf is recognized by the last dict key on its path. Moments and averages have the parameters'
-    names there, so they are sharded alike. Leaves with other names are replicated. `axes` has the
-    axis names by parameter name (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked
-    layers, are not split.
+    A parameter is recognized by its name, the last dict key on its path. `axes` has the names of
+    its last axes (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked layers, are not
+    split. Parameters that `axes` does not have are replicated.
 
     Raises an InputError if a mesh axis does not divide an array's axis.
     """
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        names = axes.get(_last_name(path), ())
-        if leaf.ndim < len(names):  # a factored moment, summed over some axes
-            names = ()
-        spec = [AXIS_RULES.get(name or "") for name in names]
+        name = "".join(_dict_keys(path)[-1:])
+        names = axes.get(name, ())
+        spec = [AXIS_RULES.get(axis or "") for axis in names]
         spec = [None] * (leaf.ndim - len(spec)) + spec
-        # A mean over an axis is kept with size 1 there.
-        spec = [None if size == 1 else axis for size, axis in zip(leaf.shape, spec, strict=True)]
         for at, (size, axis) in enumerate(zip(leaf.shape, spec, strict=True), -len(spec)):
             if axis is not None and size % mesh.shape[axis]:
                 raise InputError(
                     f"config.mesh.{axis} = {mesh.shape[axis]} does not divide the {names[at]} of "
-                    f"{_last_name(path)}, {size} (its shape is {leaf.shape}): choose another "
+                    f"{name}, {size} (its shape is {leaf.shape}): choose another "
                     f"mesh.{axis} or another size"
                 )
         return NamedSharding(mesh, PartitionSpec(*spec))
 
-    return jax.tree_util.tree_map_with_path(sharding_of, tree)
+    return jax.tree_util.tree_map_with_path(sharding_of, params)
+
+
+def state_shardings(
+    state: Any,
+    params: Any,
+    axes: Mapping[str, tuple[str | None, ...]],
+    mesh: Mesh | AbstractMesh,
+) -> Any:
+    """Returns a `NamedSharding` for every leaf of a state: of any optimizer, or a whole run's.
+
+    A leaf with the shape of a parameter is sharded as that parameter: the one whose dict keys its
+    path ends in, or else the first of this shape. A mean over axes of that parameter, kept with
+    size 1, is split on the others. All other leaves are replicated: counts, factored moments.
+    """
+    places = jax.tree.leaves(parameter_shardings(params, axes, mesh))
+    by_keys, by_shape = {}, {}
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for (path, leaf), place in zip(leaves, places, strict=True):
+        by_keys[_dict_keys(path)] = leaf.shape, place
+        by_shape.setdefault(leaf.shape, place)
+
+    def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        keys = _dict_keys(path)
+        ends = (keys[i:] for i in range(len(keys)))
+        shape, place = next((by_keys[end] for end in ends if end in by_keys), (None, None))
+        if place is not None and shape is not None and leaf.ndim == len(shape):
+            sizes = list(zip(leaf.shape, shape, place.spec, strict=True))
+            if all(size in (1, whole) for size, whole, _ in sizes):
+                spec = (None if size == 1 else axis for size, _, axis in sizes)
+                return NamedSharding(mesh, PartitionSpec(*spec))
+        return by_shape.get(leaf.shape, NamedSharding(mesh, PartitionSpec()))
+
+    return jax.tree_util.tree_map_with_path(sharding_of, state)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -189,6 +218,5 @@ def put_batch(mesh: Mesh, rows: np.ndarray, batch_size: int) -> jax.Array:
     return jax.make_array_from_process_local_data(batch_sharding(mesh), rows, shape)
 
 
-def _last_name(path: tuple[Any, ...]) -> str:
-    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
-    return names[-1] if names else ""
+def _dict_keys(path: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))

@@ -51,7 +51,7 @@ class ModelFormat:
     """Model format of another library.
 
     Attributes:
-      name: value of `--format` and of `config.model.architecture`.
+      name: value of `--format` and of `ModelConfig.export_format`.
       model_type: value in their `config.json`.
       library: name of the library that loads the format.
       tensors: one mapping for each of their tensors.
@@ -76,10 +76,12 @@ class ModelFormat:
 
     def check(self, config: ModelConfig) -> None:
         """Raises an InputError with the name of a setting that the format cannot express."""
-        if config.architecture != self.name:
+        own = config.export_format
+        if own != self.name:
+            advice = f"give --format={own}" if own else "no format has it"
             raise InputError(
-                f"config.model.architecture = {config.architecture!r} cannot be expressed in the "
-                f"format {self.name}: give --format={config.architecture}"
+                f"config.model.kind: a {type(config).__name__} cannot be expressed in the format "
+                f"{self.name}: {advice}"
             )
         for name in self.integers:
             if (value := getattr(config, name)) != int(value):

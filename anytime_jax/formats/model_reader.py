@@ -65,7 +65,7 @@ def describe(directory: Path) -> ModelDescription:
         raise InputError(f"{path}: {error}") from error
     if "vocab_size" not in shape:
         shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
-    return ModelDescription(directory, model_format, {"architecture": model_format.name, **shape})
+    return ModelDescription(directory, model_format, {"kind": model_format.name, **shape})
 
 
 def check_params(model: ModelDescription, config: ModelConfig) -> None:

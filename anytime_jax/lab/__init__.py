@@ -2,7 +2,7 @@
 
 `study/` trains the runs of a study, and `studies/` has some as code. `paper/` and `leaderboard/`
 compare their losses. `monitor/` shows one run as it trains, and `forecast/` its later losses.
-`compilation/` compiles updates for absent accelerators, and `theory/` computes exact risks of
-linear regression. The command of each package is its module "command"; `report`, which draws on
-several, is beside them.
+`compilation/` compiles updates for absent accelerators, `theory/` computes exact risks of linear
+regression, and `optimizers/` has the methods that lost. The command of each package is its module
+"command"; `report`, which draws on several, is beside them.
 """

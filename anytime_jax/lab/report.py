@@ -21,8 +21,9 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax.checkpoints import curves
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
+from anytime_jax.config.kinds import Trust
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.lab import html_page
@@ -59,6 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--study", metavar="PATH", help="study, by file, name, directory or archive"
     )
     source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
+    config_file.add_trust(parser)
     add = parser.add_argument
     add(
         "--output",
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             other = "study" if arguments.study is None else "run"
             raise InputError(f"--{name} is for --{other}: give that, or leave it out")
     if arguments.study is not None:
-        with study_files.open_study(arguments.study) as study:
+        with study_files.open_study(arguments.study, trust=arguments.trust) as study:
             _report_study(study, arguments, console)
         return 0
     if arguments.output is not None:
@@ -90,27 +92,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report_run(arguments: argparse.Namespace, console: Console) -> None:
-    snapshot = run_snapshot.take(arguments.run)
+    trust = arguments.trust
+    snapshot = run_snapshot.take(arguments.run, trust=trust)
     directory = arguments.output or snapshot.run_dir
-    for part in _write_run(snapshot, directory, arguments.watch):
+    for part in _write_run(snapshot, directory, arguments.watch, trust):
         console.print(f"  figure: {part}" if isinstance(part, Path) else part)
     console.print(f"  page: {directory / RUN_PAGE}{', until Ctrl-C' if arguments.watch else ''}")
     if arguments.watch:
         with until_interrupted():
-            _watch_run(snapshot, arguments.run, directory)
+            _watch_run(snapshot, arguments.run, directory, trust)
 
 
-def _watch_run(before: Snapshot, run_dir: str, directory: Path) -> None:
+def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) -> None:
     """Writes the report of a run again whenever there is news, and rests in between."""
     rested = 0.0
-    for snapshot in follow(run_dir, _RELOAD_SECONDS):
+    for snapshot in follow(run_dir, _RELOAD_SECONDS, trust):
         if snapshot is not None and time.monotonic() >= rested and snapshot.is_news_after(before):
             start = time.monotonic()
-            _write_run(snapshot, directory, watch=True)
+            _write_run(snapshot, directory, True, trust)
             rested, before = start + _REST * (time.monotonic() - start), snapshot
 
 
-def _write_run(snapshot: Snapshot, directory: Path, watch: bool) -> list[Part]:
+def _write_run(snapshot: Snapshot, directory: Path, watch: bool, trust: Trust) -> list[Part]:
     """Writes figures and page of a run; returns what they show.
 
     What fails, of the forecast, the figures or the disk, is a line: the losses are shown anyway.
@@ -119,7 +122,7 @@ def _write_run(snapshot: Snapshot, directory: Path, watch: bool) -> list[Part]:
     if snapshot.evaluated:
         failure = f"the curves could not be drawn in {directory}"
         parts += _attempt(failure, lambda: _draw_curves(snapshot, directory))
-        parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory))
+        parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory, trust))
     version = snapshot.rows[-1].step if snapshot.rows else 0
     body = "".join(_to_html(part, version) for part in parts)
     page = html_page.make_page(snapshot.name, body, _RELOAD_SECONDS if watch else None)
@@ -140,8 +143,8 @@ def _draw_curves(snapshot: Snapshot, directory: Path) -> list[Part]:
     return [] if figure is None else [figure]
 
 
-def _forecast(run_dir: Path, directory: Path) -> list[Part]:
-    subject = forecast_subject.open_run(run_dir)
+def _forecast(run_dir: Path, directory: Path, trust: Trust) -> list[Part]:
+    subject = forecast_subject.open_run(run_dir, trust=trust)
     forecast = forecast_subject.forecast(subject)
     parts: list[Part] = list(forecast_report.summarize(subject, forecast))
     return [*parts, forecast_figure.draw(directory, subject, forecast)]

@@ -1,4 +1,4 @@
-"""Decoder-only transformer: OLMo as the paper trains it, or OLMo-2 by configuration.
+"""Decoder-only transformer: OLMo as the paper trains it, OLMo-2, or a kind of your own.
 
 The only module that uses Flax. Outside, parameters are a plain dict of float32 arrays:
 
@@ -32,8 +32,8 @@ Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
 
 _RESIDUAL_AXES = ("batch", None, None)
 
-# Axis names by parameter name, for `sharding.tree_shardings`. Leaves of "blocks" have the axis of
-# layers in front. Other parameters are small vectors, which are replicated.
+# Axis names by parameter name, for `sharding.parameter_shardings`. Leaves of "blocks" have the axis
+# of layers in front. Other parameters are small vectors, which are replicated.
 PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocabulary", "width"),
     "qkv": ("width", None, "heads"),
@@ -42,6 +42,12 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp_out": ("mlp", "width"),
     "head": ("width", "vocabulary"),
 }
+
+
+def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
+    """Returns the axis names of a model's parameters by name, also of those that a kind adds."""
+    return {**PARAMETER_AXES, **config.parameter_axes}
+
 
 # The reduction and the output axis of every matrix of the blocks, counted from the end, for
 # `optimizers.muon`. Other axes count matrices: layers, the three of attention, a gate's two.
@@ -122,7 +128,7 @@ def param_shapes(config: ModelConfig) -> Params:
 def count_params(config: ModelConfig) -> dict[str, int]:
     """Returns the number of parameters in the block matrices, in the head and in total."""
     shapes = param_shapes(config)
-    matrices = [x for name, x in shapes["blocks"].items() if name in PARAMETER_AXES]
+    matrices = [x for name, x in shapes["blocks"].items() if name in parameter_axes(config)]
     return {
         "blocks": sum(x.size for x in matrices),
         "head": shapes["head"].size,
@@ -173,11 +179,11 @@ class Decoder(nn.Module):
 
     def _blocks(self, position: int | jax.Array) -> Any:
         cfg = self.config
-        block = Block
+        block = cfg.block() or Block
         if cfg.remat != "none":
             saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
             policy = saveable if cfg.remat == "products" else None
-            block = nn.remat(Block, policy=policy, prevent_cse=cfg.layer_loop == "unroll")
+            block = nn.remat(block, policy=policy, prevent_cse=cfg.layer_loop == "unroll")
         stacked = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -189,7 +195,10 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to the float32 residual stream."""
+    """Attention and MLP, each added to the float32 residual stream.
+
+    A model's `block` may be a subclass with another `attend` or `mlp`.
+    """
 
     config: ModelConfig
     constrain: ShardingConstraint
@@ -202,32 +211,34 @@ class Block(nn.Module):
         """Returns the residual stream after block `layer`, from 0, and its cache if decoding."""
         cfg = self.config
         attn_norm, mlp_norm = Norm(cfg, name="attn_norm"), Norm(cfg, name="mlp_norm")
-        if cfg.architecture == "olmo":
-            attended_BxLxD, cache = self._attend(attn_norm(x_BxLxD), layer, cache)
+        if cfg.norm_first:
+            attended_BxLxD, cache = self.attend(attn_norm(x_BxLxD), layer, cache)
             x_BxLxD += attended_BxLxD
-            x_BxLxD += self._mlp(mlp_norm(x_BxLxD), layer)
+            x_BxLxD += self.mlp(mlp_norm(x_BxLxD), layer)
         else:
-            attended_BxLxD, cache = self._attend(x_BxLxD, layer, cache)
+            attended_BxLxD, cache = self.attend(x_BxLxD, layer, cache)
             x_BxLxD += attn_norm(attended_BxLxD)
-            x_BxLxD += mlp_norm(self._mlp(x_BxLxD, layer))
+            x_BxLxD += mlp_norm(self.mlp(x_BxLxD, layer))
         return self.constrain(x_BxLxD, _RESIDUAL_AXES), cache
 
     @property
-    def _precision(self) -> Precision:
+    def precision(self) -> Precision:
+        """How matrix products round."""
         return Precision(self.config.dtype, self.constrain.platform)
 
-    def _attend(
+    def attend(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
+        """Returns what attention adds, float32 of the input's shape, and its cache if decoding."""
         cfg = self.config
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
-        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, self._precision)
+        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, self.precision)
         # The gradient of a split is one array; that of indexing, a sum of padded ones.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
-        q_BxLxD = self._precision.round(Norm(cfg, name="q_norm")(q_BxLxD))
-        k_BxLxD = self._precision.round(Norm(cfg, name="k_norm")(k_BxLxD))
+        q_BxLxD = self.precision.round(Norm(cfg, name="q_norm")(q_BxLxD))
+        k_BxLxD = self.precision.round(Norm(cfg, name="k_norm")(k_BxLxD))
         q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
             y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
         )
@@ -238,19 +249,20 @@ class Block(nn.Module):
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
         if cache is None:
             path = resolve_attention(cfg, self.constrain.platform, L)
-            out_BxLxHxK = causal_attention(*heads, self._precision, path, self.constrain)
+            out_BxLxHxK = causal_attention(*heads, self.precision, path, self.constrain)
         else:
-            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self._precision)
+            out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)
         attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
         out_BxLxD = out_BxLxHxK.reshape(B, L, D)
-        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, self._precision), cache
+        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, self.precision), cache
 
-    def _mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+    def mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
+        """Returns what the MLP adds, of the input's shape."""
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
-        gated = cfg.architecture == "olmo2"
+        gated = cfg.gated
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
-        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self._precision)
+        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
         if gated:
             halves = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             gate_BxLxF, h_BxLxF = (y.astype(jnp.float32) for y in halves)
@@ -258,7 +270,7 @@ class Block(nn.Module):
         else:
             h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
-        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self._precision)
+        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -281,7 +293,7 @@ class Norm(nn.Module):
         """Returns the normalized array, float32."""
         scale_D = self.param("scale", nn.initializers.ones, x_BxLxD.shape[-1:])
         cfg = self.config
-        return normalize(x_BxLxD, scale_D, cfg.norm_epsilon, cfg.architecture == "olmo")
+        return normalize(x_BxLxD, scale_D, cfg.norm_epsilon, cfg.norm == "layer")
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
@@ -295,11 +307,11 @@ def _inward(config: ModelConfig) -> nn.initializers.Initializer:
 
     OLMo: Mitchell's initialization, here 1/sqrt(D). OLMo-2: 0.02 everywhere.
     """
-    olmo = config.architecture == "olmo"
-    return _truncated_normal(1 / math.sqrt(config.width) if olmo else 0.02)
+    by_width = config.initial_scale == "depth"
+    return _truncated_normal(1 / math.sqrt(config.width) if by_width else 0.02)
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
     """Initializer of matrices that write to the residual stream: OLMo's sigma falls with depth."""
-    olmo = config.architecture == "olmo"
-    return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)) if olmo else 0.02)
+    by_depth = config.initial_scale == "depth"
+    return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)) if by_depth else 0.02)

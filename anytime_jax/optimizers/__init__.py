@@ -1,43 +1,63 @@
-"""Optimizers as Optax transforms, for training whose end need not be known.
+"""Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
-`primal_averaging` (schedule-free methods, GPA), `pace` and `ema_nesterov` average inside the
-update; `coefficients` has the schedules of the first, `readouts` the weights that they evaluate.
-`muon` is a direction for matrices. `training/optimizer.py` puts them together.
+`interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
+`muon.py`, `schedule_free.py` and `pace.py` have one each, and `readouts.py` finds the weights that
+a method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
 
-    >>> adam = optax.adam(1e-3, b1=0.0)
-    >>> optimizer = optimizers.primal_averaging(
-    ...     adam, interpolation=0.9, newest_weight=optimizers.schedule_free_weight()
-    ... )
+    >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
+    >>> optimizer = optimizers.Pace(pullback=0.5).transform(run)
     >>> opt_state = optimizer.init({"w": jnp.zeros(3)})
-    >>> sorted(optimizers.readouts(opt_state)["x"])
-    ['last', 'z']
+    >>> sorted(optimizers.readouts(opt_state))
+    ['ema']
 """
 
-from anytime_jax.optimizers.coefficients import (
-    Coefficient,
-    rising_interpolation,
-    schedule_free_weight,
+from anytime_jax.optimizers.adamw import AdamW, descend, scale_by_adam
+from anytime_jax.optimizers.interface import (
+    INHERITED,
+    Optimizer,
+    RunInfo,
+    SelfFreezing,
+    freeze_if_bad,
+    freeze_state,
 )
-from anytime_jax.optimizers.ema_nesterov import EmaNesterovState, ema_nesterov
-from anytime_jax.optimizers.muon import MuonState, partition_matrices, scale_by_muon
-from anytime_jax.optimizers.pace import PaceState, pace
-from anytime_jax.optimizers.primal_averaging import PrimalAveragingState, primal_averaging
+from anytime_jax.optimizers.muon import (
+    Muon,
+    MuonState,
+    move_unless_bad,
+    orthogonalize_momentum,
+    partition_matrices,
+    scale_by_muon,
+)
+from anytime_jax.optimizers.pace import Pace, PaceState
 from anytime_jax.optimizers.readouts import eval_params, iterates, readouts
+from anytime_jax.optimizers.schedule_free import (
+    ScheduleFreeAdamW,
+    ScheduleFreeState,
+    scale_by_root_mean_square,
+)
 
 __all__ = [
-    "Coefficient",
-    "EmaNesterovState",
+    "INHERITED",
+    "AdamW",
+    "Muon",
     "MuonState",
+    "Optimizer",
+    "Pace",
     "PaceState",
-    "PrimalAveragingState",
-    "ema_nesterov",
+    "RunInfo",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeState",
+    "SelfFreezing",
+    "descend",
     "eval_params",
+    "freeze_if_bad",
+    "freeze_state",
     "iterates",
-    "pace",
+    "move_unless_bad",
+    "orthogonalize_momentum",
     "partition_matrices",
-    "primal_averaging",
     "readouts",
-    "rising_interpolation",
+    "scale_by_adam",
     "scale_by_muon",
-    "schedule_free_weight",
+    "scale_by_root_mean_square",
 ]

@@ -1,82 +1,62 @@
-"""Weights to evaluate that an optimizer's state implies, beside the parameters themselves."""
+"""Weights to evaluate that an optimizer's state implies, besides the parameters themselves.
+
+A node of the state has them if it has two methods. `iterates()` returns trees like the parameters
+by name, and `readouts()` the coefficients of the weights to evaluate, by label: float32 scalars
+with sum 1, of `averaging.LIVE`, the parameters, and of the iterates.
+"""
 
 import operator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
-from optax.contrib import ScheduleFreeState
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.optimizers.ema_nesterov import EmaNesterovState
-from anytime_jax.optimizers.pace import PaceState
-from anytime_jax.optimizers.primal_averaging import PrimalAveragingState
-
-_STATES = (PrimalAveragingState, ScheduleFreeState, PaceState, EmaNesterovState)
 
 
 def iterates(opt_state: optax.OptState) -> dict[str, Any]:
-    """Returns the iterates that a state holds beside the parameters: trees like them, by name.
-
-    These are "z" of `primal_averaging` and of Optax's schedule-free, "ema" of `pace` and
-    `ema_nesterov`; none for other optimizers.
+    """Returns the iterates that a state holds besides the parameters: trees like them, by name.
 
     Raises:
-      ValueError: if the state holds more than one such optimizer.
+      ValueError: if the state holds more than one node with read-outs.
 
     Examples:
-      >>> optimizer = optax.chain(optax.clip(1.0), optimizers.pace(1e-3))
+      >>> run = optimizers.RunInfo(optax.constant_schedule(1e-3))
+      >>> optimizer = optax.chain(optax.clip(1.0), optimizers.Pace().transform(run))
       >>> optimizers.iterates(optimizer.init(jnp.ones(2)))
       {'ema': Array([1., 1.], dtype=float32)}
       >>> optimizers.iterates(optax.adam(1e-3).init(jnp.ones(2)))
       {}
     """
     state = _find(opt_state)
-    if state is None:
-        return {}
-    if isinstance(state, PrimalAveragingState | ScheduleFreeState):
-        return {"z": state.z}
-    return {"ema": state.ema}
+    return {} if state is None else state.iterates()
 
 
 def readouts(opt_state: optax.OptState) -> dict[str, dict[str, jax.Array]]:
     """Returns the weights that a method evaluates, as sums of the parameters and the iterates.
 
-    The coefficients of the parameters, `averaging.LIVE`, and of the `iterates` are float32 scalars
-    with sum 1; in a state with a leading axis of runs they have that axis. "x" is the average of
-    `primal_averaging` and of Optax's schedule-free, "theta" the iterate that `ema_nesterov` looks
-    ahead of, "ema" an average. For a state of `jax.ShapeDtypeStruct`, use `jax.eval_shape`.
+    For a state of `jax.ShapeDtypeStruct`, use `jax.eval_shape`.
 
     Raises:
-      ValueError: if the state holds more than one such optimizer.
+      ValueError: if the state holds more than one node with read-outs.
 
     Examples:
-      >>> optimizer = optimizers.ema_nesterov(optax.sgd(0.1), decay=0.5, extrapolation=1.0)
-      >>> params = jnp.ones(2)
-      >>> _, opt_state = optimizer.update(params, optimizer.init(params), params)
-      >>> optimizers.readouts(opt_state)["theta"]
-      {'last': Array(0.5, dtype=float32), 'ema': Array(0.5, dtype=float32)}
+      >>> run = optimizers.RunInfo(optax.constant_schedule(1e-3))
+      >>> optimizer = optimizers.ScheduleFreeAdamW(interpolation=0.5).transform(run)
+      >>> optimizers.readouts(optimizer.init(jnp.ones(2)))["x"]
+      {'last': Array(2., dtype=float32), 'z': Array(-1., dtype=float32)}
     """
     state = _find(opt_state)
-    if state is None:
-        return {}
-    if isinstance(state, PrimalAveragingState | ScheduleFreeState):
-        b = state.interpolation if isinstance(state, PrimalAveragingState) else state.b1
-        b = jnp.asarray(b, jnp.float32)
-        return {"x": {LIVE: 1 / b, "z": 1 - 1 / b}}
-    if isinstance(state, PaceState):
-        return {"ema": {"ema": jnp.ones(state.count.shape, jnp.float32)}}
-    kappa = state.kappa
-    theta = {LIVE: 1 / (1 + kappa), "ema": kappa / (1 + kappa)}
-    return {"theta": theta, "ema": {"ema": jnp.ones_like(kappa)}}
+    return {} if state is None else state.readouts()
 
 
 def eval_params(opt_state: optax.OptState, params: optax.Params) -> dict[str, Any]:
     """Returns the weights that a method evaluates, by label: float32 trees like the parameters.
 
     Examples:
-      >>> optimizer = optimizers.pace(1e-3)
+      >>> optimizer = optimizers.Pace().transform(
+      ...     optimizers.RunInfo(optax.constant_schedule(1e-3))
+      ... )
       >>> params = {"w": jnp.ones(2)}
       >>> optimizers.eval_params(optimizer.init(params), params)["ema"]
       {'w': Array([1., 1.], dtype=float32)}
@@ -92,10 +72,13 @@ def eval_params(opt_state: optax.OptState, params: optax.Params) -> dict[str, An
     return {k: stored[k] if k in stored else mix(terms) for k, terms in coefficients.items()}
 
 
+def _has_readouts(node: Any) -> bool:
+    return hasattr(node, "readouts") and hasattr(node, "iterates")
+
+
 def _find(opt_state: optax.OptState) -> Any:
-    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, _STATES))
-    states = [node for node in nodes if isinstance(node, _STATES)]
+    states = [x for x in jax.tree.leaves(opt_state, is_leaf=_has_readouts) if _has_readouts(x)]
     if len(states) > 1:
         names = ", ".join(type(state).__name__ for state in states)
-        raise ValueError(f"the optimizer state holds {names}; it may hold one of them")
+        raise ValueError(f"the optimizer state holds {names}; only one may have read-outs")
     return states[0] if states else None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.config.optimization import GuardConfig
+from anytime_jax.config.schema import GuardConfig
 
 LOSS_WINDOW = 128  # updates over which the mean and the standard deviation of the loss are taken
 # Least standard deviation, relative to the mean: rounding of a nearly constant loss is no spike.
@@ -42,9 +42,8 @@ def skip_bad_updates(
     """Returns `inner` with bad updates replaced by zero.
 
     `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and passes both
-    to `inner` with a bool scalar `bad`. `inner` must pass its state through `freeze_if_bad` and
-    compute its update from the result. If the state were selected here, XLA would compute the
-    moments twice, for the update and for the state, and copy the old ones.
+    to `inner` with a bool scalar `bad`, after which `inner` must keep the float arrays of its state
+    (`optimizers.freeze_state`).
 
     A loss is a spike if it exceeds mean + spike * deviation of about the last `LOSS_WINDOW` losses.
     These statistics count a spike as the largest loss that is not one.
@@ -76,15 +75,6 @@ def skip_bad_updates(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def freeze_if_bad(bad: jax.Array, new_state: Any, old_state: Any) -> Any:
-    """Returns the new state; if `bad`, the old state with the new integer counts."""
-
-    def select(new: jax.Array, old: jax.Array) -> jax.Array:
-        return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(bad, old, new)
-
-    return jax.tree.map(select, new_state, old_state)
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:

@@ -1,7 +1,7 @@
 """Branches: their settings, and the trunk's checkpoint that one starts from.
 
 A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
-clocks and position in the data. Only the shape of the schedule changes, and the data if
+clock and position in the data. Only the decay of the learning rate changes, and the data if
 `branch.data` names another dataset. The trunk is never written to.
 """
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.config.schema import SETTINGS, Config, build
+from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.schema import Config, build
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
 
 _SAME_RATE = 1e-6  # relative
-_GAMMA = {"constant": 0.0, "inverse_sqrt": 0.5}  # as power laws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Trunk:
         return {"from_run": from_run, **place}
 
 
-def read_run(directory: str, name: str) -> tuple[Config, dict[str, Any]]:
+def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, dict[str, Any]]:
     """Returns the settings of a run and the content of its run file; `name` is the setting's.
 
-    Raises an InputError if the directory holds no run, or one whose settings cannot be used here.
+    `trust` says which packages are imported for the kinds that the run names. Raises an InputError
+    if the directory holds no run, or one whose settings cannot be used here.
     """
     run_file = run_directory.read_run_file(storage_path(directory), "give another run")
     if run_file is None:
@@ -56,68 +57,57 @@ def read_run(directory: str, name: str) -> tuple[Config, dict[str, Any]]:
             "directory of the trunk"
         )
     try:
-        return build(run_file["config"]), run_file
-    except (InputError, KeyError, TypeError, AttributeError) as error:
+        return build(run_file["config"], trust), run_file
+    except (InputError, KeyError) as error:
         raise InputError(
             f"{name} = {directory!r}: its settings cannot be used ({error})"
         ) from error
 
 
-def decay_settings(directory: str, point: str = "") -> dict[str, Any]:
+def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> dict[str, Any]:
     """Returns the settings of a branch in which the learning rate of a run falls linearly to zero.
 
     `point` is the horizon, of which the decay is the last 10%, or the step at which it starts; by
     default the last doubling for which the run has a checkpoint at 90%, or else its last
-    checkpoint. The horizon or the step is in `branch`; the run is not changed.
+    checkpoint. The run is not changed, and no directory is set: it follows the point.
     """
-    trunk, run_file = read_run(directory, "trunk")
-    settings = _tuples(run_file["config"])
-    schedule = settings["schedule"]
-    if schedule["kind"] not in ("power", *_GAMMA):
-        raise InputError(f"{directory} has a schedule with an end: {schedule['kind']}")
-    multiple, step = _decay_point(directory, point, trunk)
-    branch = {"from_run": directory, "multiple": multiple, "step": step, "data": "", "change": ()}
-    gamma = schedule.get("gamma", _GAMMA.get(schedule["kind"]))
-    law = {"kind": "power_decay", "gamma": gamma, "alpha": schedule.get("alpha", 1.0)}
-    decay = {"horizon": "branch", "floor": 0.0, "shape": "linear"}
-    data, data_path = dict(settings["data"]), run_file.get("data_path")
-    if isinstance(data_path, str) and not storage_path(data["path"]).exists():
-        data["path"] = data_path
+    trunk, run_file = read_run(directory, "trunk", trust)
+    if trunk.horizon is not None:
+        raise InputError(f"{directory} has a schedule with an end: {trunk.schedule.name}")
+    at, horizon = _decay_points(directory, point, trunk)
+    settings = trunk.to_dict()
+    data_path = run_file.get("data_path")
+    if isinstance(data_path, str) and not storage_path(trunk.data.path).exists():
+        settings["data"]["path"] = data_path
     return settings | {
-        "name": f"{settings['name']}_decay",
-        "run_dir": f"{directory.rstrip('/')}_decay_" + (f"{multiple}x" if multiple else f"{step}"),
+        "name": f"{storage_path(directory).name}_decay",
+        "run_dir": "",
         "stop": "horizon",
         "initial_weights": "",
-        "data": data,
-        "branch": branch,
-        "schedule": schedule | law | decay,
+        "branch": {"from_run": directory, "at": at},
+        "decay": {"horizon": horizon},
     }
 
 
-def _decay_point(directory: str, point: str, trunk: Config) -> tuple[float, int]:
-    """Returns the multiple at which a decay ends or the step at which it starts, the other as 0."""
+def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
+    """Returns the point at which a decay starts, empty for 90% of its horizon, and the horizon."""
     saved, clock = checkpoint_listing.saved_steps(directory), trunk.clock
-    warmup, last = clock.step_at(trunk.schedule.warmup), max(saved, default=0)
+    warmup, last = clock.step_of(trunk.learning_rate.warmup_end), max(saved, default=0)
     if last <= warmup:
         raise InputError(
             f"{directory} has been trained to {clock.describe(last)}, not beyond its warmup of "
             f"{warmup:,} steps: train it further first"
         )
-    if point.isdecimal():
-        return 0.0, int(point)
-    if point:
-        return clock.multiple(clock.step_at(point, "the horizon")), 0
+    if point and not point.isdecimal():
+        clock.step_at(point, "the horizon")
+        return "", point
     leaves = (clock.branch_step(horizon) for horizon in clock.doublings())
     reached = itertools.takewhile(lambda step: step <= last, leaves)
-    multiples = [2.0**i for i, step in enumerate(reached) if step in saved and step > warmup]
-    return (multiples[-1], 0) if multiples else (0.0, last)
-
-
-def _tuples(value: Any) -> Any:
-    """Returns settings as configuration files have them: JSON has lists for tuples."""
-    if isinstance(value, dict):
-        return {name: _tuples(x) for name, x in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    doublings = [2**i for i, step in enumerate(reached) if step in saved and step > warmup]
+    if doublings and not point:
+        return "", f"{doublings[-1]}x"
+    step = int(point or last)
+    return f"{step} steps", f"{clock.horizon_of_branch(step)} steps"
 
 
 def find_trunk(config: Config) -> Trunk | None:
@@ -143,7 +133,7 @@ def find_trunk(config: Config) -> Trunk | None:
         if saved and not _is_readable(path):
             digest, samples = str(saved.get("checkpoint")), int(saved.get("samples", 0))
             return Trunk(path, step, digest, samples, None)
-    trunk, _ = read_run(config.branch.from_run, "config.branch.from_run")
+    trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
     check_inheritance(config, trunk, step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
@@ -183,7 +173,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         differing = [x for x in differing if x == "optimizer.kind" or "optimizer." not in x]
     if differing:
         changes = [f"{x} was {theirs.get(x)!r}, is {ours.get(x)!r}" for x in differing]
-        allowed = tuple(name for name in differing if SETTINGS[name].branch == "named")
+        facts = {**trunk.facts(), **config.facts()}
+        allowed = tuple(name for name in differing if facts[name].branch == "named")
         advice = "set them back"
         if allowed:
             advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
@@ -197,7 +188,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             f"that leaves at {config.clock.describe(step)}: with batch_growth = 'seesaw', give it "
             "the schedule of its trunk up to there"
         )
-    before, after = (float(x.learning_rate.evaluate(step)) for x in (trunk, config))
+    before, after = (x.rate_at(step) for x in (trunk, config))
     is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
@@ -216,7 +207,7 @@ def _change_option(config: Config, *names: str) -> str:
 
 def _inherited(config: Config) -> dict[str, Any]:
     """Returns the settings that a branch inherits from its trunk, by dotted name."""
-    return config.select(lambda setting: setting.identity and setting.branch != "free")
+    return config.select(lambda facts: facts.identity and facts.branch != "free")
 
 
 def _check_saved(config: Config, from_run: Path, step: int) -> None:
@@ -232,7 +223,7 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     steps = checkpoint_listing.format_steps(saved)
     raise InputError(
         f"{problem}; it has those of steps {steps}: choose one of them with "
-        "--config.branch.multiple=0 --config.branch.step=STEP"
+        "--config.branch.at='STEP steps'"
     )
 
 

@@ -63,10 +63,10 @@ class AnyOf:
 def saves(config: Config, stop: float) -> Event:
     """Returns when a run saves: at the interval, wherever a checkpoint is kept, at its stop."""
     kept = When(retention_policy(config).keeps_forever)
-    return AnyOf((Every(config.interval_steps("checkpoint")), kept, At(stop)))
+    return AnyOf((Every(config.checkpoint_steps), kept, At(stop)))
 
 
 def evaluations(config: Config, stop: float) -> Event:
     """Returns when a run evaluates: at the interval, at 1x, 2x, 4x, ..., at its stop."""
     doublings = When(config.clock.is_doubling)
-    return AnyOf((Every(config.interval_steps("eval")), doublings, At(stop)))
+    return AnyOf((Every(config.eval_steps), doublings, At(stop)))

@@ -41,12 +41,7 @@ class LastCheckpoint:
         """Turns errors of devices, disks and buckets inside the block into errors of the run."""
         try:
             yield
-        except (
-            InputError,
-            RunError,
-            jax.errors.JaxRuntimeError,
-            *storage_errors(),
-        ) as error:
+        except (InputError, RunError, jax.errors.JaxRuntimeError, *storage_errors()) as error:
             failure = self._explain(error)
             if failure is error:
                 raise
@@ -61,4 +56,6 @@ class LastCheckpoint:
         if not isinstance(error, storage_errors()):
             return error
         failure = self.error(f"{error}. Fix the cause, then run the same command again")
-        return BucketError(str(failure)) if is_temporary(error, self.run_dir) else failure
+        if is_temporary(error, self.run_dir):
+            return BucketError(str(failure))
+        return failure

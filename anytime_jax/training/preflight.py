@@ -16,7 +16,6 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
-from anytime_jax.config import layout
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
@@ -67,9 +66,34 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
         raise InputError(f"JAX has no devices ({error}): correct JAX_PLATFORMS") from error
     with naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
-    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    layout.check_layout(config, mesh.size, shards, tensor, mesh.devices.flat[0].platform)
+    _check_layout(config, mesh)
     return mesh
+
+
+def _check_layout(config: Config, mesh: Mesh) -> None:
+    """Raises an InputError if batches, heads or the kind of attention do not fit a mesh."""
+    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
+    part = config.batch_size // config.microbatches
+    sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
+    for name, size in sizes.items():
+        if size % shards:
+            raise InputError(
+                f"config.{name} = {size} is not divisible by the {shards} parts into which a "
+                f"mesh of {mesh.size} devices splits a batch (mesh.data x mesh.fsdp): choose a "
+                f"multiple of {shards}, or a mesh with fewer parts"
+            )
+    if config.model.heads % tensor:
+        raise InputError(
+            f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
+            f"{tensor}: choose a mesh that keeps heads whole"
+        )
+    platform = mesh.devices.flat[0].platform
+    needs = {"cudnn": "gpu", "splash": "tpu"}.get(config.model.attention)
+    if needs not in (None, platform):
+        raise InputError(
+            f"config.model.attention = {config.model.attention!r} needs a {needs}, not a "
+            f"{platform}: try 'auto'"
+        )
 
 
 def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:
@@ -165,7 +189,7 @@ def check_shared(run_dir: Path) -> None:
 
 def planned_stop(config: Config, step: int) -> int | None:
     """Returns the update at which a run that has made `step` of them stops, if the data last."""
-    stop, horizon = config.stop_rule.after(step, config.clock), config.learning_rate.horizon_steps
+    stop, horizon = config.stop_rule.after(step, config.clock), config.horizon
     return stop if stop is None or horizon is None else min(stop, horizon)
 
 

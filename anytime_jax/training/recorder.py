@@ -50,7 +50,7 @@ class Recorder:
         run_dir, spec = storage_path(config.run_dir), device_spec(device)
         self._writers = Writers(run_dir, config.name, config.log, step, header)
         self._meter = Meter(
-            Every(config.interval_steps("log")),
+            Every(config.log_steps),
             config.clock.tokens,
             spec and spec.peak_flops * mesh.size / flops_per_token(config.model),
             interval,

@@ -15,6 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
@@ -56,7 +57,9 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         return init_from_params(decoder.init_params(config.model, jax.random.key(seed)))
 
     shapes = jax.eval_shape(init)
-    shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    shardings = sharding.state_shardings(
+        shapes, shapes.params, decoder.parameter_axes(config.model), mesh
+    )
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
@@ -96,7 +99,7 @@ def rate_of_update(config: Config, step: int) -> np.float32:
     It is a scalar in host memory, which a call copies to the devices of this process: to put it on
     the devices of several processes beforehand would take a collective an update.
     """
-    return np.float32(config.learning_rate.evaluate(step))
+    return np.float32(config.rate_at(step))
 
 
 def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
@@ -124,14 +127,19 @@ def train_step(
     grad_norm = optax.tree.norm(grads)
     optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
     updates, opt_state = optimizer.update(
-        grads, state.opt_state, state.params, value=loss, grad_norm=grad_norm
+        grads,
+        state.opt_state,
+        state.params,
+        value=loss,
+        grad_norm=grad_norm,
+        **_average_time(config.clock, state.step, tokens_BxT.shape[0]),
     )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,
         "lr": rate,
         "grad_norm": grad_norm,
-        "clipped": (grad_norm > config.optimizer.clip_norm).astype(jnp.float32),
+        "clipped": (grad_norm > config.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),
         "recent_loss": before.loss_mean,
         "spiked": after.spikes - before.spikes,
@@ -141,6 +149,17 @@ def train_step(
     }
     params = cast(decoder.Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def _average_time(clock: Clock, step: jax.Array, batch_size: int) -> dict[str, Any]:
+    """Returns the time after the update and the time that it takes, for averages in a growing run.
+
+    Without growth the time is the number of updates, which averages count themselves.
+    """
+    if not clock.growth:
+        return {}
+    stage = clock.stage_of_batch(batch_size)
+    return {"time": stage.time + (step + 1 - stage.step) * stage.span, "span": stage.span}
 
 
 def loss_and_gradient(

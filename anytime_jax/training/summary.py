@@ -6,7 +6,7 @@ from collections.abc import Callable
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
-from anytime_jax.config.schema import Config
+from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
@@ -43,7 +43,8 @@ def print_summary(
     if config.initial_weights and step == 0:
         say(f"weights  pretrained, from {config.initial_weights}")
     say(
-        f"model    {config.model.architecture}, {format_count(counts['blocks'])} in blocks, "
+        f"model    {MODELS.name_of(type(config.model))}, "
+        f"{format_count(counts['blocks'])} in blocks, "
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
@@ -55,11 +56,14 @@ def print_summary(
 
 def _describe_rate(config: Config) -> str:
     """The learning rate: its kind and settings, and where it ends."""
-    schedule = config.schedule.to_dict()
-    kind, horizon = schedule.pop("kind"), config.learning_rate.horizon_steps
-    text = ", ".join([kind, *(f"{name} {value}" for name, value in schedule.items())])
-    if horizon is not None:
-        return f"{text}; ends at {config.clock.describe(horizon)}"
+    schedule, decay = config.schedule.settings, config.decay
+    text = ", ".join(
+        [config.schedule.name, *(f"{name} {value}" for name, value in schedule.items())]
+    )
+    if decay.horizon:
+        text += f"; {decay.shape} decay to {decay.floor:g} of the peak"
+    if config.horizon is not None:
+        return f"{text}; ends at {config.clock.describe(config.horizon)}"
     if config.branch_step is None:
         return f"{text}; no end"
     return f"{text}; NO DECAY: this branch trains on as its trunk does"
@@ -68,10 +72,10 @@ def _describe_rate(config: Config) -> str:
 def _describe_batch(config: Config, stop_step: int | None) -> str:
     """The batch sizes up to the stop."""
     first, *later = config.clock.stages
-    text = f"{first.batch_size:,} sequences"
+    text = f"{first.span * config.batch_size:,} sequences"
     for stage in later:
         if stop_step is None or stage.step < stop_step:
-            text += f"; {stage.batch_size:,} from {config.clock.describe(stage.step)}"
+            text += f"; {stage.span * config.batch_size:,} from {config.clock.describe(stage.step)}"
     if config.batch_growth == "seesaw":
         text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
     return text

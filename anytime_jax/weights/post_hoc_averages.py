@@ -25,6 +25,8 @@ from anytime_jax.averaging import Rule
 from anytime_jax.checks import is_number, require
 from anytime_jax.schedules import Decay, DecayShape, constant
 
+Times = int | np.ndarray  # a number of updates, or the time after each of them
+
 _BINS = 4000  # long runs are binned: kernels change little from one iterate to the next
 _RCOND = 1e-12  # singular values below this (relative) are numerically dependent kernels
 
@@ -49,14 +51,20 @@ class LastFraction:
         """Label such as `last50%`."""
         return f"last{100 * self.fraction:.6g}%"
 
-    def kernel(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
-        first = self.updates_before(t) + 1
-        return np.where(np.arange(t + 1) < first, 0.0, 1 / (t + 1 - first))
+    def kernel(self, t: Times) -> np.ndarray:
+        """Returns the weight of every iterate, as `Rule.kernel` does."""
+        times = _times(t)
+        first = self.updates_before(times)
+        spans = np.diff(times, prepend=0)[first:]
+        return np.append(np.zeros(first + 1), spans / spans.sum())
 
-    def updates_before(self, t: int) -> int:
-        """Returns the number of updates before the mean that ends at update `t` starts."""
-        return t - max(1, round(self.fraction * t))
+    def updates_before(self, t: Times) -> int:
+        """Returns the number of updates before the mean starts."""
+        end = int(t if isinstance(t, int | np.integer) else t[-1])
+        start = end - max(1, round(self.fraction * end))
+        if isinstance(t, int | np.integer):
+            return start
+        return min(int(np.searchsorted(t, start, "right")), len(t) - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +82,13 @@ class DecayedRate:
     fraction: float
     shape: DecayShape
 
-    def kernel(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate after `t` updates, float64[t + 1]."""
-        start = LastFraction(self.fraction).updates_before(t)
-        decay = Decay(constant(1.0), start, horizon=t, floor=0.0, shape=self.shape)
-        # Schedules count from 0: update s uses the rate of s - 1.
-        factor = decay.evaluate(np.arange(t + 1))
+    def kernel(self, t: Times) -> np.ndarray:
+        """Returns the weight of every iterate, as `Rule.kernel` does."""
+        times = np.append(0, _times(t))
+        start = int(times[LastFraction(self.fraction).updates_before(t)])
+        decay = Decay(constant(1.0), start, int(times[-1]), floor=0.0, shape=self.shape)
+        # Schedules count from 0: an update uses the rate at the time before it.
+        factor = decay.evaluate(times)
         return np.append(0.0, factor[:-1] - factor[1:])
 
 
@@ -106,13 +115,14 @@ class StoredWeights:
         """Name such as `f25@3840`."""
         return f"{self.label}@{self.step}"
 
-    def kernel(self, t: int) -> np.ndarray:
-        """Returns the weight of every iterate up to `t >= step`, float64[t + 1]."""
-        kernel = np.zeros(t + 1)
+    def kernel(self, t: Times) -> np.ndarray:
+        """Returns the weight of every iterate, of `step` or more updates, as `Rule.kernel` does."""
+        times = _times(t)
+        kernel = np.zeros(len(times) + 1)
         if self.rule is None:
             kernel[self.step] = 1
             return kernel
-        kernel[: self.step + 1] = self.rule.kernel(self.step)
+        kernel[: self.step + 1] = self.rule.kernel(times[: self.step])
         # The past of an average that was added to an old run is one iterate.
         kernel[self.since] = kernel[: self.since + 1].sum()
         kernel[: self.since] = 0
@@ -135,23 +145,26 @@ class Mixture:
 def fit_mixture(
     stored: Sequence[StoredWeights],
     target: Rule | LastFraction,
-    t: int,
+    t: Times,
     max_checkpoints: int,
     tolerance: float = 0.0,
 ) -> Mixture:
     """Returns the mixture of averages whose kernel is nearest to that of the target after `t`.
 
-    Live weights and checkpoints after `t` are ignored. Checkpoints are selected greedily: first
-    that of `t`, then each time the one that reduces the error most, up to a relative kernel error
-    of `tolerance`. Raises a ValueError if no average is stored.
+    `t` counts updates, or has the time after each of them. Live weights and later checkpoints are
+    ignored. Checkpoints are selected greedily: first the last one, then each time the one that
+    reduces the error most, up to a relative kernel error of `tolerance`. Raises a ValueError if no
+    average is stored.
     """
+    times = _times(t)
+    t = len(times)
     averages = [x for x in stored if x.rule is not None and x.step <= t]
     if not averages:
         raise ValueError("no average is stored to mix from")
     steps = np.array([x.step for x in averages])
     edges = _bin_edges(t, steps)
-    goal = _bin(target.kernel(t), edges)
-    kernels = np.stack([_bin(x.kernel(t), edges) for x in averages])
+    goal = _bin(target.kernel(times), edges)
+    kernels = np.stack([_bin(x.kernel(times), edges) for x in averages])
     gram, projections = kernels @ kernels.T, kernels @ goal
 
     def fit(selected: Sequence[int]) -> tuple[float, np.ndarray, np.ndarray]:
@@ -174,18 +187,23 @@ def fit_mixture(
     return Mixture(tuple(averages[row] for row in rows), tuple(x.tolist()), error)
 
 
-def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: int) -> Mixture:
+def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Times) -> Mixture:
     """Returns the mixture of live weights that approximates the kernel of a decay.
 
     Iterates between two checkpoints are interpolated linearly; those before the first checkpoint
     are replaced by it. `live` must be in order of steps.
     """
     goal, steps = target.kernel(t), [x.step for x in live]
-    hats = [np.interp(np.arange(t + 1), steps, row) for row in np.eye(len(live))]
+    hats = [np.interp(np.arange(len(goal)), steps, row) for row in np.eye(len(live))]
     shares = [float(hat @ goal) for hat in hats]
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]
     parts, coefficients = zip(*pairs, strict=True)
     return Mixture(parts, coefficients)
+
+
+def _times(t: Times) -> np.ndarray:
+    """The time after each update, for a number of updates or their times."""
+    return np.arange(1, t + 1) if isinstance(t, int | np.integer) else np.asarray(t)
 
 
 def _bin_edges(t: int, steps: np.ndarray) -> np.ndarray:

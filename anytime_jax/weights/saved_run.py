@@ -13,8 +13,8 @@ from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config, build
-from anytime_jax.config.token_averaging import TokenRule
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
 from anytime_jax.models.decoder import Params
@@ -70,6 +70,11 @@ class SavedRun:
         return {x.label: x for x in self.history if x.step == self.step}
 
     @property
+    def times(self) -> np.ndarray:
+        """The time after each update up to the checkpoint (`config.clock`)."""
+        return self.config.clock.times(self.step)
+
+    @property
     def labels(self) -> list[str]:
         """Labels of all weights that an evaluation of the run scores, the live weights first."""
         return [*self.weights, *self.readouts]
@@ -78,14 +83,14 @@ class SavedRun:
     def growing_windows(self) -> dict[str, float]:
         """The f of every growing window stored in this checkpoint, by label."""
         rules = {label: x.rule for label, x in self.weights.items()}
-        rules |= {label: x.rule for label, x in rules.items() if isinstance(x, TokenRule)}
         return {label: x.f for label, x in rules.items() if isinstance(x, GrowingWindow)}
 
 
-def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
+def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> SavedRun:
     """Opens a run at a checkpoint.
 
-    `step` is "latest", a number of updates, or a milestone such as "4x".
+    `step` is "latest", a number of updates, or a milestone such as "4x". `trust` says which
+    packages are imported for the kinds that the run names.
 
     Raises:
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
@@ -100,12 +105,14 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
     steps = saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    last = _find_step(step, steps, build(about["config"]), run_dir)
+    last = _find_step(step, steps, build(about["config"], trust), run_dir)
     meta = checkpoint_reader.read_meta(checkpoint_path(run_dir, last))
     history: list[StoredWeights] = []
     for earlier in steps[: steps.index(last)]:
         try:
-            history += _stored(checkpoint_reader.read_meta(checkpoint_path(run_dir, earlier)))
+            history += _stored(
+                checkpoint_reader.read_meta(checkpoint_path(run_dir, earlier)), trust
+            )
         except RunError:
             continue  # `runs --verify` reports it; the others suffice
     iterates = {
@@ -121,10 +128,10 @@ def open_run(run_dir: Path, step: str = "latest") -> SavedRun:
         run_dir,
         last,
         meta["tokens"],
-        build(meta["config"]),
+        build(meta["config"], trust),
         meta["vocabulary"],
         meta["fingerprint"],
-        (*history, *_stored(meta)),
+        (*history, *_stored(meta, trust)),
         storage_path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
         iterates,
         readouts,
@@ -166,9 +173,10 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
     )
 
 
-def _stored(meta: checkpoint_reader.Meta) -> list[StoredWeights]:
+def _stored(meta: checkpoint_reader.Meta, trust: Trust) -> list[StoredWeights]:
     """Returns the weights in a checkpoint, the live weights first."""
-    config, step, since = build(meta["config"]), meta["step"], meta.get("averages_since", {})
+    config, step = build(meta["config"], trust), meta["step"]
+    since = meta.get("averages_since", {})
     stored = [StoredWeights(step, LIVE)]
     for label in sorted(meta["averages"], key=label_order):
         rule = config.averaging_rules[label]

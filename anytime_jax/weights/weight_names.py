@@ -63,8 +63,7 @@ def describe(mixture: Mixture) -> str:
 
 def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
     if name.startswith("f=") and name != "f=":
-        window = GrowingWindow(_positive("f", name.removeprefix("f=")))
-        rule = run.config.on_average_clock(window)
+        rule = GrowingWindow(_positive("f", name.removeprefix("f=")))
         if rule.label not in run.weights:
             return _fit(run, rule, limits, _window_advice(run))
         name = rule.label
@@ -76,7 +75,7 @@ def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
     match kind if argument else "":
         case "tail":
             target = LastFraction(_positive("fraction", argument))
-            first = target.updates_before(run.step)
+            first = target.updates_before(run.times)
             if first == run.step - 1:
                 raise ValueError("that is a single iterate: use last")
             advice = f"keep a checkpoint near step {first:,}, where the tail begins"
@@ -93,7 +92,7 @@ def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
 
 def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advice: str) -> Mixture:
     tolerance = min(_TOLERANCE, limits.kernel_error)
-    mixture = fit_mixture(run.history, target, run.step, limits.checkpoints, tolerance)
+    mixture = fit_mixture(run.history, target, run.times, limits.checkpoints, tolerance)
     if mixture.kernel_error > limits.kernel_error:
         count = len({part.step for part in mixture.parts})
         raise ValueError(
@@ -148,14 +147,14 @@ def _merge(run: SavedRun, argument: str) -> Mixture:
     if shape not in get_args(DecayShape):
         raise ValueError("give a number of checkpoints, or a decay such as linear:0.1, 1-sqrt:0.1")
     target = DecayedRate(_positive("fraction", fraction), cast(DecayShape, shape))
-    first = LastFraction(target.fraction).updates_before(run.step)
+    first = LastFraction(target.fraction).updates_before(run.times)
     inside = [x for x in live if x.step >= first]
     if len(inside) < 2:
         raise ValueError(
             f"that decay begins at step {first:,}, and {len(inside)} checkpoint was saved since: "
             "it needs several (config.checkpoint.keep_every)"
         )
-    return merge_live_weights(inside, target, run.step)
+    return merge_live_weights(inside, target, run.times)
 
 
 def _positive(name: str, text: str) -> float:

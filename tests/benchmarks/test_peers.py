@@ -98,8 +98,8 @@ def test_worker_that_exits_is_an_error(tmp_path):
 
 
 def test_unsupported_run_is_rejected():
-    config = small_run.config("run", model__architecture="olmo2")
-    with pytest.raises(InputError, match=r"model\.architecture"):
+    config = small_run.config("run", model__kind="olmo2")
+    with pytest.raises(InputError, match="needs the model olmo"):
         peers.worker_settings(config, "arrays.npz", 1)
 
 

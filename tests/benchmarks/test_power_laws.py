@@ -91,10 +91,10 @@ def test_fit_predicts_a_schedule_that_it_has_not_seen(law):
     seen = [
         schedules.constant(PEAK, 1_000, 0.0),
         schedules.cosine(PEAK, 16_000, 1_000, 0.0),
-        schedules.wsd(PEAK, 8_000, 9_000, 1_000, 0.0),
+        schedules.wsd(PEAK, 9_000, 8_000, 1_000, 0.0),
     ]
     found = power_law_fit.fit(type(law), [curve(law, schedule, 1e-5) for schedule in seen])
-    unseen = schedules.wsd(PEAK, 20_000, 24_000, 1_000, 0.0)
+    unseen = schedules.wsd(PEAK, 24_000, 20_000, 1_000, 0.0)
     expected = law.losses(unseen, [20_000, 24_000])
     np.testing.assert_allclose(found.losses(unseen, [20_000, 24_000]), expected, atol=2e-3)
 

@@ -160,7 +160,7 @@ def test_average_is_readable_without_other_items(trained, checkpoint, tmp_path):
 
 def test_restore_adds_and_drops_averages(trained, checkpoint):
     state, _ = trained
-    config = small_run.config("unused", averages=(25.0, 100.0, "uniform"))
+    config = small_run.config("unused", averages=("f25", "f100", "uniform"))
     like = small_run.program(config, small_run.mesh(8, **LAYOUT)).abstract_state
     restored = restore_checkpoint(checkpoint, like)
     assert set(restored.added_averages) == {"f100", "uniform"}

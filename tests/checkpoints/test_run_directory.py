@@ -111,10 +111,3 @@ def test_damaged_run_file_is_one_short_line(content, tmp_path):
     with pytest.raises(InputError, match=r"run\.json is damaged") as error:
         run_directory.read_identity(tmp_path)
     assert len(str(error.value)) < 500
-
-
-def test_run_file_from_before_a_setting_existed_has_its_default(tmp_path):
-    run_directory.initialize(tmp_path / "run", {"seed": 0}, {})
-    run_directory.check_identity(tmp_path / "run", {"seed": 0, "optimizer.kind": "adamw"})
-    with pytest.raises(InputError, match=r"kind was .adamw."):
-        run_directory.check_identity(tmp_path / "run", {"seed": 0, "optimizer.kind": "muon"})

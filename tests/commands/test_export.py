@@ -327,7 +327,7 @@ def test_library_agrees(name, variable, dtype, dataset, output, tmp_path, comman
     if not python:
         pytest.skip(f"{variable} names no interpreter (see tests/oracles/README.md)")
     run = tmp_path / name
-    start(run, dataset, model__architecture=name)
+    start(run, dataset, model__kind=name)
     words = ("--verify", f"--verify-python={python}", f"--dtype={dtype}")
     status, out, err = command(export, f"--run={run}", f"--output={output}", *words)
     assert (status, err) == (0, "")

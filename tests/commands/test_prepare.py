@@ -124,6 +124,74 @@ def test_closed_directory_is_bad_input(tmp_path, rejected, monkeypatch):
     assert str(tmp_path) in rejected(prepare, "--verify", f"--output={tmp_path}")
 
 
+SOURCE = '''"""A source of one's own."""
+import dataclasses
+from anytime_jax.corpus.sources import Source
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    validation_fraction: float
+    identity = ["numbers"]
+
+    def documents(self):
+        yield from map(str, range(300))
+
+@dataclasses.dataclass(frozen=True)
+class Counter(Source):
+    fraction: float
+    times: int = 1
+
+    def parts(self):
+        return [Numbers(self.fraction)] * self.times
+'''
+
+
+@pytest.fixture
+def counter(tmp_path, monkeypatch):
+    """A module in the working directory with a class of a source."""
+    (tmp_path / "counter.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("counter", None)
+
+
+def test_source_of_ones_own_has_its_fields_as_options(counter, command):
+    words = ["--source=counter:Counter", "--option=fraction=0.2", "--option=times=2"]
+    words += ["--train-vocabulary=270", "--length=8", "--output=data"]
+    status, _, err = command(prepare, *words)
+    assert status == 0, err
+    info = load_dataset("data")
+    assert sum(split.documents for split in info.splits.values()) == 600
+    assert info.settings.items() >= {
+        *{"kind": "counter:Counter", "fraction": 0.2, "times": 2}.items()
+    }
+    sys.modules.pop("counter")
+    (counter / "counter.py").unlink()
+    load_dataset("data")  # which imports no class
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--source=counter"], "--source"),
+        (["--source=nowhere:Counter"], "nowhere"),
+        (["--source=counter:Nothing"], "Nothing"),
+        (["--source=counter:Counter"], "--option=fraction"),
+        (["--source=counter:Counter", "--option=size=1"], "size"),
+        (["--source=counter:Counter", "--option=fraction"], "fraction"),
+        (["--source=counter:Counter", "--option=fraction=much"], "--option=fraction"),
+        (["--source=counter:Counter", "--input=x"], "--input"),
+        (["--source=counter:Counter", "--validation-fraction=0.1"], "--validation-fraction"),
+        (["--source=builtin", "--option=size=1"], "--option"),
+        (["--verify", "--option=size=1"], "--option"),
+    ],
+)
+def test_bad_source_of_ones_own_is_one_line(counter, rejected, options, named):
+    vocabulary = [] if "--verify" in options else ["--train-vocabulary=400"]
+    assert named in rejected(prepare, *options, *vocabulary, "--output=output")
+    assert not (counter / "output").exists()
+
+
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):
     words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400", "--length=64"]
     assert command(prepare, *words, f"--output={tmp_path / 'output'}")[0] == 0

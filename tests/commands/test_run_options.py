@@ -71,8 +71,8 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     relative = dataclasses.replace(
         saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
     )
-    monkeypatch.setattr(saved_run, "build", lambda settings: relative)
-    monkeypatch.setattr(saved_run, "_stored", lambda meta: [])
+    monkeypatch.setattr(saved_run, "build", lambda settings, trust: relative)
+    monkeypatch.setattr(saved_run, "_stored", lambda meta, trust: [])
     about = json.loads((run / "run.json").read_text())
 
     def record(path):

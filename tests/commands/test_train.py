@@ -18,6 +18,7 @@ from small_run import write_config
 from anytime_jax.checkpoints import curves
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
+from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings
 from anytime_jax.training import signals
 
@@ -36,26 +37,30 @@ BAD = {
     "bad value": (["--config=good.py", "--config.optimizer.b2=1.5"], "config.optimizer.b2"),
     "unknown optimizer": (
         ["--config=good.py", "--config.optimizer.kind=adam"],
-        "ema_nesterov_muon",
+        "adamw, muon, pace, schedule_free_adamw",
     ),
     "setting of another optimizer": (
         ["--config=good.py", "--config.optimizer.pullback=0.1"],
-        "config.optimizer.pullback is a setting of another kind (pace)",
+        "config.optimizer.pullback is not a setting of adamw",
     ),
     "a whole group": (
-        ["--config=good.py", "--config.optimizer=gpa"],
-        "config.optimizer is a group of settings: change one of them, such as config.optimizer.",
+        ["--config=good.py", "--config.optimizer=muon"],
+        "config.optimizer is a group of settings: change one of them, such as optimizer.kind",
     ),
-    "optimizer without its settings": (
-        ["--config=good.py", "--config.optimizer.kind=pace"],
-        "config.optimizer.ema_power is missing",
+    "optimizer that is not there": (
+        ["--config=good.py", "--config.optimizer.kind=no_such_package:Mine"],
+        "config.optimizer.kind = 'no_such_package:Mine' cannot be imported",
+    ),
+    "schedule without its settings": (
+        ["--config=good.py", "--config.schedule.kind=cosine"],
+        "config.schedule.horizon is missing",
     ),
     "syntax error": (["--config=syntax.py"], "syntax.py"),
     "error inside the file": (["--config=raises.py"], "ZeroDivisionError"),
     "exit inside the file": (["--config=exits.py"], "SystemExit"),
     "missing import": (["--config=imports.py"], "no_such_module"),
     "no get_config": (["--config=empty.py"], "get_config"),
-    "missing setting": (["--config=missing.py"], "config.seed"),
+    "missing setting": (["--config=missing.py"], "config.name"),
     "process without its coordinator": (["--config=good.py", "--process=1"], "--coordinator"),
     "process beyond the last": (
         ["--config=good.py", "--coordinator=a:1", "--processes=2", "--process=2"],
@@ -78,7 +83,7 @@ def results(starts, tmp_path_factory):
     (folder / "empty.py").write_text("config = 1\n")
     (folder / "missing.py").write_text(
         (folder / "good.py").read_text().replace("return small_run", "config = small_run")
-        + "    del config.seed\n    return config\n"
+        + "    del config.name\n    return config\n"
     )
     before = sorted(folder.iterdir())
     results = {}
@@ -120,7 +125,7 @@ def train_rejected(monkeypatch, rejected):
     """Trains with settings that must be rejected; returns the line of error output."""
 
     def start(settings):
-        monkeypatch.setattr(config_file, "load", lambda arguments: settings.to_dict())
+        monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
         monkeypatch.setattr(jax_settings, "configure", lambda: None)
         return rejected(train)
 
@@ -198,7 +203,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
         eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
     )  # fmt: skip
-    first = starts.launch(f"--config={file}", "--config.name", "two words", folder=tmp_path)
+    first = starts.launch(f"--config={file}", "--config.name=two words", folder=tmp_path)
     wait_for(first, "1x  validation")
     first.kill(number)
     assert first.wait() == 0, first.output
@@ -213,7 +218,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
 
     # To the next step but one: the end of a run, its table and its figure.
     end = step + 2
-    second = starts.launch(*argv, "--config.stop", f"{end} steps", folder=tmp_path)
+    second = starts.launch(*argv, f"--config.stop={end} steps", folder=tmp_path)
     assert second.wait() == 0, second.output
     assert f"from     {step:,} steps" in second.output
     assert f"at {end:,} steps" in second.output

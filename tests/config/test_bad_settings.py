@@ -139,7 +139,7 @@ def is_named(name: str, line: str) -> bool:
     group, _, last = name.rpartition(".")
     forms = [f"config.{name}", f"'{last}'", f"{name} = "]
     forms += [f"config.{group}"] * bool(group)
-    cut = len(last) > 20 and repr(last)[:20] in line  # messages leave out the middle of long words
+    cut = len(last) > 20 and repr(last)[1:20] in line  # messages leave out the middle of long words
     return cut or any(re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", line) for form in forms)
 
 

@@ -157,6 +157,9 @@ def test_grown_batch_counts_samples():
     samples = [0]
     for step in range(6000):
         samples.append(samples[-1] + next(GROWN.batches(step))[0])
+    times = [x // 32 for x in samples]
+    assert [GROWN.time(step) for step in range(6001)] == times
+    assert GROWN.times(6000).tolist() == times[1:]
     assert [GROWN.samples(step) for step in range(6001)] == samples
     assert [x.step for x in GROWN.stages[:3]] == [0, 960, 1920]
     assert samples[GROWN.stages[3].step] * 128 >= 40e6 > samples[GROWN.stages[3].step - 1] * 128
@@ -192,10 +195,21 @@ def test_batches_follow_the_growth(begin):
 
 
 NO_GROWTH, BACK_IN_TIME = (("2x", 32),), (("2x", 64), ("1x", 128))
+NO_MULTIPLE, TOO_LARGE = (("2x", 48),), (("2x", 32 * 4097),)
 MALFORMED = [(("0x", 64),), (("2x", 64, 1),), (("2x", "64"),), (("soon", 64),), ("2x", 64)]
 
 
-@pytest.mark.parametrize("growth", [NO_GROWTH, BACK_IN_TIME, *MALFORMED])
+@pytest.mark.parametrize("growth", [NO_GROWTH, BACK_IN_TIME, NO_MULTIPLE, TOO_LARGE, *MALFORMED])
 def test_bad_growth_is_refused(growth):
     with pytest.raises(ValueError, match=r"batch_growth = .* is not allowed: it must"):
         _ = Clock(32, 128, 10**6, growth).stages
+
+
+def test_times_of_points():
+    assert GROWN.time_at("960 steps") == GROWN.time_at("2x") == GROWN.time_at(960) == 960
+    assert GROWN.time_at("961 steps") == 962  # twice the first batch
+    assert GROWN.time_at("2.001x") == 962  # on a whole update
+    assert [GROWN.step_of(time) for time in (960, 961, 962, 963)] == [960, 961, 961, 962]
+    assert [GROWN.stage_of_batch(size).step for size in (32, 64, 128)] == [0, 960, 1920]
+    with pytest.raises(ValueError, match=r"^warmup = -1"):
+        GROWN.time_at(-1, "warmup")

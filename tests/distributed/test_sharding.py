@@ -51,7 +51,7 @@ def tokens():
 def loss_and_gradients(config, mesh, several_microbatches=True):
     """Parameters made on the mesh, their loss and gradients."""
     shapes = decoder.param_shapes(config)
-    shardings = sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    shardings = sharding.parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh)
     rows = sharding.batch_sharding(mesh)
     constrain = sharding.ShardingConstraint(mesh)
     init = functools.partial(decoder.init_params, config, jax.random.key(3))
@@ -128,10 +128,9 @@ def test_gradients_are_summed_over_data_once_an_update(axes):
 def test_parameters_moments_and_averages_are_sharded_alike():
     mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
     optimizer = optax.chain(optax.adam(1e-3), averaging.average_params([6.25, 25.0]))
-    of_state, of_params = (
-        sharding.tree_shardings(tree, decoder.PARAMETER_AXES, mesh)
-        for tree in (jax.eval_shape(optimizer.init, params), params)
-    )
+    state = jax.eval_shape(optimizer.init, params)
+    of_state = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
+    of_params = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
     for name, leaf in {**of_params, **of_params["blocks"]}.items():
         if name in SPECS:
             assert leaf.spec == SPECS[name]
@@ -143,6 +142,31 @@ def test_parameters_moments_and_averages_are_sharded_alike():
         assert tree == of_params
     assert adam.count.is_fully_replicated
     assert average.count.is_fully_replicated
+
+
+def test_factored_moments_and_placeholders_are_replicated():
+    mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
+    optimizer = optax.adafactor(1e-2, min_dim_size_to_factor=8, momentum=0.9)
+    state = jax.eval_shape(optimizer.init, params)
+    of_state = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
+    shapes = {str(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    assert {leaf.shape for leaf in jax.tree.leaves(state)} > {(1,), (2, 16), (2, 16, 3), ()}
+    split = 0
+    for (_, leaf), place in zip(
+        jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(of_state), strict=True
+    ):
+        split += not place.is_fully_replicated
+        assert place.is_fully_replicated or leaf.shape in shapes.values()
+    assert split == len(SPECS)  # the momentum
+
+
+def test_a_state_without_names_is_sharded_by_shapes():
+    mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
+    state = [*jax.tree.leaves(params), jax.ShapeDtypeStruct((16, 5), np.float32)]
+    *places, other = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
+    of_params = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
+    assert places == jax.tree.leaves(of_params)
+    assert other.is_fully_replicated
 
 
 def test_make_mesh():
@@ -210,7 +234,7 @@ def test_mesh_config_rejects_bad_sizes(axis, size):
         ({"embedding_rows": 22}, (2, 1, 4), r"mesh\.tensor = 4 .* 22"),
     ],
 )
-def test_tree_shardings_rejects_indivisible_axes(change, mesh, message):
+def test_parameter_shardings_rejects_indivisible_axes(change, mesh, message):
     shapes = decoder.param_shapes(dataclasses.replace(CONFIG, **change))
     with pytest.raises(ValueError, match=message):
-        sharding.tree_shardings(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))
+        sharding.parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))

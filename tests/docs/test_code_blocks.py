@@ -25,14 +25,6 @@ COMMAND = re.compile(
 )
 # Pages that train the quickstart from its beginning; the others find it trained to 4x.
 BEGINNINGS = {"README.md", "docs/index.md", "docs/tutorials/first_run.md"}
-# The configuration of the quickstart in the tests of pages: 20 updates to 1x.
-SHORTER = {
-    "config.batch_size = 32": "config.batch_size = 8",
-    "20 * 81_920": "20 * 8 * 128",
-    '"160 steps"': '"8 steps"',
-    "builtin_megabytes = 70.0": "builtin_megabytes = 1.5",
-    "tokens = 32_768": "tokens = 2_048",
-}
 # test_library_page.py runs that page, whose blocks are several programs.
 OTHERS = {"docs/library.md"}
 RUN = sorted(
@@ -83,11 +75,7 @@ def make_checkout(folder: pathlib.Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, folder)
     quickstart = folder / "configs" / "quickstart.py"
-    text = quickstart.read_text()
-    for long, short in SHORTER.items():
-        assert text.count(long) == 1, long
-        text = text.replace(long, short)
-    quickstart.write_text(text)
+    quickstart.write_text(doc_blocks.shorten(quickstart.read_text()))
     python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
     for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
         write_executable(folder / ".venv" / "bin" / name, program)

@@ -37,7 +37,7 @@ def test_export_round_trips(name, tmp_path):
     (tmp_path / PROVENANCE).write_text(json.dumps({"vocab_size": 90}))
     model = model_reader.describe(tmp_path)
     assert same_bits(read(tmp_path, name), oracle(name)[1])
-    assert model.shape.items() <= dataclasses.asdict(CONFIGS[name]).items()
+    assert model.shape.items() <= {"kind": name, **dataclasses.asdict(CONFIGS[name])}.items()
     whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
     assert whole - model.shape.keys() == {"dtype", "attention", "layer_loop", "remat"}
     assert {type(x) for x in model.shape.values()} == {str, int, float}

@@ -17,6 +17,14 @@ _FILES = (
     *(REPOSITORY / "docs").rglob("*.md"),
     *(REPOSITORY / "tests").rglob("*.md"),
 )
+# The configuration of the quickstart in the tests of pages: 20 updates to 1x.
+_SHORTER = {
+    "config.batch_size = 32": "config.batch_size = 8",
+    "20 * 81_920": "20 * 8 * 128",
+    '"160 steps"': '"8 steps"',
+    "builtin_megabytes = 70.0": "builtin_megabytes = 1.5",
+    "tokens = 32_768": "tokens = 2_048",
+}
 PAGES = sorted(page for page in _FILES if not page.with_suffix(".ipynb").exists())
 MARK = r"<!-- (needs|run by): ([^>]+?) -->"
 _BLOCK = re.compile(rf"(?:^{MARK}\n)?^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -59,3 +67,11 @@ def runnable(page: pathlib.Path, language: str) -> str:
     """Returns the code that a test of the page runs, in one program."""
     mine = (block for block in BLOCKS if block.page == page and block.language == language)
     return "\n".join(block.code for block in mine if not block.mark)
+
+
+def shorten(quickstart: str) -> str:
+    """Returns the text of the quickstart's configuration with fewer and smaller updates."""
+    for long, short in _SHORTER.items():
+        assert quickstart.count(long) == 1, long
+        quickstart = quickstart.replace(long, short)
+    return quickstart

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
 from forked_starts import environment as environment_of
 
-from anytime_jax.config.schema import SETTINGS
+from anytime_jax.config.schema import all_settings
 
 WORDS = [
     *("", "0", "-1", "nan", "inf", "1e400", "2147483648", "3", "2.5", "abc", "all", "4x", "1 step"),
@@ -39,7 +39,7 @@ def configuration(box: Sandbox) -> str:
     """One or two settings that are misspelt or have odd values."""
     overrides = []
     for _ in range(box.draw.choice((1, 1, 2))):
-        name = box.draw.choice(list(SETTINGS))
+        name = box.draw.choice(list(all_settings()))
         if box.draw.random() < 0.2:
             at = box.draw.randrange(len(name))
             name = name[:at] + box.draw.choice("xyz_.") + name[at + 1 :]

@@ -11,8 +11,8 @@ PEAK = 3e-4
 SCHEDULES = {
     "constant": schedules.constant(PEAK, 2_000, 0.0),
     "cosine": schedules.cosine(PEAK, 12_000, 2_000, 0.0, 0.0),
-    "wsd": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.0, 0.0),
-    "1-sqrt": schedules.wsd(PEAK, 10_000, 12_000, 1_000, 0.1, 0.1, "1-sqrt"),
+    "wsd": schedules.wsd(PEAK, 12_000, 10_000, 1_000, 0.0, 0.0),
+    "1-sqrt": schedules.wsd(PEAK, 12_000, 10_000, 1_000, 0.1, 0.1, "1-sqrt"),
     "drop": RecordedRates((0, 2_000, 7_999, 8_000), (0.0, PEAK, PEAK, 3e-5)),
 }
 STEPS = [2_200, 8_000, 8_030, 10_000, 10_100, 11_000, 12_000]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from paths import FIXTURES
 
-from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.model import Olmo, Olmo2
 from anytime_jax.models import decoder
 
 LAYERS, WIDTH = 3, 32  # of the oracles
 
-PAPER = ModelConfig(
-    architecture="olmo", layers=12, heads=16, width=1024, mlp_width=4096, length=1024,
+PAPER = Olmo(
+    layers=12, heads=16, width=1024, mlp_width=4096, length=1024,
     vocab_size=32_100, embedding_rows=32_128, rope_theta=10_000.0, norm_epsilon=1e-5,
     dtype="bfloat16", attention="auto", layer_loop="scan", remat="none",
 )  # fmt: skip
@@ -23,7 +23,7 @@ OLMO = dataclasses.replace(
     vocab_size=90, embedding_rows=96, dtype="float32", attention="plain",
 )  # fmt: skip
 OLMO2 = dataclasses.replace(
-    OLMO, architecture="olmo2", mlp_width=96, rope_theta=500_000.0, norm_epsilon=1e-6
+    Olmo2(**dataclasses.asdict(OLMO)), mlp_width=96, rope_theta=500_000.0, norm_epsilon=1e-6
 )
 CONFIGS = {"olmo": OLMO, "olmo2": OLMO2}
 

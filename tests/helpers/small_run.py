@@ -1,6 +1,8 @@
 """Small run: text, dataset, configuration, and programs compiled once."""
 
 import fcntl
+import functools
+import operator
 import os
 import pathlib
 import random
@@ -27,7 +29,6 @@ BATCH = 8
 VOCABULARY = 300
 DATA_SEED = 3
 CHINCHILLA_STEPS = 10  # so milestones are 9, 10, 18, 20, 36, 40, ...
-RULES = (6.25, 25.0)
 AVERAGES = ("f6.25", "f25")
 
 
@@ -40,17 +41,21 @@ def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: A
     config.microbatches = 1
     config.chinchilla_tokens = CHINCHILLA_STEPS * BATCH * LENGTH
     config.stop = "1x"
-    config.averages = RULES
+    config.averages = AVERAGES
     config.model.update(layers=2, heads=4, width=16, mlp_width=32, length=LENGTH)
     config.model.update(vocab_size=VOCABULARY, embedding_rows=304, dtype="float32")
     config.data.path = str(data)
     config.data.seed = DATA_SEED
     schedule = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 7.0}
-    config.schedule = ConfigDict({**schedule, "warmup": "3 steps", "warmup_init": 0.1})
+    config.schedule = ConfigDict({**schedule, "warmup": "3 steps"})
     config.eval.update(every="5 steps", tokens=10 * LENGTH, batch_size=8)
     config.checkpoint.update(every="4 steps", keep=2)
     config.log.update(every="3 steps", tensorboard=False)
-    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
+    for name, value in changes.items():
+        *groups, last = name.split("__")
+        group = functools.reduce(operator.getitem, groups, config)
+        with group.ignore_type():
+            group[last] = value
     return config
 
 
@@ -73,9 +78,10 @@ _programs: dict[Any, step.Program] = {}
 def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
     averages = tuple(config.averaging_rules.items())
-    warmup = (config.schedule.warmup, config.schedule.warmup_init)  # which some kinds weigh by
+    warmup = config.learning_rate.warmup_end  # which some kinds weigh by
     batch = (config.batch_size, config.microbatches)
-    key = (config.model, config.optimizer, config.guard, warmup, batch, averages, config.seed, mesh)
+    method = config.optimizer, config.clip_norm, config.guard, warmup, averages
+    key = config.model, *method, *batch, config.clock, config.seed, mesh
     if key not in _programs:
         _programs[key] = step.make_program(config, mesh)
     return _programs[key]

@@ -9,7 +9,6 @@ import pytest
 from paths import HELPERS, REPOSITORY
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
-from anytime_jax.config import schema
 from anytime_jax.lab.study import local_executor, study_files
 
 STUDY = """
@@ -20,7 +19,7 @@ from anytime_jax.lab.study import plan
 
 def get_study():
     config = small_run.settings("unused", {data!r}, stop="2x")
-    config.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}}
+    config.schedule = {{"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}}
     trunks = plan.runs("constant", config, plan.values("seed", 0, 1), {root!r})
     return plan.Study("tiny", {root!r}, plan.chain(trunks, {more}), "two seeds.")
 
@@ -88,7 +87,7 @@ def fake_training_fixture(monkeypatch, tmp_path):
             is_branch = name.startswith("wsd")
             horizon = int(name[-2]) if is_branch else 2
             how = behaviours.get(name.replace("-", "_").replace("=", "_"), "succeeds")
-            config = schema.build(study_files.load_file(file).run(name).settings)
+            config = study_files.load_file(file).run(name).build()
             about = json.dumps({"identity": config.identity(fingerprint)})
             steps = [str(9 * horizon if is_branch else 0), str(10 * horizon)]
             run_dir = str(tmp_path / "runs" / name)

@@ -7,7 +7,6 @@ import math
 from ml_collections import ConfigDict
 
 from anytime_jax.checkpoints.metric_records import RecordWriter
-from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study, branches, chain, grid, paired, runs, values
@@ -27,10 +26,9 @@ def make_study():
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     short, long = (values("schedule.alpha", alpha) for alpha in (480.0, 1920.0))
     second_seed = paired(values("seed", 1), values("data.seed", 1))
-    cosine = _config(kind="cosine", peak=0.0, horizon="", floor=0.1)
+    cosine = _config(kind="cosine")
     cosine.stop = "horizon"
-    inverse_sqrt = _config(kind="inverse_sqrt", peak=0.0, alpha=0.0)
-    constant = _config(kind="constant", peak=0.0)
+    inverse_sqrt, constant = _config(kind="inverse_sqrt"), _config(kind="constant")
     trunks = runs("constant", constant, chain(peaks, grid(middle, second_seed)), ROOT)
     roots = chain(grid(peaks, long), grid(middle, short), grid(middle, long, second_seed))
     floors = grid(middle, horizons[:3], values("schedule.floor", 0.0))
@@ -59,14 +57,15 @@ def _config(**schedule):
     config = quickstart.get_config()
     config.chinchilla_tokens = CLOCK.chinchilla_tokens
     config.stop = "8x"
-    config.schedule = ConfigDict({**schedule, "warmup": "192 steps", "warmup_init": 0.1})
+    config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
     return config
 
 
 def loss(run, multiple, label, seed=0):
     """Returns the loss, a parabola in the log of the peak whose minimum moves with the budget."""
-    schedule = run.settings["schedule"]
-    kind, peak = schedule["kind"], schedule["peak"]
+    settings = run.settings
+    schedule, decay = settings["schedule"], settings.get("decay", {})
+    kind, peak = "wsd" if decay else schedule["kind"], schedule["peak"]
     best = -4.5 - 0.12 * math.log2(multiple)
     total = 1.7 + 0.9 * multiple**-0.35 + 0.02 * (math.log(peak) - best) ** 2
     if kind == "inverse_sqrt":
@@ -74,7 +73,7 @@ def loss(run, multiple, label, seed=0):
     live = {"constant": 0.09, "inverse_sqrt": 0.06, "wsd": 0.004}.get(kind, 0.02)
     if label != "last":
         live = 0.1 * live + 0.003 * abs(math.log2(FACTORS[label] / 25.0))
-    if schedule.get("floor") == 0.0:
+    if (decay or schedule).get("floor") == 0.0:
         live -= 0.006
     if kind == "cosine":  # before the end of its horizon
         live += 0.05 * (1 - multiple / float(schedule["horizon"].rstrip("x")))
@@ -89,11 +88,11 @@ def expected_loss(name, multiple, label, seed=0):
 
 def write_run(run, run_dir, until=None):
     """Writes the records of a run, with an evaluation at every doubling up to its stop."""
-    config = schema.build(run.settings)
+    config = run.build()
     clock = config.clock
     first, stop = config.branch_step or 0, clock.multiple(config.stop_rule.step)
     run_dir.mkdir(parents=True, exist_ok=True)
-    identity = {"schedule.peak": config.schedule.peak, "seed": config.seed}
+    identity = {"schedule.peak": config.learning_rate.peak, "seed": config.seed}
     identity["data.fingerprint"] = "abc"
     about = {"name": run.name, "identity": identity, "config": run.settings}
     about["data_path"] = str(run_dir.absolute().parent / "data")

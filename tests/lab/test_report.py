@@ -133,7 +133,7 @@ def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatc
     assert run_command(report, [f"--run={short.run_dir}"]) == 0
     assert "too few" in capsys.readouterr().out
 
-    def fail(run_dir):
+    def fail(run_dir, trust):
         raise RuntimeError("defect")
 
     monkeypatch.setattr(forecast_subject, "open_run", fail)

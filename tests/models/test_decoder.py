@@ -407,7 +407,6 @@ def test_rotate_multiplies_complex_pairs():
         ({"embedding_rows": 89}, "embedding_rows = 89"),
         ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
         ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-        ({"architecture": "gpt"}, "architecture = 'gpt'"),
         ({"attention": "flash"}, "attention = 'flash'"),
         ({"heads": 3}, "heads = 3"),
         ({"heads": 32}, "heads = 32"),  # one channel, where rotation takes pairs

@@ -4,7 +4,7 @@ import optax
 import pytest
 from noisy_quadratic import START, Adam, assert_close, gradient, rate, run
 
-from anytime_jax.optimizers import pace
+from anytime_jax.optimizers import Pace, RunInfo
 
 DECAY, EPSILON = 0.1, 1e-3
 
@@ -15,7 +15,7 @@ def test_parameters_and_average_of_the_formula(pullback, kappa):
     bad, clipped = (7, 20), 0
     theta, ema = dict(START), dict(START)
     adams = {name: Adam(0.9, 0.95, EPSILON) for name in START}
-    optimizer = pace(rate, 0.9, 0.95, EPSILON, DECAY, pullback, kappa)
+    optimizer = Pace(0.9, 0.95, EPSILON, DECAY, pullback, kappa).transform(RunInfo(rate))
     for t, (params, state) in enumerate(run(optimizer, bad=bad), 1):
         newest = max((1 + t) ** -kappa, 1e-4)
         g = gradient(theta, t)
@@ -36,7 +36,7 @@ def test_parameters_and_average_of_the_formula(pullback, kappa):
 
 
 def test_without_a_pull_it_is_adamw():
-    ours = run(pace(rate, 0.9, 0.95, EPSILON, DECAY, pullback=0.0))
+    ours = run(Pace(0.9, 0.95, EPSILON, DECAY, pullback=0.0).transform(RunInfo(rate)))
     theirs = run(optax.adamw(rate, 0.9, 0.95, EPSILON, weight_decay=DECAY))
     for (params, _), (expected, _) in zip(ours, theirs, strict=True):
         assert_close(params, expected, 1e-6)

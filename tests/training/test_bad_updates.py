@@ -28,13 +28,15 @@ DECAY = 0.1  # changes weights without any gradient
 
 def optimizer(kind="adamw", skip="nothing", spike=6.0, clip_norm=1.0):
     """The optimizer of a run, so that all its state is checked here."""
-    settings = {"b2": 0.95, "weight_decay": DECAY, "clip_norm": clip_norm}
+    settings = {"b2": 0.95, "weight_decay": DECAY}
     if kind == "adamw":
         method = {f"optimizer__{name}": value for name, value in settings.items()}
     else:
         method = optimizer_kinds.optimizer(kind, **settings)
     guard = {"skip": skip, "spike": spike, "limit": 3}
-    config = small_run.config("run", "data", guard=guard, averages=tuple(RULES), **method)
+    config = small_run.config(
+        "run", "data", guard=guard, averages=tuple(RULES), clip_norm=clip_norm, **method
+    )
     return make_optimizer(config, schedules.constant(1e-2))
 
 

@@ -26,9 +26,10 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop
 from anytime_jax.training.loop import Outcome
 
-CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps", "warmup_init": 0.1}
+CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
 TRUNK = {"schedule": CONSTANT, "checkpoint__every": "100 steps"}  # saved at milestones alone
-WSD = {**CONSTANT, "kind": "wsd", "horizon": "branch", "floor": 0.1, "shape": "linear"}
+HIGHER = {**CONSTANT, "peak": 2e-2}
+DECAY = {"schedule": CONSTANT, "decay__floor": 0.1, "stop": "horizon"}
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,9 @@ def branched(trunk, dataset, tmp_path_factory):
 
 def leave(run, trunk, dataset, **changes):
     """Starts or resumes a WSD branch, by default to 2x."""
-    changes = {"schedule": WSD, "stop": "horizon", **changes}
-    if "branch__step" not in changes:
-        changes = {"branch__multiple": 2.0, **changes}
+    if "stop" not in changes:
+        changes = {**DECAY, "decay__horizon": "2x", **changes}
+    changes = {"schedule": CONSTANT, **changes}
     return start(run, dataset, branch__from_run=str(trunk), **changes)
 
 
@@ -73,8 +74,8 @@ def test_branch_equals_run_that_decays_there(branched, trunk, dataset, tmp_path)
     """Bitwise: parameters, moments, averages and records of a WSD run that never branched."""
     branching, output = branched
     assert f"branch   of {trunk}, which it leaves at 18 steps (1.8x" in output
-    whole = {**TRUNK, "schedule": {**WSD, "horizon": "2x"}, "stop": "horizon"}
-    start(tmp_path, dataset, log__every="1 steps", **whole)
+    whole = {**TRUNK, **DECAY, "decay__horizon": "2x", "log__every": "1 steps"}
+    start(tmp_path, dataset, **whole)
     assert bits(branching, 20) == bits(tmp_path, 20)
     assert records(branching) == [row for row in records(tmp_path) if row[0] > 18]
     assert bits(branching, 20) != bits(trunk, 20)
@@ -89,8 +90,7 @@ def test_branch_of_trunk_with_growing_batch(dataset, tmp_path):
     assert kept[:4] == [9, 10, 14, 15]  # 2x is 160 windows: 10 of 8 and 5 of 16
     outcome, _ = leave(tmp_path / "branch", tmp_path / "trunk", dataset, **grown)
     assert outcome == Outcome(15, "stop")
-    whole = {"schedule": {**WSD, "horizon": "2x"}, "stop": "horizon", **grown}
-    start(tmp_path / "whole", dataset, **whole)
+    start(tmp_path / "whole", dataset, **DECAY, decay__horizon="2x", **grown)
     assert bits(tmp_path / "branch", 15) == bits(tmp_path / "whole", 15)
     with pytest.raises(InputError, match=r"batch_growth was .*1x.*, is \[\]"):
         leave(tmp_path / "other", tmp_path / "trunk", dataset, microbatches=2, data__repeat=True)
@@ -111,8 +111,8 @@ def test_trunk_is_unchanged_and_resumes(trunk, longer, dataset, tmp_path):
     [("linear", 0.1, 0.5), ("1-sqrt", 0.1, 1 - np.sqrt(0.5)), ("cosine", 0.0, 0.5)],
 )
 def test_decay_shapes_and_floors(shape, floor, half, trunk, dataset, tmp_path):
-    schedule = {**WSD, "shape": shape, "floor": floor}
-    leave(tmp_path, trunk, dataset, schedule=schedule, log__every="1 steps")
+    changes = {"decay__shape": shape, "decay__floor": floor, "log__every": "1 steps"}
+    leave(tmp_path, trunk, dataset, **changes)
     rates = [values["lr"] for _, _, values in records(tmp_path) if "lr" in values]
     np.testing.assert_allclose(rates, [1e-2, 1e-2 * (floor + (1 - floor) * half)], rtol=1e-6)
 
@@ -144,8 +144,8 @@ def test_branch_records_its_trunk(branched, trunk):
 
 
 @pytest.mark.slow
-def test_branch_step_equals_branch_multiple(trunk, dataset, tmp_path):
-    leave(tmp_path / "step", trunk, dataset, branch__step=18)
+def test_branch_leaves_at_90_percent_by_default(trunk, dataset, tmp_path):
+    leave(tmp_path / "step", trunk, dataset, branch__at="18 steps")
     leave(tmp_path / "multiple", trunk, dataset)
     assert bits(tmp_path / "step", 20) == bits(tmp_path / "multiple", 20)
 
@@ -155,7 +155,7 @@ def test_branch_step_equals_branch_multiple(trunk, dataset, tmp_path):
 
 def test_branch_with_same_schedule_equals_trunk(trunk, longer, dataset, tmp_path):
     """To the bit."""
-    outcome, _ = leave(tmp_path, trunk, dataset, stop="3x", branch__step=20, **TRUNK)
+    outcome, _ = leave(tmp_path, trunk, dataset, stop="3x", branch__at="20 steps", **TRUNK)
     assert outcome == Outcome(30, "stop")
     assert bits(tmp_path, 30) == bits(longer, 30)
     # The first row is an evaluation of the checkpoint, made again to the same bits.
@@ -174,9 +174,9 @@ def test_branch_resumes_without_its_trunk(updates, branched, trunk, dataset, tmp
 
 @pytest.mark.slow
 def test_branch_of_a_branch(trunk, dataset, tmp_path):
-    leave(tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="4x", branch__step=20)
-    leave(tmp_path / "decay", tmp_path / "on", dataset, branch__multiple=4.0)
-    start(tmp_path / "whole", dataset, schedule={**WSD, "horizon": "4x"}, stop="horizon")
+    leave(tmp_path / "on", trunk, dataset, schedule=CONSTANT, stop="4x", branch__at="20 steps")
+    leave(tmp_path / "decay", tmp_path / "on", dataset, decay__horizon="4x")
+    start(tmp_path / "whole", dataset, **DECAY, decay__horizon="4x")
     assert bits(tmp_path / "decay", 40) == bits(tmp_path / "whole", 40)
 
 
@@ -211,11 +211,11 @@ def test_branch_reads_other_data_from_their_start(trunk, second, tmp_path):
 def test_branch_of_branch_on_other_data_continues_its_position(trunk, second, tmp_path):
     """Not the position of its step, had it read those data from the start."""
     data = {"schedule": CONSTANT, "branch__data": str(second.path)}
-    leave(tmp_path / "second", trunk, second, stop="21 steps", branch__step=18, **data)
+    leave(tmp_path / "second", trunk, second, stop="21 steps", branch__at="18 steps", **data)
     to_22 = {"schedule": CONSTANT, "stop": "22 steps"}
-    leave(tmp_path / "third", tmp_path / "second", second, branch__step=20, **to_22)
+    leave(tmp_path / "third", tmp_path / "second", second, branch__at="20 steps", **to_22)
     assert read_meta(tmp_path / "third" / "checkpoints" / "22")["samples"] == 4 * small_run.BATCH
-    leave(tmp_path / "second", trunk, second, branch__step=18, **{**data, **to_22})
+    leave(tmp_path / "second", trunk, second, branch__at="18 steps", **{**data, **to_22})
     assert bits(tmp_path / "third", 22) == bits(tmp_path / "second", 22)
 
 
@@ -233,20 +233,20 @@ def rejection(run, trunk, dataset, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": {**WSD, "peak": 2e-2}}, "schedule.peak was 0.01, is 0.02): set them back"),
+        ({"schedule": HIGHER}, "schedule.peak was 0.01, is 0.02): set them back"),
         ({"optimizer__b2": 0.9}, "optimizer.b2 was 0.98, is 0.9): set them back, or name"),
         ({"seed": 1}, "seed was 0, is 1"),
         ({"model__width": 32}, "model.width was 16, is 32"),
         ({"batch_size": 4}, "batch_size was 8, is 4"),
         ({"data__seed": 5}, "data.seed was 3, is 5"),
-        ({"branch__multiple": 4.0}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last"),
-        ({"branch__step": 11}, "it has those of steps 9, 10, 18, 20: choose one of them"),
-        ({"branch__step": 2, "schedule": CONSTANT, "stop": "3x"},
+        ({"decay__horizon": "4x"}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last"),
+        ({"branch__at": "11 steps"}, "it has those of steps 9, 10, 18, 20: choose one of them"),
+        ({"branch__at": "2 steps", "schedule": CONSTANT, "stop": "3x"},
          "leave its trunk at 2 steps (0.2x, 128 tokens), before the end of the warmup at 3 steps"),
-        ({"schedule": CONSTANT, "stop": "1x"}, 'stop = "1x" is not after the branch point'),
-        ({"schedule": {**WSD, "peak": 2e-2}, "branch__change": ("optimizer.b2",)}, "0.01, is 0.02"),
+        ({"branch__at": "18 steps", "stop": "1x"}, 'stop = "1x" is not after the branch point'),
+        ({"schedule": HIGHER, "branch__change": ("optimizer.b2",)}, "0.01, is 0.02"),
         ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
-        ({"branch__multiple": 0.0}, "needs one of multiple"),
+        ({"decay__horizon": ""}, "needs branch.at"),
         ({"branch__change": ("schedule.peek",)}, "(did you mean schedule.peak?)"),
     ],
 )  # fmt: skip
@@ -258,24 +258,28 @@ def test_rejects_changes_that_are_not_named(changes, message, trunk, dataset, tm
 JUMP = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
 
 
-@pytest.mark.parametrize("change", [(), ("schedule.alpha",)])
-def test_rejects_jump_of_learning_rate(change, trunk, dataset, tmp_path):
-    changes = {"schedule": JUMP, "stop": "3x", "branch__step": 18, "branch__change": change}
-    message = rejection(tmp_path / "jump", trunk, dataset, **changes)
-    assert "the learning rate of the trunk is 0.01 at 18 steps" in message
+def test_rejects_jump_of_learning_rate():
+    """A named alpha is no leave to let the rate jump."""
+    trunk = small_run.config("run", schedule=JUMP)
+    changes = {"stop": "3x", "branch__at": "18 steps", "branch__change": ("schedule.alpha",)}
+    config = build(schedule={**JUMP, "alpha": 70.0}, decay__horizon="", **changes)
+    with pytest.raises(InputError, match=r"the learning rate of the trunk is .* at 18 steps"):
+        branching.check_inheritance(config, trunk, 18)
 
 
 @pytest.mark.slow
 def test_named_settings_and_averages_may_change(trunk, dataset, tmp_path):
-    lower = {"schedule": {**WSD, "peak": 5e-3}, "optimizer__b2": 0.9, "averages": (25.0, 50.0)}
+    lower = {"schedule": {**CONSTANT, "peak": 5e-3}, "optimizer__b2": 0.9}
+    lower["averages"] = ("f25", "f50")
     lower["branch__change"] = ("schedule.peak", "optimizer.b2")
     outcome, output = leave(tmp_path / "lower", trunk, dataset, **lower)
     assert outcome == Outcome(20, "stop")
     assert "average f50 is new: it starts from the weights at step 18" in output
     assert "average f6.25 is no longer kept" in output
-    jump = {"schedule": JUMP, "stop": "3x", "branch__change": ("schedule.kind",)}
+    change = ("schedule.kind", "schedule.alpha")
+    jump = {"schedule": JUMP, "stop": "3x", "branch__change": change}
     mesh = small_run.mesh(4, fsdp=2)  # not the trunk's
-    outcome, _ = leave(tmp_path / "jump", trunk, dataset, branch__step=18, mesh=mesh, **jump)
+    outcome, _ = leave(tmp_path / "jump", trunk, dataset, branch__at="18 steps", mesh=mesh, **jump)
     assert outcome == Outcome(30, "stop")
 
 
@@ -313,22 +317,22 @@ def test_rejects_damaged_checkpoint_of_trunk(trunk, dataset, tmp_path):
     assert saved_steps(tmp_path / "branch") == []
 
 
-def build(schedule=WSD, **changes):
-    """The configuration of a WSD branch."""
-    branch = {"stop": "horizon", "branch__from_run": "trunk", **changes}
-    return small_run.config("run", schedule=schedule, **branch)
+def build(**changes):
+    """The configuration of a branch of a constant run, by default one that decays."""
+    changes = {**DECAY, "decay__horizon": "2x", "branch__from_run": "trunk", **changes}
+    return small_run.config("run", **changes)
 
 
 @pytest.mark.parametrize("change", [(), ("optimizer.b2", "schedule.warmup")])
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("schedule.peak", {"schedule": {**WSD, "peak": 2e-2}}),
-        ("schedule.kind", {"schedule": JUMP, "stop": "3x"}),
+        ("schedule.peak", {"schedule": HIGHER}),
+        ("clip_norm", {"clip_norm": 2.0}),
     ],
 )
 def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, change, tmp_path):
-    config = build(branch__step=18, branch__change=change, **changes)
+    config = build(branch__at="18 steps", branch__change=change, **changes)
     with pytest.raises(InputError) as caught:
         branching.check_inheritance(config, small_run.config("run", schedule=CONSTANT), 18)
     (option,) = re.findall(r"--config\.branch\.change=.*", str(caught.value))
@@ -341,25 +345,13 @@ def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, ch
 def test_rejects_trunk_with_unreadable_settings(settings, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": settings}))
     with pytest.raises(InputError, match=r"config\.branch\.from_run"):
-        branching.find_trunk(build(branch__from_run=str(tmp_path), branch__step=18))
-
-
-def test_horizon_of_branch_is_its_multiple():
-    configs = [build(branch__multiple=multiple) for multiple in (1.0, 4.0)]
-    assert [config.learning_rate.horizon_steps for config in configs] == [10, 40]
-    assert [config.branch_step for config in configs] == [9, 36]
-    explicit = build({**WSD, "horizon": "24 steps"}, branch__step=18)
-    assert explicit.learning_rate == schedules.wsd(1e-2, start=18, horizon=24, warmup_steps=3)
-    with pytest.raises(InputError, match='horizon = "branch" needs a trunk'):
-        small_run.config("run", schedule=WSD)
-    with pytest.raises(InputError, match="step = 3 needs from_run"):
-        small_run.config("run", branch__step=3)
+        branching.find_trunk(build(branch__from_run=str(tmp_path), branch__at="18 steps"))
 
 
 def test_runs_command_names_trunk(branched, trunk, capsys):
     assert run_command(runs, [f"--run={branched[0].parent}"]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert f"wsd at 0.01, branch of {trunk} at step 18" in output
+    assert f"constant at 0.01, branch of {trunk} at step 18" in output
 
 
 # configs/decay.py
@@ -370,19 +362,23 @@ def decay(trunk, *overrides):
 
 
 def test_decay_of_a_constant_run_is_the_wsd_branch(trunk, dataset, tmp_path, branched):
-    config = decay(trunk, "--config.schedule.floor=0.1", f"--config.run_dir={tmp_path / 'run'}")
-    assert (config.branch.multiple, config.stop_rule.step) == (2.0, 20)
-    branch = {"branch__from_run": str(trunk), "branch__multiple": 2.0, "stop": "horizon"}
-    wsd = small_run.config("run", schedule=WSD, **branch)
-    steps = np.arange(18, 21)
-    expected = wsd.learning_rate.evaluate(steps)
-    np.testing.assert_allclose(config.learning_rate.evaluate(steps), expected, rtol=1e-12)
+    config = decay(trunk, "--config.decay.floor=0.1")
+    assert (config.decay.horizon, config.stop_rule.step) == ("2x", 20)
+    assert config.run_dir == f"{trunk}_decay_2x"
+    assert decay(trunk, "--config.decay.horizon=1x").run_dir == f"{trunk}_decay_1x"
+    branch = {"branch__from_run": str(trunk), "decay__horizon": "2x"}
+    wsd = small_run.config("run", **DECAY, **branch)
+    assert (
+        config.learning_rate
+        == wsd.learning_rate
+        == schedules.Decay(schedules.constant(1e-2, 3), 18, 20, 0.1)
+    )
 
 
 def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_path):
     """`whole` is trained to 2x and leaves checkpoints at 9 and 18."""
     change = f"--config.run_dir={tmp_path / 'run'}"
-    config = decay(whole, change, "--config.branch.multiple=1")
+    config = decay(whole, change, "--config.decay.horizon=1x")
     assert loop.train(config, mesh=small_run.mesh()) == Outcome(10, "stop")
     trunk = small_run.config("run").learning_rate.evaluate(9)
     assert config.learning_rate.evaluate([9, 10]).tolist() == [trunk, 0.0]
@@ -390,7 +386,7 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
 
 
 def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
-    with pytest.raises(InputError, match="schedule with an end: wsd"):
+    with pytest.raises(InputError, match="schedule with an end"):
         decay(branched[0])
     with pytest.raises(InputError, match="is not a run"):
         decay(tmp_path)
@@ -399,7 +395,7 @@ def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
 def test_decay_is_made_at_a_named_point_of_a_usable_trunk(trunk, tmp_path):
     config = decay(f"{trunk}@1x")
     assert (config.branch_step, config.stop_rule.step) == (9, 10)
-    assert decay(f"{trunk}@18").branch_step == 18
+    assert (decay(f"{trunk}@18").branch_step, decay(f"{trunk}@18").horizon) == (18, 20)
     copy = shutil.copytree(trunk, tmp_path / "trunk")
     for step in (9, 10, 18, 20):
         shutil.move(copy / "checkpoints" / str(step), tmp_path / str(step))
@@ -428,5 +424,5 @@ def test_run_inside_its_trunk_is_rejected(trunk, dataset):
 
 
 def test_branch_without_a_decay_says_so(trunk, dataset, tmp_path):
-    _, output = leave(tmp_path / "run", trunk, dataset, schedule=CONSTANT, stop="19 steps")
+    _, output = leave(tmp_path / "run", trunk, dataset, branch__at="18 steps", stop="19 steps")
     assert "NO DECAY" in output

@@ -210,8 +210,8 @@ def test_run_resumes_on_another_mesh(whole, dataset, tmp_path):
 @pytest.mark.slow
 def test_averages_may_be_added_and_dropped(whole, dataset, tmp_path):
     start(tmp_path, dataset, stop="1x")
-    config = small_run.config(tmp_path, averages=(25.0, 100.0))
-    _, output = start(tmp_path, dataset, stop="2x", averages=(25.0, 100.0))
+    config = small_run.config(tmp_path, averages=("f25", "f100"))
+    _, output = start(tmp_path, dataset, stop="2x", averages=("f25", "f100"))
     assert "average f100 is new: it starts from the weights at step 10" in output
     assert "average f6.25 is no longer kept" in output
     actual = small_run.leaves(saved(tmp_path, 20, config).state)
@@ -283,7 +283,7 @@ def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, 
         preflight.check_data(schema.build(settings.to_dict()), small)
     assert all(message in str(error.value) for message in messages)
     advice = str(error.value).rpartition(": set ")[2].split()
-    settings = config_file.override(settings, advice)
+    settings = config_file.override(settings.to_dict(), advice)
     preflight.check_data(schema.build(settings), small)
 
 

@@ -231,7 +231,7 @@ def check_rejected(model, dataset, tmp_path, message, **changes):
         ("embedding_rows", 320, "304"),
         ("rope_theta", 20_000.0, "10000.0"),
         ("norm_epsilon", 1e-6, "1e-05"),
-        ("architecture", "olmo2", "'olmo'"),
+        ("kind", "olmo2", "'olmo'"),
     ],
 )
 def test_rejects_another_shape(name, value, expected, model, dataset, tmp_path):
@@ -282,14 +282,14 @@ def test_rejects_data_of_another_vocabulary(copy, dataset, tmp_path):
 
 
 def test_rejects_branch_with_pretrained_weights(model, run):
-    branch = {"branch__from_run": str(run), "branch__multiple": 1.0}
+    branch = {"branch__from_run": str(run), "decay__horizon": "1x"}
     with pytest.raises(InputError, match=r"initial_weights = .* and branch\.from_run = .* exclude"):
         small_run.config("unused", initial_weights=str(model), **branch)
 
 
 def test_branch_of_run_with_pretrained_weights(run, model, dataset, tmp_path):
     """Its trunk's own, as of any other run; the directory is not asked for."""
-    branch = {"branch__from_run": str(run), "branch__step": 10, "log__every": "1 steps"}
+    branch = {"branch__from_run": str(run), "branch__at": "10 steps", "log__every": "1 steps"}
     outcome, _ = start(tmp_path / "branch", dataset, stop="1.5x", **branch)
     assert outcome == Outcome(15, "stop")
     resumed = shutil.copytree(run, tmp_path / "run")

@@ -10,9 +10,9 @@ from anytime_jax.errors import InputError
 from anytime_jax.training.loop import Outcome
 
 SCHEDULE = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 2.0}
-SCHEDULE |= {"warmup": "3 steps", "warmup_init": 0.1}
+SCHEDULE |= {"warmup": "3 steps"}
 # The rate halves at 3 + 6 updates, and again at 3 + 30 of the first batch, 12 of the second.
-GROWN = {"batch_growth": "seesaw", "average_clock": "tokens", "schedule": SCHEDULE}
+GROWN = {"batch_growth": "seesaw", "schedule": SCHEDULE}
 GROWN |= {"log__every": "1 steps", "checkpoint__every": "100 steps", "data__repeat": True}
 
 
@@ -61,12 +61,11 @@ def test_batches_and_averages_by_hand(trunk, dataset):
 @pytest.mark.slow
 def test_decay_of_a_run_with_seesaw(trunk, dataset, tmp_path):
     """Of one update, too few for another cut; at the trunk's milestone on its growing clock."""
-    decay = {"gamma": 0.5, "horizon": "branch", "floor": 0.0, "shape": "linear"}
-    changes = {**GROWN, "schedule": {**SCHEDULE, **decay, "kind": "power_decay"}}
-    changes |= {"branch__from_run": str(trunk), "stop": "horizon", "branch__multiple": 2.0}
+    changes = {**GROWN, "stop": "horizon", "decay__horizon": "2x"}
+    changes |= {"branch__from_run": str(trunk), "branch__change": ("schedule.alpha",)}
     outcome, output = start(tmp_path / "branch", dataset, **changes)
     assert outcome == Outcome(15, "stop")
     assert "which it leaves at 14 steps (1.9x" in output
-    changes["schedule"]["alpha"] = 3.0
+    changes["schedule"] = {**SCHEDULE, "alpha": 3.0}
     with pytest.raises(InputError, match="grow at other points"):
         start(tmp_path / "other", dataset, **changes)

@@ -193,7 +193,7 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
 
 REFUSED = {
     "device memory": {},
-    "trunk": {"branch__from_run": "none", "branch__step": 5, "stop": "2x"},
+    "trunk": {"branch__from_run": "none", "branch__at": "5 steps", "stop": "2x"},
     "wandb": {"log__wandb_project": "mine"},
     "place of the data": {"data__path": "runs/data"},
 }
@@ -243,13 +243,13 @@ def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path,
     trunk = finished(tmp_path_factory, "trunk_of_start", dataset, stop="1x")
     built = []
 
-    def build(source, function=branching.build):
+    def build(source, trust, function=branching.build):
         built.append(source["name"])
-        return function(source)
+        return function(source, trust)
 
     monkeypatch.setattr(branching, "build", build)
     settings = branching.decay_settings(str(trunk), "1x")
     assert len(built) == 1
-    changes = {"branch__from_run": str(trunk), "branch__multiple": 1.0, "stop": "horizon"}
+    changes = {"branch__from_run": str(trunk), "decay__horizon": "1x", "stop": "horizon"}
     train(tmp_path / "branch", dataset, schedule=settings["schedule"], **changes)
     assert len(built) == 2

@@ -69,7 +69,7 @@ def test_metrics_match_numpy_and_plain_grad(trained):
         rate = 0.1 + 0.9 * count / 3 if count < 3 else np.sqrt(7 / (count - 3 + 7))
         assert row["loss"] == pytest.approx(float(loss), rel=1e-6)
         assert row["grad_norm"] == pytest.approx(grad_norm, rel=1e-5)
-        assert row["clipped"] == float(grad_norm > CONFIG.optimizer.clip_norm)
+        assert row["clipped"] == float(grad_norm > CONFIG.clip_norm)
         assert row["lr"] == pytest.approx(1e-2 * rate, rel=1e-6)
         assert row["update_norm"] == pytest.approx(norm_of_difference(new, old), rel=1e-4)
 
@@ -78,8 +78,7 @@ def test_metrics_match_numpy_and_plain_grad(trained):
 def test_microbatches_give_unclipped_loss_and_gradient_of_batch():
     """Two microbatches are compared with another library in test_reference_trajectory.py."""
     whole, parts = (
-        train(small_run.config("unused", microbatches=n, optimizer__clip_norm=50.0), steps=1)
-        for n in (1, 4)
+        train(small_run.config("unused", microbatches=n, clip_norm=50.0), steps=1) for n in (1, 4)
     )
     assert parts[1][0]["loss"] == pytest.approx(whole[1][0]["loss"], rel=3e-7)
     # Nothing is clipped, so the first moment is a tenth of the gradient.

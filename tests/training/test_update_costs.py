@@ -32,7 +32,7 @@ SHAPE = {"width": 64, "mlp_width": 256, "length": 32, "vocab_size": 500, "embedd
 BATCH = 4
 TOKENS = BATCH * SHAPE["length"]
 LOGITS = TOKENS * SHAPE["embedding_rows"]
-MANY = (6.25, 12.5, 25.0, 50.0, 100.0)
+MANY = ("f6.25", "f12.5", "f25", "f50", "f100")
 
 
 class Costs(NamedTuple):
@@ -85,7 +85,7 @@ def compile_step(architecture, layer_loop, averages):
         "unused",
         batch_size=BATCH,
         averages=averages,
-        model__architecture=architecture,
+        model__kind=architecture,
         model__layer_loop=layer_loop,
         model__attention="plain",
         **{f"model__{name}": value for name, value in SHAPE.items()},
@@ -264,7 +264,7 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
     """Of an update, the rate alone goes to the device; what comes back is read when it is ready."""
     monkeypatch.setattr(small_run, "_programs", {})  # other tests have compiled theirs
     checksums._inspect.clear_cache()
-    changes = {"averages": (6.25,), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
+    changes = {"averages": ("f6.25",), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
     with compilations() as count, contextlib.ExitStack() as guard:
         first = Watch(count, guard)
         monkeypatch.setattr(start_lib, "make_program", first.make_program)

@@ -13,6 +13,6 @@ def run_fixture(trained):
 @pytest.fixture(scope="session", name="other")
 def other_fixture(dataset, tmp_path_factory):
     """The same updates with other averages."""
-    rules = (25.0, 35.0, "uniform20", "uniform28")
+    rules = ("f25", "f35", "uniform20", "uniform28")
     changes = every("40 steps")
     return finished(tmp_path_factory, "other", dataset, averages=rules, stop="4x", **changes)

@@ -56,7 +56,7 @@ def test_open_run_rejects_directory_without_run_or_checkpoint(run, tmp_path):
 
 def test_average_added_later_has_its_first_step(run, dataset, tmp_path):
     copied = shutil.copytree(run, tmp_path / "late")
-    start(copied, dataset, averages=(25.0, 35.0, "uniform20"), stop="42 steps")
+    start(copied, dataset, averages=("f25", "f35", "uniform20"), stop="42 steps")
     since = {x.label: x.since for x in open_run(copied).history if x.step == 42}
     assert since == {"last": 0, "f25": 0, "f35": 40, "uniform20": 40}
 

@@ -50,7 +50,7 @@ _KERNELS = 10  # rows of the table
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    config_file.add_option(parser, schema.SETTINGS)
+    config_file.add_option(parser)
     add = parser.add_argument
     add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
     add("--json", action="store_true", help="print the report as JSON")
@@ -61,8 +61,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compiles the update and prints the report."""
-    source = config_file.load(arguments)
-    config = schema.build(source)
+    config = config_file.load(arguments)
+    if arguments.print_config:
+        config_file.print_config(config)
+        return 0
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
     topology = topologies.parse(arguments.topology)
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--topology={topology.name}: {devices[0].device_kind} is unknown")
     console = open_console(width=120)
     if arguments.search:
-        return _search(arguments, source, topology, devices, device, console)
+        return _search(arguments, config.to_dict(), topology, devices, device, console)
     mesh = preflight.make_mesh(config, devices)
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):

@@ -21,8 +21,9 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax import schedules
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
+from anytime_jax.config import fields, kinds
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import (
     forecast_calibration,
@@ -57,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--run", metavar="DIR", help="run, in progress or not")
     source.add_argument("--csv", type=Path, metavar="FILE", help="log of another run")
     source.add_argument("--calibrate", metavar="STUDY", help="study, to forecast its runs")
+    config_file.add_trust(parser)
     add = parser.add_argument
     add(
         "--to",
@@ -146,7 +148,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _calibrate(arguments: argparse.Namespace, console: Console) -> None:
     """Prints how far forecasts of a study's runs are off; writes them into --output."""
-    outcomes = forecast_calibration.forecast_study(arguments.calibrate)
+    outcomes = forecast_calibration.forecast_study(arguments.calibrate, trust=arguments.trust)
     for table in forecast_calibration_report.tables(outcomes):
         console.print(table)
     if arguments.output is not None:
@@ -157,7 +159,7 @@ def _calibrate(arguments: argparse.Namespace, console: Console) -> None:
 def _watch(arguments: argparse.Namespace, console: Console) -> None:
     """Shows a forecast at each evaluation, and whenever the run is 5% longer."""
     evaluated, step, problem = -1, 0, ""
-    for snapshot in follow(arguments.run, arguments.every or _EVERY):
+    for snapshot in follow(arguments.run, arguments.every or _EVERY, arguments.trust):
         if snapshot is None or not snapshot.rows:
             continue
         latest = _latest_evaluation(snapshot)
@@ -204,7 +206,7 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
 def _open(arguments: argparse.Namespace, warnings: list[str]) -> Subject:
     if arguments.run is not None:
         return forecast_subject.open_run(
-            storage_path(arguments.run), arguments.study, warnings.append
+            storage_path(arguments.run), arguments.study, warnings.append, arguments.trust
         )
     schedule, warmup = arguments.schedule or (None, None)
     return forecast_subject.open_log(
@@ -233,23 +235,23 @@ def _schedule(text: str) -> tuple[Schedule, int]:
         raise argparse.ArgumentTypeError(f"{kind!r} is not one of {', '.join(_KINDS)}")
     function = getattr(schedules, kind)
     parameters = inspect.signature(function).parameters
-    names = {name.removesuffix("_steps"): name for name in parameters}
+    hints = fields.types_of(function)
     values: dict[str, object] = {}
     for part in filter(None, rest.split(",")):
         name, _, value = part.partition("=")
-        if name not in names:
-            raise argparse.ArgumentTypeError(f"{kind} has no {name!r}: it has {', '.join(names)}")
-        is_count = parameters[names[name]].annotation is int
+        if name not in hints:
+            raise argparse.ArgumentTypeError(f"{kind} has no {name!r}: it has {', '.join(hints)}")
+        is_time = kinds.is_time(hints[name])
         try:
             number = value if name == "shape" else float(value)
-            values[names[name]] = int(number) if is_count and number == int(number) else number
+            values[name] = int(number) if is_time and number == int(number) else number
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{part}: {value!r} is not a number") from error
-    required = {k for k, x in names.items() if parameters[x].default is inspect.Parameter.empty}
-    if missing := sorted(required - {k for k, x in names.items() if x in values}):
+    required = {k for k, x in parameters.items() if x.default is inspect.Parameter.empty}
+    if missing := sorted(required - values.keys()):
         raise argparse.ArgumentTypeError(f"{text} lacks {', '.join(missing)}")
     try:
-        return function(**values), int(values.get("warmup_steps", 0))  # pyright: ignore[reportArgumentType]
+        return function(**values), int(values.get("warmup", 0))  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from anytime_jax.averaging import LIVE
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import run_loss_history, study_prior
@@ -20,7 +21,7 @@ from anytime_jax.lab.forecast.prior import Prior
 from anytime_jax.lab.forecast.run_loss_history import RecordedRun
 from anytime_jax.lab.forecast.study_prior import RelatedRuns
 from anytime_jax.lab.study.plan import StudyRun
-from anytime_jax.lab.study.results import COSINE, HORIZON_FREE
+from anytime_jax.lab.study.results import COSINE, schedule_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +65,20 @@ class Outcome:
         return self.low <= self.actual <= self.high
 
 
-def forecast_study(path: str, begins: Sequence[float] = (1, 2)) -> list[Outcome]:
+def forecast_study(
+    path: str, begins: Sequence[float] = (1, 2), trust: Trust = NOBODY
+) -> list[Outcome]:
     """Forecasts every horizon-free run of a study from each of `begins`, Chinchilla multiples.
+
+    `trust` says which packages are imported for the kinds that the study names.
 
     Raises an InputError if the study cannot be read, or has no run that went on after its begins.
     """
-    runs = run_loss_history.read_study(path, option="calibrate")
+    runs = run_loss_history.read_study(path, option="calibrate", trust=trust)
     related: dict[tuple[str, ...], RelatedRuns] = {}
     outcomes = []
     for run, plan in runs:
-        if run.config.schedule.kind not in HORIZON_FREE or plan.trunk:
+        if run.config.horizon is not None or plan.trunk:
             continue
         for begin in begins:
             step = run.config.clock.step_at(f"{begin}x")
@@ -106,9 +111,11 @@ def _others(
     """The runs with other schedules than a run's, which are not branches of its like either."""
     same = {x.name for x, _ in runs if _schedule(x.config) == _schedule(run.config)}
     if without_cosines:
-        same |= {x.name for x, _ in runs if x.config.schedule.kind == COSINE}
+        same |= {x.name for x, _ in runs if schedule_kind(x.config) == COSINE}
     others = [x for x, plan in runs if x.name not in same and plan.trunk not in same]
-    return [x for x in others if x.config.schedule.peak == run.config.schedule.peak] or others
+    return [
+        x for x in others if x.config.learning_rate.peak == run.config.learning_rate.peak
+    ] or others
 
 
 def _targets(
@@ -123,10 +130,10 @@ def _targets(
         elif other_plan.trunk == plan.name and (other.config.branch_step or 0) >= step:
             yield "decay", other, int(steps[-1])
         elif (
-            other.config.schedule.kind == COSINE
-            and other.config.schedule.peak == run.config.schedule.peak
+            schedule_kind(other.config) == COSINE
+            and other.config.learning_rate.peak == run.config.learning_rate.peak
             and (other.config.seed, other.config.data.seed) == seed
-            and other.config.learning_rate.horizon_steps == other.history.step > step
+            and other.config.horizon == other.history.step > step
         ):
             yield "cosine", other, int(steps[-1])
 
@@ -142,7 +149,7 @@ def _outcomes(
     rules = start.history.rules
     now = _evaluated(start, start.history.step)
     for kind, run, step in targets:
-        prediction = fit.predict(run.config.learning_rate, [step], rules)
+        prediction = fit.predict(run.history.schedule, [step], rules)
         actual = _evaluated(run, step)
         for i, label in enumerate([LIVE, *rules]):
             yield Outcome(
@@ -168,5 +175,5 @@ def _evaluated(run: RecordedRun, step: int) -> Mapping[str, float]:
 
 
 def _schedule(config: Config) -> tuple[object, ...]:
-    schedule = config.schedule
-    return schedule.kind, schedule.peak, schedule.alpha, schedule.gamma
+    settings = config.schedule.settings
+    return schedule_kind(config), *(settings.get(name) for name in ("peak", "alpha", "gamma"))

@@ -145,7 +145,7 @@ def _decays_table(subject: Subject, forecast: RunForecast) -> Table:
     columns += numbers("loss", f"minus {forecast.label} there")
     title = "live weights if a decay starts now, by its share of the run at its end"
     table = Table(title, columns)
-    end = forecast.history.schedule.horizon_steps
+    end = forecast.history.schedule.end
     steps = [step for step, _ in forecast.decays.values() if end is None or step <= end]
     averages = dict(zip(steps, forecast.losses_at(steps), strict=True)) if steps else {}
     for fraction, (step, loss) in forecast.decays.items():

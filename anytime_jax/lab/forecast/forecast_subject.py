@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from anytime_jax.config.clock import Clock
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import loss_csv, run_forecast, run_loss_history, study_prior
 from anytime_jax.lab.forecast.loss_history import MIN_LOSSES, LossHistory, RecordedRates
@@ -49,17 +50,25 @@ class Subject:
 
 
 def open_run(
-    run_dir: Path, study: str | None = None, warn: Callable[[str], None] = lambda text: None
+    run_dir: Path,
+    study: str | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+    trust: Trust = NOBODY,
 ) -> Subject:
     """Reads a run, in progress or not, with prior knowledge from the study at `study`.
 
+    `trust` says which packages are imported for the kinds that the run and the study name.
+
     Raises an InputError if it is no run, or has too few losses, or losses that rise.
     """
-    run = run_loss_history.read(run_dir, warn)
+    run = run_loss_history.read(run_dir, warn, trust)
     # First: priors are of a run that has losses.
     least = MIN_LOSSES if study is None else _MIN_LOSSES_WITH_STUDY
     run.history.check(least)
-    prior = study_prior.general(run) if study is None else study_prior.from_study(run, study, warn)
+    if study is None:
+        prior = study_prior.general(run)
+    else:
+        prior = study_prior.from_study(run, study, warn, trust)
     return Subject(run.name, run.config.clock, run.history, prior, least, study)
 
 
@@ -88,13 +97,15 @@ def forecast_run(
     to: str | None = None,
     study: str | None = None,
     decay: DecayPlan = DEFAULT_PLAN,
+    trust: Trust = NOBODY,
 ) -> RunForecast:
     """Returns the forecast of a run at its next doublings up to the point `to`, such as "8x".
 
     By default, up to four times the run so far. `study` is a study with runs of the same model and
-    data, `decay` what `RunForecast.rows` assume of a decay that ends at each point.
+    data, `decay` what `RunForecast.rows` assume of a decay that ends at each point, `trust` the
+    packages that are imported for the kinds that the run and the study name.
     """
-    return forecast(open_run(storage_path(run_dir), study), to, decay)
+    return forecast(open_run(storage_path(run_dir), study, trust=trust), to, decay)
 
 
 def forecast(
@@ -111,7 +122,7 @@ def forecast(
 
 
 def _steps(subject: Subject, to: str | None) -> list[int]:
-    now, end = subject.history.step, subject.history.schedule.horizon_steps
+    now, end = subject.history.step, subject.history.schedule.end
     if end is not None and now >= end:
         raise InputError(
             f"{subject.name} is at the end of its schedule, step {end:,}: there is nothing to "
@@ -131,7 +142,7 @@ def _doublings(clock: Clock, after: int, last: int) -> list[int]:
 
 
 def _read_point(subject: Subject, to: str) -> int:
-    now, end = subject.history.step, subject.history.schedule.horizon_steps
+    now, end = subject.history.step, subject.history.schedule.end
     if not subject.has_tokens and "token" in to.lower():
         raise InputError(f"--to={to}: the log does not say its tokens: give --tokens-per-step too")
     try:

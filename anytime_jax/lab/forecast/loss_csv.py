@@ -99,7 +99,7 @@ def from_columns(
         )
     order = np.argsort(steps, kind="stable")
     at = np.asarray(steps, np.int64)[order]
-    end = schedule.horizon_steps if schedule else None
+    end = schedule.end if schedule else None
     if end is not None and at[-1] > end:
         raise InputError(
             f"{name} has a loss at step {at[-1]:,}, after the end of the schedule at {end:,}: give "

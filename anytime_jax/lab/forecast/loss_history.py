@@ -31,7 +31,8 @@ class RecordedRates(Schedule):
         """The largest recorded rate."""
         return max(self.rates)
 
-    def _rate(self, t: Any, xp: Any) -> Any:
+    def formula(self, t: Any, xp: Any) -> Any:
+        """Returns the recorded rates, interpolated."""
         return xp.interp(t, xp.asarray(self.steps), xp.asarray(self.rates))
 
 
@@ -40,14 +41,14 @@ class LossHistory:
     """Losses of one run, live and of its averages, in nats per token.
 
     Attributes:
-      schedule: its learning rates, defined at least to the last loss.
+      schedule: its learning rates by update, defined at least to the last loss.
       warmup_steps: updates of its warmup; losses before its end are left out.
       first: int64[n]; a loss is the mean over the iterates after updates `first` to `last`.
       last: int64[n]; equal to `first` for the loss after one update.
       losses: float64[n].
       labels: n weight labels, `last` for the live weights.
       training: bool[n], whether a loss is of training batches rather than of held-out text.
-      rules: the averaging rule of each label but `last`.
+      rules: the averaging rule of each label but `last`, by update.
     """
 
     schedule: Schedule

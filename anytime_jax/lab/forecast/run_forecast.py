@@ -192,7 +192,7 @@ def make_forecast(
     now = history.step
     row_steps = sorted(step for step in set(steps) if step > now)
     rows = _rows(fit, [now, *row_steps], rules, plan)
-    end = history.schedule.horizon_steps
+    end = history.schedule.end
     last = row_steps[-1] if end is None else min(row_steps[-1], end)
     path_steps = np.unique(np.geomspace(now, max(last, now + 1), _PATH_STEPS).astype(int))
     prediction = fit.predict(history.schedule, path_steps, rules)
@@ -227,7 +227,7 @@ def _rows(
     fit: FunctionalFit, steps: Sequence[int], rules: Mapping[str, Rule], plan: DecayPlan
 ) -> list[ForecastRow]:
     schedule, now = fit.history.schedule, steps[0]
-    end = schedule.horizon_steps
+    end = schedule.end
     reached = [step for step in steps if end is None or step <= end]
     losses = [*_losses(fit, reached, rules), *[{}] * (len(steps) - len(reached))]
     rows = []
@@ -253,7 +253,7 @@ def _cosine(fit: FunctionalFit, step: int) -> Estimate | None:
 
 
 def _decays(fit: FunctionalFit, plan: DecayPlan) -> dict[float, tuple[int, Estimate]]:
-    now, end = fit.history.step, fit.history.schedule.horizon_steps
+    now, end = fit.history.step, fit.history.schedule.end
     decays = {}
     for fraction in sorted({*_FRACTIONS, plan.fraction}):
         horizon = round(now / (1 - fraction))

@@ -12,9 +12,10 @@ from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.recorded_losses import evaluations
-from anytime_jax.config import schema
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
+from anytime_jax.lab.forecast.growing_batch import RateByUpdate, RuleByUpdate
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.study import study_files
@@ -35,12 +36,18 @@ class RecordedRun:
     history: LossHistory
 
 
-def read(run_dir: Path, warn: Callable[[str], None] = lambda text: None) -> RecordedRun:
+def read(
+    run_dir: Path,
+    warn: Callable[[str], None] = lambda text: None,
+    trust: Trust = NOBODY,
+) -> RecordedRun:
     """Reads a run; a branch with the losses of its trunk, as far as they are there.
+
+    `trust` says which packages are imported for the kinds that the run names.
 
     Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
     """
-    name, config, data, branch = run_snapshot.read_settings(run_dir)
+    name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
     rows = read_records(run_dir, warn)
     if branch is not None:
         trunk, step = branch
@@ -49,17 +56,20 @@ def read(run_dir: Path, warn: Callable[[str], None] = lambda text: None) -> Reco
 
 
 def read_study(
-    path: str, warn: Callable[[str], None] = lambda text: None, option: str = "study"
+    path: str,
+    warn: Callable[[str], None] = lambda text: None,
+    option: str = "study",
+    trust: Trust = NOBODY,
 ) -> list[tuple[RecordedRun, StudyRun]]:
     """Reads the runs of a study that have recorded a loss; a branch has its own losses alone.
 
     Raises the errors of `study_files.open_study`, which name the `option`.
     """
     runs = []
-    with study_files.open_study(path, option) as study:
+    with study_files.open_study(path, option, trust) as study:
         for run in study.runs:
             identity = run_directory.read_identity(run.run_dir, "take it out of the study") or {}
-            config = schema.build(run.settings)
+            config = run.build()
             with contextlib.suppress(NoLossError):
                 history = from_rows(config, read_records(run.run_dir, warn))
                 data = identity.get("data.fingerprint", "")
@@ -87,13 +97,17 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
     if not found:
         raise NoLossError(f"{config.name} has recorded no loss yet: train on")
     first, last, losses, labels, training = zip(*found, strict=True)
+    clock, rate, rules = config.clock, config.learning_rate, config.averaging_rules
+    if clock.growth:
+        rate = RateByUpdate(rate, clock)
+        rules = {label: RuleByUpdate(rule, clock) for label, rule in rules.items()}
     return LossHistory(
-        config.learning_rate,
-        config.clock.step_at(config.schedule.warmup, "warmup"),
+        rate,
+        clock.step_of(config.learning_rate.warmup_end),
         np.array(first),
         np.array(last),
         np.array(losses, float),
         tuple(labels),
         np.array(training, bool),
-        config.averaging_rules,
+        rules,
     )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import run_loss_history
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
@@ -31,7 +32,7 @@ _LAW_ERROR = LawError(noise_change=0.06, noise=0.06, fall=0.03)
 def general(run: RecordedRun) -> Prior:
     """Returns beliefs about a run of which nothing similar is known."""
     model = run.config.model
-    variance = 1 / model.width if model.architecture == "olmo" else 0.02**2
+    variance = 1 / model.width if model.initial_scale == "depth" else 0.02**2
     return general_prior(run.history.after_warmup(), variance)
 
 
@@ -39,12 +40,15 @@ def from_study(
     run: RecordedRun,
     path: str,
     warn: Callable[[str], None] = lambda text: None,
+    trust: Trust = NOBODY,
 ) -> Prior:
     """Returns beliefs about a run from the study at `path`, without the run itself.
 
+    `trust` says which packages are imported for the kinds that the study names.
+
     Raises an InputError if no run of the study has the run's model, batch and optimizer.
     """
-    others = [other for other, _ in run_loss_history.read_study(path, warn)]
+    others = [other for other, _ in run_loss_history.read_study(path, warn, trust=trust)]
     return from_runs(run, [x for x in others if not _is_same(x, run)], f"--study={path}")
 
 
@@ -90,7 +94,7 @@ class RelatedRuns:
 
 
 def _distance(x: RecordedRun, run: RecordedRun) -> float:
-    return abs(math.log(x.config.schedule.peak / run.config.schedule.peak))
+    return abs(math.log(x.config.learning_rate.peak / run.config.learning_rate.peak))
 
 
 def _is_same(x: RecordedRun, run: RecordedRun) -> bool:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
@@ -26,6 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
     add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    config_file.add_trust(parser)
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--times", type=command_line.path, metavar="FILE", help="times of updates")
 
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     page, console = arguments.page, open_console()
     if page.suffix != ".md":
         raise InputError(f"--page={page} is not a Markdown page: give a name in .md")
-    with study_files.open_study(arguments.study) as study:
+    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
         warnings: list[str] = []
         results = Results(study, arguments.average, warnings.append)
         board = leaderboard.make(results, _read_times(arguments.times))

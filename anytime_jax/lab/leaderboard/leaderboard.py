@@ -11,19 +11,19 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from scipy import special
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.config.optimization import OptimizerConfig
-from anytime_jax.config.schema import DEFAULTS, Config, MeshConfig
+from anytime_jax.config.schema import OPTIMIZERS, Config, MeshConfig, all_settings
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study.results import COSINE, HORIZON_FREE, LossCurve, Results, describe
+from anytime_jax.lab.study.results import COSINE, NOTE, LossCurve, Results, describe
 from anytime_jax.lab.study.selection import (
     Gap,
     Selection,
@@ -165,12 +165,19 @@ def half_width(gap: Gap) -> float:
     return float(special.stdtrit(gap.seeds - 1, 0.975)) * gap.stderr
 
 
-def optimizer_name(config: OptimizerConfig) -> str:
-    """Returns the kind of an optimizer, with its switches that are on and its words."""
-    settings = config.to_dict()
+def optimizer_name(optimizer: Any) -> str:
+    """Returns the kind of an optimizer, with its switches that are on and its words.
+
+    A class that is named `package.module:EMANesterov` is `ema_nesterov`, or `ema_nesterov_muon` if
+    its method of the matrices is Muon.
+    """
+    settings = OPTIMIZERS.to_dict(optimizer)
+    name = settings.pop("kind").rpartition(":")[2]
+    name = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", name).lower()
+    name += "_muon" * (settings.pop("matrices", "") == "muon")
     switches = [k for k, x in settings.items() if x is True]
-    words = {k: x for k, x in settings.items() if isinstance(x, str) and k != "kind"}
-    return ", ".join([config.kind, *switches, *([describe(words)] if words else [])])
+    words = {k: x for k, x in settings.items() if isinstance(x, str)}
+    return ", ".join([name, *switches, *([describe(words)] if words else [])])
 
 
 def crossing(losses: Mapping[float, float], target: float) -> float:
@@ -201,7 +208,7 @@ class _Reference:
 
     def __init__(self, results: Results, update_times: Mapping[str, float]):
         self._results, self._update_times = results, update_times
-        self._copies: dict[OptimizerConfig, float] = {}
+        self._copies: dict[Any, float] = {}  # by optimizer
         cosines = results.comparable_curves(COSINE)
         averaged = [x.read_through(results.average) for x in cosines]
         self._cosines = best_at_each(cosines, results.multiples)
@@ -236,7 +243,7 @@ class _Reference:
         varying = [k for k in names if k == "peak" or len({x.settings.get(k) for x in curves}) > 1]
         stand = functools.partial(self._stand, entry, varying, tried)
         whole = [x for x in curves if x.losses.keys() >= {*self.multiples}]
-        if curves[0].kind in HORIZON_FREE:
+        if not curves[0].has_horizon:
             best = closest(whole, self._cosines, summarize=max)
             selection = dict.fromkeys(best.losses, best) if best else {}
         else:
@@ -282,7 +289,7 @@ class _Reference:
         at: dict[str, list[float]] = {}
         first = min(selection)
         # Without a horizon, one curve has all multiples, and the first is that of all curves.
-        is_one_curve = selection[first].kind in HORIZON_FREE
+        is_one_curve = not selection[first].has_horizon
         for m, curve in {first: selection[first]}.items() if is_one_curve else selection.items():
             settings = {k: curve.settings[k] for k in names if k in curve.settings}
             edges = at_grid_edge(self._results, curve, [m]) if mark_edges else []
@@ -316,14 +323,16 @@ class _Reference:
 def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     curve, optimizer = family[0], _config(results, family[0]).optimizer
     schedule = schedule_name(curve.kind, math=False)
-    named = {"optimizer", *optimizer.to_dict()}
-    words = {k: x for k, x in curve.variant.items() if k not in named and x != DEFAULTS.get(k)}
+    named = {"optimizer", *OPTIMIZERS.to_dict(optimizer)}
+    defaults = {name: x.default for name, x in all_settings().items()}
+    words = {k: x for k, x in curve.variant.items() if k not in named and x != defaults.get(k)}
+    note = words.pop(NOTE, "")
     if "floor" in words:
         schedule += f" to {words.pop('floor'):g}"
     if words.get("shape") == "linear":
         del words["shape"]
     schedule = ", ".join([schedule, *([describe(words)] if words else [])])
-    return Entry(optimizer_name(optimizer), schedule, label)
+    return Entry(optimizer_name(optimizer), f"{schedule} ({note})" if note else schedule, label)
 
 
 def _config(results: Results, curve: LossCurve) -> Config:
@@ -333,7 +342,7 @@ def _config(results: Results, curve: LossCurve) -> Config:
 
 def _moments(config: Config) -> float:
     """Size of the optimizer's state over that of the parameters, without the averages."""
-    one_device = dataclasses.replace(config, mesh=MeshConfig(1, 1, 1), average_memory="device")
+    one_device = config.replace(mesh=MeshConfig(1, 1, 1))
     mesh = sharding.make_mesh(one_device.mesh, jax.devices()[:1])
     size = memory.measure_state(step.make_program(one_device, mesh).abstract_state)
     return size.moments / size.parameters

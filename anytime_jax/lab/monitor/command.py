@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.live import Live
 
-from anytime_jax.commands import command_line, standard_streams
+from anytime_jax.commands import command_line, config_file, standard_streams
 from anytime_jax.commands.console import open_console
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.follow import follow, until_interrupted
@@ -24,6 +24,7 @@ EXAMPLES = ("--run=runs/quickstart", "--run=runs/quickstart --every=60 >> watch.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.add_argument("--run", required=True, metavar="DIR", help="run to watch")
+    config_file.add_trust(parser)
     parser.add_argument(
         "--every",
         type=command_line.seconds,
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = open_console()
     show = _show_screen if console.is_terminal and not console.is_dumb_terminal else _print_lines
     with until_interrupted():
-        show(follow(arguments.run, arguments.every), console)
+        show(follow(arguments.run, arguments.every, arguments.trust), console)
     return 0
 
 

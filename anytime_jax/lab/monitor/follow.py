@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
@@ -12,12 +13,14 @@ from anytime_jax.lab.monitor.run_snapshot import Snapshot
 _RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
 
 
-def follow(run_dir: str, every: float) -> Iterator[Snapshot | None]:
+def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapshot | None]:
     """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
+
+    `trust` says which packages are imported for the kinds that the run names.
 
     Raises an InputError if there is no run at first, a RunError if it goes away later.
     """
-    snapshot = run_snapshot.take(run_dir)
+    snapshot = run_snapshot.take(run_dir, trust=trust)
     while True:
         yield snapshot
         end = time.monotonic() + every
@@ -25,7 +28,7 @@ def follow(run_dir: str, every: float) -> Iterator[Snapshot | None]:
             time.sleep(min(left, _RESIZE_SECONDS))
             yield None
         try:
-            snapshot = run_snapshot.take(run_dir, snapshot)
+            snapshot = run_snapshot.take(run_dir, snapshot, trust)
         except InputError as error:
             raise RunError(f"the run that was watched has gone: {error}") from error
 

@@ -15,6 +15,7 @@ from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.checkpoints.recorded_losses import evaluations, loss_table
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
@@ -143,15 +144,16 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
     yield from snapshot.warnings
 
 
-def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
+def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = NOBODY) -> Snapshot:
     """Returns a snapshot of a run; with a `previous` one, reads only records that changed.
 
-    Where that takes long, the records are read again only after a while.
+    Where that takes long, the records are read again only after a while. `trust` says which
+    packages are imported for the kinds that the run names.
 
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
     run_dir = storage_path(run_dir)
-    name, config, *_ = read_settings(run_dir)
+    name, config, *_ = read_settings(run_dir, trust)
     # Asked before the records are read: those of a process that ended are then complete.
     is_training = run_directory.is_locked(run_dir)
     now = time.monotonic()
@@ -163,13 +165,13 @@ def take(run_dir: str | Path, previous: Snapshot | None = None) -> Snapshot:
     rows = metric_records.read_records(run_dir, warnings.append)
     seconds = time.thread_time() - start
     next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
-    horizon = config.learning_rate.horizon_steps
+    horizon = config.horizon
     read = (run_dir, name, config.clock, horizon, rows, warnings, change, next_reading)
     return Snapshot(*read, is_training=is_training, time=time.time())
 
 
-def read_settings(run_dir: Path) -> RunSettings:
-    """Returns the settings of a run.
+def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
+    """Returns the settings of a run; `trust` is as in `take`.
 
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
@@ -181,9 +183,12 @@ def read_settings(run_dir: Path) -> RunSettings:
             "when it begins"
         )
     try:
-        name, config, branch = str(about["name"]), schema.build(about["config"]), None
+        name, branch = str(about["name"]), None
+        config = schema.build_saved(about["config"], str(file), trust)
         if (origin := about.get("branch")) is not None:
             branch = str(origin["from_run"]), operator.index(origin["step"])
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error!r}): give another run") from error
     return RunSettings(name, config, about["identity"].get("data.fingerprint", ""), branch)

@@ -16,7 +16,7 @@ from anytime_jax.checks import is_number
 from anytime_jax.lab.paper import report_figures
 from anytime_jax.lab.paper.report_figures import Series
 from anytime_jax.lab.study import published
-from anytime_jax.lab.study.results import COSINE, DECAY, HORIZON_FREE, LossCurve, Results, describe
+from anytime_jax.lab.study.results import COSINE, DECAY, LossCurve, Results, describe
 from anytime_jax.lab.study.selection import (
     Selection,
     Selections,
@@ -361,7 +361,11 @@ def _notes(
 
 
 def _horizon_free(selected: Mapping[str, Selection]) -> dict[str, Selection]:
-    return {kind: selection for kind, selection in selected.items() if kind in HORIZON_FREE}
+    return {
+        kind: selection
+        for kind, selection in selected.items()
+        if not any(curve.has_horizon for curve in selection.values())
+    }
 
 
 def _headers(multiples: Iterable[float]) -> list[str]:

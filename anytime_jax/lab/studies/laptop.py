@@ -26,9 +26,9 @@ SECOND_SEED = paired(values("seed", 1), values("data.seed", 1))
 
 def get_study() -> Study:
     """Returns the study."""
-    constant = decoder(kind="constant", peak=0.0)
-    inverse_sqrt = decoder(kind="inverse_sqrt", peak=0.0, alpha=0.0)
-    cosine = decoder(kind="cosine", peak=0.0, horizon="", floor=0.1)
+    constant = decoder(kind="constant")
+    inverse_sqrt = decoder(kind="inverse_sqrt")
+    cosine = decoder(kind="cosine")
     cosine.stop = "horizon"
     horizons = values("schedule.horizon", *(f"{m}x" for m in HORIZONS))
     peaks = values("schedule.peak", *PEAKS)
@@ -113,7 +113,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
     )
     config.data.path = "runs/data/builtin-512-128"
     config.data.builtin_megabytes = 70.0
-    config.schedule = ConfigDict({**schedule, "warmup": "192 steps", "warmup_init": 0.1})
+    config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
     config.eval.update(every=f"{HORIZONS[-1]}x", tokens=131_072, batch_size=64)
     config.checkpoint.update(every="1x", keep=1)
     config.log.update(every="60 steps", tensorboard=False)

@@ -11,9 +11,11 @@ from ml_collections import ConfigDict
 
 from anytime_jax.lab.studies import rivals
 from anytime_jax.lab.studies.rivals import (
+    ADAMW,
     CONSTANT,
     COSINE,
     INVERSE_SQRT,
+    MUON,
     Method,
     cosine_space,
     peaks,
@@ -49,22 +51,22 @@ _LONG_WARMUP = values("schedule.warmup", "0.4x")
 METHODS = (
     Method(
         "cosine",
-        "adamw",
+        ADAMW,
         COSINE,
         best=grid(cosine_space(x1=(1e-2, 3e-2), x2=(1e-2, 3e-2)), _LONG_WARMUP),
         reported=grid(cosine_space(x1=(3e-2,), x2=(1e-2,)), _LONG_WARMUP),
     ),
-    Method("constant", "adamw", CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
+    Method("constant", ADAMW, CONSTANT, best=grid(peaks(1e-2), _WARMUP)),
     Method(
         "muon-constant",
-        "muon",
+        MUON,
         CONSTANT,
         best=grid(peaks(1e-2, 2e-2), _WARMUP),
         reported=grid(peaks(1e-2), _WARMUP),
     ),
     Method(
         "muon-inverse_sqrt",
-        "muon",
+        MUON,
         INVERSE_SQRT,
         best=grid(peaks(2e-2), values("schedule.alpha", 7680.0), _WARMUP),
     ),

@@ -18,7 +18,6 @@ from typing import Any
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
-from anytime_jax.config.fields import flatten
 from anytime_jax.data.dataset import load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
@@ -50,9 +49,10 @@ class PackedRecords:
         self._study, self._path = study, path
         self._tasks = {run.name: read_task(study, run) for run in study.runs}
         self._packed = {
-            run.name: run.run_dir for run in archive.runs if metric_records.segments(run.run_dir)
+            run.name: run.run_dir
+            for run in archive.runs
+            if not run.note and metric_records.segments(run.run_dir)
         }
-        self._plans = {run.name: flatten(run.settings) for run in archive.runs}
         self._fingerprint = functools.cache(_fingerprint)
         self._weights_digest = functools.cache(model_reader.weights_digest)
         self.names: set[str] = set()
@@ -125,7 +125,6 @@ class PackedRecords:
         identity = expected_identity(task, saved, fingerprint)
         if config.initial_weights:
             identity["initial_weights"] = self._weights_digest(Path(config.initial_weights))
-        saved = run_directory.with_defaults(saved, identity)
         was = {**saved, "eval.tokens": about["config"]["eval"]["tokens"]}
         now = json.loads(json.dumps({**identity, "eval.tokens": config.eval.tokens}))
         if differences := run_directory.describe_differences(was, now):
@@ -168,22 +167,17 @@ class PackedRecords:
         return packed is not None and here == _read_segments(packed)
 
     def _read(self, name: str) -> dict[str, Any]:
-        """The run file of a packed run, with the entries that are used here.
-
-        An identity setting from after the run began is that of the plan, which may have been packed
-        later.
-        """
+        """The run file of a packed run, with the entries that are used here."""
         try:
             about = dict(run_directory.read_run_file(self._packed[name]) or {})
             _ = about["config"]["eval"]["tokens"], dict(about.get("branch", {}))
+            _ = dict(about["identity"])
         except (InputError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"--records={self._path}: {name}/{run_directory.RUN_FILE} is missing or damaged: "
                 "pack the records again"
             ) from error
-        names = self._tasks[name].config.select(lambda x: x.identity)
-        planned = {x: self._plans[name][x] for x in names if x in self._plans[name]}
-        return {**about, "identity": {**planned, **about["identity"]}}
+        return about
 
     def _write(self, task: StudyTask) -> None:
         """Writes a run directory under another name, and renames it."""

@@ -21,7 +21,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ml_collections import ConfigDict
+
 from anytime_jax.checks import require_choice
+from anytime_jax.config import fields, schema
+from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
+from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study import published
 from anytime_jax.storage.paths import absolute_path, is_address, storage_path
@@ -61,11 +66,20 @@ def _merge(changes: Iterable[Change]) -> Change:
 
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
-    """A run of a study, with an `ml_collections.ConfigDict` or plain nested data, and its trunk."""
+    """A run of a study.
+
+    Attributes:
+      config: its settings, an `ml_collections.ConfigDict` or nested dictionaries.
+      trunk: name of the run of which it is a branch.
+      note: what no setting says of a run of earlier days, which cannot be trained again.
+      trust: packages that are imported for the kinds that the settings name.
+    """
 
     name: str
     config: Any
     trunk: str | None = None
+    note: str = ""
+    trust: Trust = EVERY_PACKAGE
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -76,6 +90,10 @@ class StudyRun:
     def run_dir(self) -> Path:
         """The run directory."""
         return storage_path(self.config["run_dir"])
+
+    def build(self) -> Config:
+        """Returns the configuration; an InputError states a setting that is not allowed."""
+        return schema.build(self.settings, self.trust)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,22 +170,22 @@ def branches(
     floor: float = 0.1,
     shape: str = "linear",
 ) -> list[StudyRun]:
-    """Returns WSD branches of runs with a constant rate, one for each trunk and horizon.
+    """Returns branches that decay from their trunk, one for each trunk and horizon.
 
     Args:
       prefix: replaces the first part of the trunk's name.
-      trunks: runs with a constant learning rate.
+      trunks: runs without a horizon; branches of a constant rate are WSD runs.
       multiples: horizons in Chinchilla multiples.
       floor: rate at the horizon as a fraction of the peak.
       shape: "linear", "1-sqrt" or "cosine".
     """
     decays = []
     for trunk, multiple in itertools.product(trunks, multiples):
-        decay = {"kind": "wsd", "horizon": "branch", "floor": floor, "shape": shape}
         change = {
-            "schedule": {**trunk.settings["schedule"], **decay},
             "branch.from_run": trunk.config["run_dir"],
-            "branch.multiple": float(multiple),
+            "decay.horizon": f"{multiple:g}x",
+            "decay.floor": floor,
+            "decay.shape": shape,
             "stop": "horizon",
         }
         rest = trunk.name.partition("-")[2]
@@ -180,16 +198,10 @@ def branches(
 def _make_run(
     name: str, config: Any, change: Change, root: str, trunk: str | None = None
 ) -> StudyRun:
-    config = copy.deepcopy(config)
-    for path, value in {**change, "name": name, "run_dir": f"{root}/{name}"}.items():
-        *groups, setting = path.split(".")
-        group = config
-        for each in groups:
-            group = group[each]
-        if setting not in group:
-            raise InputError(f"{path} is not a setting of {name}: configs/base.py has all of them")
-        group[setting] = type(group[setting])(value) if isinstance(value, dict) else value
-    return StudyRun(name, config, trunk)
+    settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
+    own = {"name": name, "run_dir": f"{root}/{name}"}
+    fields.change(schema.Settings, settings, {**change, **own}, EVERY_PACKAGE)
+    return StudyRun(name, ConfigDict(settings), trunk)
 
 
 def _label(change: Change) -> list[str]:

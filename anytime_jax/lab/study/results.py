@@ -23,7 +23,6 @@ from anytime_jax.checkpoints.metric_records import (
 )
 from anytime_jax.checkpoints.recorded_losses import evaluations
 from anytime_jax.checks import is_number
-from anytime_jax.config import schema
 from anytime_jax.config.clock import BRANCH_FRACTION, Clock
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
@@ -31,8 +30,8 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.study.plan import Study, StudyRun
 
 COSINE = "cosine"  # the schedule of the envelope
-HORIZON_FREE = ("constant", "inverse_sqrt", "power")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
+NOTE = "note"  # what no setting says of a run that cannot be trained again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +39,7 @@ class RunResult:
     """One run of a study. All points are in Chinchilla multiples.
 
     Attributes:
-      kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ...
+      kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ... (`schedule_kind`).
       settings: the choice of settings, by short name: `peak`, `b2`, ...
       seed: seeds of the weights and of the order of the data.
       label: weight label of the read-out: an average for a horizon-free run, else the live weights.
@@ -74,6 +73,11 @@ class LossCurve:
     label: str
     stop: float
     runs: Mapping[float, RunResult]
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether its runs end at a horizon, so that each is of one budget."""
+        return any(run.horizon is not None for run in self.runs.values())
 
     @functools.cached_property
     def losses(self) -> dict[float, float]:
@@ -141,7 +145,7 @@ class Results:
         self.configs = {run.name: x for run, x in zip(study.runs, configs, strict=True)}
         choices = _varying_settings(configs)
         self.runs = [
-            _read_run(run, config, choices[config.schedule.kind], average, warn)
+            _read_run(run, config, choices[schedule_kind(config)], average, warn)
             for run, config in zip(study.runs, configs, strict=True)
         ]
         if not any(run.losses for run in self.runs):
@@ -185,9 +189,17 @@ class Results:
         return sorted(same, key=lambda x: x.seed != curve.seed)
 
 
+def schedule_kind(config: Config) -> str:
+    """Returns the name of a run's schedule in reports: "wsd" for a constant rate that decays."""
+    name = config.schedule.name.rpartition(":")[2]
+    if not config.decay.horizon:
+        return name
+    return "wsd" if name == "constant" else f"{name} with a decay"
+
+
 def _build_config(run: StudyRun) -> Config:
     try:
-        return schema.build(run.settings)
+        return run.build()
     except (InputError, AttributeError) as error:
         problem = f"run {run.name} has unusable settings ({error})"
         raise InputError(f"{problem}: run the sweep again") from error
@@ -230,7 +242,7 @@ def _varying_settings(configs: Sequence[Config]) -> dict[str, list[str]]:
     """Dotted names of the settings that vary among the runs of each kind of schedule."""
     seen: dict[str, dict[str, set[str]]] = {}
     for config in configs:
-        values = seen.setdefault(config.schedule.kind, {})
+        values = seen.setdefault(schedule_kind(config), {})
         for name, value in config.select(lambda x: x.identity and x.variant).items():
             values.setdefault(name, set()).add(json.dumps(value))
     return {
@@ -247,18 +259,21 @@ def _read_run(
     warn: Callable[[str], None],
 ) -> RunResult:
     """Reads the losses of a run; `names` are the dotted names of its choice of settings."""
-    clock, schedule = config.clock, config.schedule.to_dict()
+    clock, stop = config.clock, config.stop_rule.step
     flat = flatten(config.to_dict())
     settings = {_short(name): flat[name] for name in names if flat.get(name, []) != []}
+    decay = {"floor": config.decay.floor, "shape": config.decay.shape}
+    schedule = config.schedule.settings | (decay if config.decay.horizon else {})
     settings |= {name: schedule[name] for name in DECAY if name in schedule}
     settings = {k: json.dumps(v) if isinstance(v, list) else v for k, v in settings.items()}
     settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
-    steps, stop = config.learning_rate.horizon_steps, config.stop_rule.step
-    horizon = None if steps is None else _multiple(clock, steps)
+    horizon = None if config.horizon is None else _multiple(clock, config.horizon)
     if config.branch.data:
         settings["data"] = config.branch.data
-    if config.branch.step and horizon is not None:
-        fraction = 1 - clock.multiple(config.branch.step) / horizon
+    if run.note:
+        settings[NOTE] = run.note
+    if config.branch_step and horizon is not None:
+        fraction = 1 - clock.multiple(config.branch_step) / horizon
         if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:  # not the usual last 10%
             settings["decay"] = round(fraction, 4)
     if stop is None:
@@ -272,10 +287,10 @@ def _read_run(
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
         name=run.name,
-        kind=config.schedule.kind,
+        kind=schedule_kind(config),
         settings=settings,
         seed=(config.seed, config.data.seed),
-        label=average if config.schedule.kind in HORIZON_FREE else LIVE,
+        label=average if horizon is None else LIVE,
         horizon=horizon,
         stop=_multiple(clock, stop),
         state="finished" if _multiple(clock, stop) in losses else state,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anytime_jax.lab.study import published
-from anytime_jax.lab.study.results import COSINE, HORIZON_FREE, LossCurve, Results
+from anytime_jax.lab.study.results import COSINE, LossCurve, Results
 
 Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
 
@@ -55,7 +55,7 @@ def select(results: Results) -> Selections:
     for kind in dict.fromkeys([*published.KINDS, *(curve.kind for curve in results.all_curves)]):
         curves = results.comparable_curves(kind)
         best[kind] = single[kind] = best_at_each(curves, cosines)
-        if kind in HORIZON_FREE:
+        if curves and not curves[0].has_horizon:
             curve = closest(curves, cosines)
             single[kind] = dict.fromkeys(differences(curve, cosines), curve) if curve else {}
     best = {kind: selection for kind, selection in best.items() if selection}

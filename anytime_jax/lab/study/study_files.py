@@ -18,6 +18,7 @@ from typing import Any
 
 from anytime_jax.checkpoints import metric_records, run_directory
 from anytime_jax.config import python_files
+from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study.plan import Study, StudyRun
 from anytime_jax.storage.atomic import atomic_write
@@ -25,7 +26,7 @@ from anytime_jax.storage.json_files import load_json
 
 PLAN = "study.json"
 ARCHIVE = "records.tar.xz"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 def load_file(path: str | Path, option: str = "study") -> Study:
@@ -51,17 +52,19 @@ def load_file(path: str | Path, option: str = "study") -> Study:
 
 
 @contextlib.contextmanager
-def open_study(path: str | Path, option: str = "study") -> Iterator[Study]:
+def open_study(path: str | Path, option: str = "study", trust: Trust = NOBODY) -> Iterator[Study]:
     """Yields the study of a Python file, a directory or an archive; an archive is unpacked.
+
+    `trust` says which packages are imported for the kinds that a directory or an archive names.
 
     Raises an InputError that names the `option` if `path` is none of these, or is damaged.
     """
     path = Path(path)
     archive = path / ARCHIVE if path.is_dir() else path
     if path.is_dir() and (path / PLAN).is_file():
-        yield _read_plan(path)
+        yield _read_plan(path, trust)
     elif _is_archive(archive):
-        with _unpack(archive) as study:
+        with _unpack(archive, trust) as study:
             yield study
     elif path.is_dir() and not python_files.is_name(str(path), "study"):
         raise InputError(
@@ -84,7 +87,7 @@ def open_archive(path: str | Path) -> Iterator[Study]:
             f"--records={path} is neither a {ARCHIVE} nor a directory with one: "
             "python -m anytime_jax report --study=... --pack writes it"
         )
-    with _unpack(archive) as study:
+    with _unpack(archive, NOBODY) as study:
         yield study
 
 
@@ -93,14 +96,14 @@ def _is_archive(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _unpack(archive: Path) -> Iterator[Study]:
+def _unpack(archive: Path, trust: Trust) -> Iterator[Study]:
     with tempfile.TemporaryDirectory() as directory:
         try:
             with tarfile.open(archive, "r:xz") as tar:
                 tar.extractall(directory, filter="data")
         except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
             raise InputError(f"{archive} is damaged ({error!r}): pack it again") from error
-        yield dataclasses.replace(_read_plan(Path(directory)), root=str(archive.parent))
+        yield dataclasses.replace(_read_plan(Path(directory), trust), root=str(archive.parent))
 
 
 def write_plan(study: Study) -> None:
@@ -142,21 +145,32 @@ def _plan_json(study: Study) -> str:
     about = {"name": study.name, "title": study.title, "published": study.published}
     head = json.dumps({"format_version": FORMAT_VERSION, **about})
     runs = [
-        {"name": run.name, "trunk": run.trunk, "config": {**run.settings, "run_dir": run.name}}
+        {
+            "name": run.name,
+            "trunk": run.trunk,
+            "config": run.build().to_dict() | {"run_dir": run.name},
+        }
+        | ({"note": run.note} if run.note else {})
         for run in study.runs
     ]
     lines = ",\n".join(json.dumps(run) for run in runs)
     return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
 
 
-def _read_plan(root: Path) -> Study:
+def _read_plan(root: Path, trust: Trust) -> Study:
     file = root / PLAN
     try:
         plan: dict[str, Any] = load_json(file)
         if plan["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {plan['format_version']}, not {FORMAT_VERSION}")
         runs = [
-            StudyRun(x["name"], {**x["config"], "run_dir": str(root / x["name"])}, x["trunk"])
+            StudyRun(
+                x["name"],
+                {**x["config"], "run_dir": str(root / x["name"])},
+                x["trunk"],
+                x.get("note", ""),
+                trust,
+            )
             for x in plan["runs"]
         ]
         return Study(plan["name"], str(root), runs, plan["title"], plan["published"])

@@ -9,7 +9,6 @@ from typing import Any
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
-from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study.plan import Study, StudyRun
@@ -119,7 +118,7 @@ def read_task(study: Study, run: StudyRun) -> StudyTask:
     Raises an InputError that names the run if its configuration is invalid.
     """
     with _naming(study, run):
-        config = schema.build(run.settings)
+        config = run.build()
         stop_step = config.stop_rule.step
         if stop_step is None or config.stop_rule.doubles:
             raise InputError(

@@ -15,7 +15,6 @@ from anytime_jax.checks import require_directory
 from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
 from anytime_jax.commands.console import open_console
-from anytime_jax.config.fields import read
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.lab.theory import parallel_risks, reports, synthetic_figures
@@ -39,7 +38,7 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the figures, and the commands."""
-    config_file.add_option(parser)
+    config_file.add_option(parser, is_run=False)
     parser.set_defaults(work=_figures)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
@@ -109,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figures(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    config = read(FigureConfig, config_file.load(arguments, "theory_figure"))
+    config = config_file.load_as(FigureConfig, arguments, "theory_figure")
     make_writable_directory(Path(config.out_dir), f"out_dir = {config.out_dir!r}")
     files, table = synthetic_figures.make_figures(config, progress)
     return [table, *(f"  {file}" for file in files)]

@@ -34,8 +34,8 @@ ENVELOPE = "cosine"  # the baseline that gaps are relative to
 
 # Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
 BASELINES: Mapping[str, Callable[[float, int], Schedule]] = {
-    ENVELOPE: lambda peak, length: schedules.FixedHorizon(peak, length, floor=0.1),
-    "cosine to 0": lambda peak, length: schedules.FixedHorizon(peak, length, floor=0.0),
+    ENVELOPE: lambda peak, length: schedules.Cosine(peak, length, floor=0.1),
+    "cosine to 0": lambda peak, length: schedules.Cosine(peak, length, floor=0.0),
     "WSD": lambda peak, length: _wsd(peak, length, floor=0.1),
     "WSD to 0": lambda peak, length: _wsd(peak, length, floor=0.0),
 }

@@ -138,7 +138,7 @@ def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedul
     require(numbers and rising, "checkpoints", numbers, "numbers of updates in rising order")
     require(len(schedules) > 0, "schedules", list(schedules), "one schedule or more")
     for schedule in schedules:
-        end = schedule.horizon_steps
+        end = schedule.end
         if end is not None and numbers[-1] > end:
             raise ValueError(
                 f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "

@@ -9,6 +9,7 @@ import small_run
 from run_command import run_command
 
 from anytime_jax.commands import config_file
+from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.lab.compilation import command as compile_command
 from anytime_jax.lab.compilation import topologies
@@ -20,7 +21,7 @@ def compile_small_run(monkeypatch):
 
     def run(memory, *arguments, topology="h100:4", **changes):
         settings = small_run.settings("run", "data", **changes)
-        monkeypatch.setattr(config_file, "load", lambda arguments: settings.to_dict())
+        monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
         monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)

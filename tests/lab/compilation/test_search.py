@@ -33,7 +33,7 @@ def compiled(monkeypatch):
 
 
 def run_search(folder, most=100, **changes):
-    source = small_run.settings("run", "data", batch_size=32, **changes).to_dict()
+    source = small_run.config("run", "data", batch_size=32, **changes).to_dict()
     return search.search(source, jax.devices()[:2], DEVICE, folder, most)
 
 

@@ -11,7 +11,7 @@ from anytime_jax.lab.forecast.binned_losses import BinnedLosses, Terms
 from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 
 PEAK = 1e-2
-SCHEDULE = schedules.wsd(PEAK, 700, 900, 50)
+SCHEDULE = schedules.wsd(PEAK, 900, 700, 50)
 RULES = {x.label: x for x in (averaging.GrowingWindow(25.0), averaging.FixedDecay(0.99))}
 LOG_GROWTHS = np.log(600.0) + np.log(2.0) * np.arange(-6, 7)
 

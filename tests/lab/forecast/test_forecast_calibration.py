@@ -41,7 +41,7 @@ def read_fixture(monkeypatch):
         chosen[OTHER] = cut(runs[OTHER][0], until=BEGIN)
         chosen[CONSTANT] = cut(runs[CONSTANT][0], later=later)
         study = [(run, runs[name][1]) for name, run in chosen.items()]
-        monkeypatch.setattr(run_loss_history, "read_study", lambda path, option: study)
+        monkeypatch.setattr(run_loss_history, "read_study", lambda path, **options: study)
         few_samples = functools.partial(FunctionalFit, samples=2)
         monkeypatch.setattr(forecast_calibration, "FunctionalFit", few_samples)
         return {run.name: run for run, _ in study}

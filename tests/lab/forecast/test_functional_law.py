@@ -69,7 +69,7 @@ def test_functional_law_sums_the_noise_of_every_update(name):
 )
 def test_functional_law_of_an_average_is_the_double_sum_over_its_kernel(rule):
     law = FunctionalLaw(0.0, 0.5, 0.5, 0.05, 5e4, 545.0, 1.3, drift=0.1)
-    schedule = schedules.wsd(5e-3, 150, 300, 30, 0.1, 0.1)
+    schedule = schedules.wsd(5e-3, 300, 150, 30, 0.1, 0.1)
     for steps in (100, 300):
         expected = functional_loss(law, schedule.evaluate(np.arange(steps)), rule.kernel(steps))
         assert law.losses(schedule, [steps], rule)[0] == pytest.approx(expected, rel=0.01)

@@ -41,7 +41,7 @@ def fitted_fixture():
 
 SCHEDULES = {
     "constant": CONSTANT,
-    "wsd": schedules.wsd(PEAK, 1_800, 2_000, WARMUP),
+    "wsd": schedules.wsd(PEAK, 2_000, 1_800, WARMUP),
     "cosine": schedules.cosine(PEAK, 4_000, WARMUP),
 }
 
@@ -139,7 +139,7 @@ def linear_model(a, b):
     peak = 0.5 * problem.step_unit
     runs = {
         "constant": schedules.constant(peak, WARMUP),
-        "wsd": schedules.wsd(peak, 3_200, 4_000, WARMUP, floor=0.0),
+        "wsd": schedules.wsd(peak, 4_000, 3_200, WARMUP, floor=0.0),
         "cosine": schedules.cosine(peak, 4_000, WARMUP),
     }
     steps = sorted({*np.geomspace(60, NOW, 30).astype(int).tolist(), 4_000})

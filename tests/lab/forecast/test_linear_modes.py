@@ -20,7 +20,7 @@ RULES = (
 )
 SCHEDULES = {
     "constant": schedules.constant(PEAK, 500),
-    "wsd": schedules.wsd(PEAK, 15_000, STEPS, 500, 0.0, 0.0),
+    "wsd": schedules.wsd(PEAK, STEPS, 15_000, 500, 0.0, 0.0),
     "zeros": RecordedRates((0, 99, 100, 12_000, 12_001), (0.0, 0.0, PEAK, PEAK, 0.0)),
 }
 

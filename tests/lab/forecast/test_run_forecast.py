@@ -54,7 +54,7 @@ def test_losses_of_a_row_are_those_of_the_law(made):
         estimate = row.losses[label]
         assert estimate.low < actual < estimate.high, label
         assert estimate.loss == pytest.approx(actual, abs=0.01), label
-    wsd = schedules.wsd(PEAK, 1_800, 2_000, WARMUP)
+    wsd = schedules.wsd(PEAK, 2_000, 1_800, WARMUP)
     assert row.decayed.loss == pytest.approx(LAW.losses(wsd, [2_000])[0], abs=0.01)
     cosine = schedules.cosine(PEAK, 2_000, WARMUP)
     assert row.cosine.loss == pytest.approx(LAW.losses(cosine, [2_000])[0], abs=0.015)
@@ -66,7 +66,7 @@ def test_decays_start_now_and_end_by_their_share_of_the_run(made):
     horizons = {fraction: horizon for fraction, (horizon, _) in made.decays.items()}
     assert horizons == {0.05: 1_053, 0.1: 1_111, 0.2: 1_250, 0.4: 1_667}
     for horizon, estimate in made.decays.values():
-        wsd = schedules.wsd(PEAK, NOW, horizon, WARMUP)
+        wsd = schedules.wsd(PEAK, horizon, NOW, WARMUP)
         assert estimate.loss == pytest.approx(LAW.losses(wsd, [horizon])[0], abs=0.012)
 
 
@@ -99,7 +99,7 @@ def test_run_without_averages_has_one_that_it_could_have_had():
     (row,) = made.rows
     (label,) = set(row.losses) - {"last"}
     assert row.best_average == label
-    wsd = schedules.wsd(PEAK, 1_400, 2_000, WARMUP, floor=0.0, shape="1-sqrt")
+    wsd = schedules.wsd(PEAK, 2_000, 1_400, WARMUP, floor=0.0, shape="1-sqrt")
     assert row.decayed.low < LAW.losses(wsd, [2_000])[0] < row.decayed.high
     assert set(made.decays) == {0.05, 0.1, 0.2, 0.3, 0.4}
 

@@ -63,7 +63,7 @@ def test_branch_begins_with_the_losses_of_its_trunk(root):
     trunk = [synthetic_study.expected_loss(TRUNK, m, "f25") for m in (1, 2)]
     own = synthetic_study.expected_loss(BRANCH, 4, "f25")
     np.testing.assert_allclose(losses, [*trunk, own])
-    assert history.schedule.horizon_steps == 1920
+    assert history.schedule.end == 1920
 
 
 def test_branch_without_its_trunk_has_its_own_losses(root):

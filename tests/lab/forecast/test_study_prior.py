@@ -89,7 +89,9 @@ def test_run_itself_is_left_out_of_its_study(fitted, monkeypatch):
     run, other_seed = recorded(1e-2), recorded(1e-2, seed=1, until=3000)
     copy_of_it = dataclasses.replace(run, name="copy")
     study = [(x, None) for x in (run, copy_of_it, other_seed)]
-    monkeypatch.setattr(study_prior.run_loss_history, "read_study", lambda path, warn: study)
+    monkeypatch.setattr(
+        study_prior.run_loss_history, "read_study", lambda path, warn, **options: study
+    )
     study_prior.from_study(run, "here")
     assert fitted == [[(1e-2, 3000)]]
     study.pop()

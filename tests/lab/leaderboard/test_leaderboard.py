@@ -1,6 +1,7 @@
 """Leaderboard of a made-up study whose losses are in this file."""
 
 import csv
+import dataclasses
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 from anytime_jax.errors import InputError
 from anytime_jax.lab.leaderboard import command, leaderboard, leaderboard_page
 from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
+from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study, chain, grid, paired, runs, values
 from anytime_jax.lab.study.results import Results
@@ -43,7 +45,7 @@ def make_study():
         original.run(name).config for name in ("cosine-peak=0.01-horizon=1x", "constant-peak=0.01")
     )
     muon = constant.copy_and_resolve_references()
-    muon.optimizer.update(kind="muon", momentum=0.95, normalize_rows=False)
+    muon.optimizer.kind = "muon"
     muon.stop = "2x"
     peaks, horizons = values("schedule.peak", 0.01, 0.03), values("schedule.horizon", "1x", "2x")
     seeds = paired(values("seed", 1, 2), values("data.seed", 1, 2))
@@ -159,7 +161,7 @@ def test_second_reference_is_tuned_for_its_average(board):
 
 def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
     with study_files.open_study(root) as study:
-        muon = {"kind": "muon", "momentum": 0.95, "normalize_rows": False}
+        muon = {"kind": "muon"}
         for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
             if "peak=0.03" in run.name and run.name.startswith("cosine"):
                 run.config["optimizer"].update(muon)
@@ -207,10 +209,19 @@ def test_every_standing_appears_once_and_the_table_is_sorted(board):
 
 def test_schedule_is_named_with_words_that_are_not_defaults(root):
     with study_files.open_study(root) as study:
-        study.run("adamw-peak=0.01").config["average_clock"] = "tokens"
-        board = leaderboard.make(Results(study))
+        *others, adamw = study.runs
+        adamw = dataclasses.replace(adamw, note="an old run")
+        adamw.config["batch_growth"] = [["1.5x", 64]]
+        board = leaderboard.make(Results(dataclasses.replace(study, runs=[*others, adamw])))
     schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
-    assert schedules == {"cosine to 0.1", "constant", "constant, average_clock tokens"}
+    words = 'constant, batch_growth [["1.5x", 64]] (an old run)'
+    assert schedules == {"cosine to 0.1", "constant", words}
+
+
+def test_optimizer_that_is_named_by_its_class():
+    assert leaderboard.optimizer_name(EMANesterov(matrices="muon")) == "ema_nesterov_muon"
+    assert leaderboard.optimizer_name(GPA(x_average="f25")) == "gpa, x_average f25"
+    assert leaderboard.optimizer_name(AMUSE()) == "amuse"
 
 
 def test_memory_is_the_optimizer_state_and_the_average(board, results):

@@ -1,9 +1,9 @@
 """Packed records: which runs of an archive are taken, and how they are put in place."""
 
+import dataclasses
 import json
 import re
 import shutil
-import tarfile
 
 import pytest
 from run_command import run_command
@@ -207,7 +207,7 @@ def test_run_begun_by_another_process_meanwhile_stays(packed, fake_training, dat
     [
         ("schedule.peak", 2e-2, r"schedule\.peak was 0\.01, is 0\.02"),
         ("eval.tokens", 40, r"eval\.tokens was 80, is 40"),
-        ("averages", (12.5, 25.0), "evaluated without f12.5"),
+        ("averages", ("f12.5", "f25"), "evaluated without f12.5"),
     ],
 )
 def test_run_of_other_settings_is_not_taken(packed, capsys, name, value, message):
@@ -230,28 +230,15 @@ def test_run_of_other_settings_is_not_taken(packed, capsys, name, value, message
     assert error.count("\n") == 1
 
 
-def test_setting_from_after_the_run_is_that_of_the_packed_plan(packed, tmp_path, capsys):
-    """As in archives whose runs began before there was such a setting."""
-    file, root, archive = packed("[]")
-    with tarfile.open(archive / study_files.ARCHIVE) as tar:
-        tar.extractall(tmp_path / "unpacked", filter="data")
-    for name in NAMES[:2]:
-        run_file = tmp_path / "unpacked" / name / "run.json"
-        about = json.loads(run_file.read_text())
-        del about["identity"]["average_every"]
-        del about["identity"]["optimizer.kind"]
-        run_file.write_text(json.dumps(about))
-    plan = tmp_path / "unpacked" / study_files.PLAN  # the kind has a default, and is nowhere
-    plan.write_text(plan.read_text().replace('"kind": "adamw", ', ""))
-    with study_files.open_study(tmp_path / "unpacked") as unpacked:
-        study_files.pack(unpacked, archive / study_files.ARCHIVE)
-    assert run(file, archive, "--run") == 0
-    assert "2 of 2" in capsys.readouterr().out
-    shutil.rmtree(root)
-    end = "    return plan.Study("
-    change = "trunks[0].config.average_every = 2"
-    file.write_text(file.read_text().replace(end, f"    {change}\n{end}"))
-    assert "average_every was 1, is 2" in states(capsys, file, archive)[1]
+def test_run_that_no_setting_describes_is_not_taken(packed, capsys):
+    file, _, archive = packed("[]")
+    with study_files.open_archive(archive) as study:
+        first, second = study.runs
+        noted = dataclasses.replace(first, note="averages count updates")
+        noted_study = dataclasses.replace(study, runs=[noted, second])
+        study_files.pack(noted_study, archive / study_files.ARCHIVE)
+    shown, _ = states(capsys, file, archive)
+    assert shown == {first.name: "missing", second.name: "packed"}
 
 
 def test_run_from_other_pretrained_weights_is_not_taken(packed, tmp_path, capsys):

@@ -47,7 +47,7 @@ def test_runs_are_named_after_their_change():
     first, run = runs("mine", config, grid(PEAKS, seeds), "root")
     assert (first.name, run.name) == ("mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1")
     built = schema.build(run.settings)
-    assert (built.schedule.peak, built.seed, built.data.seed) == (3e-3, 1, 1)
+    assert (built.learning_rate.peak, built.seed, built.data.seed) == (3e-3, 1, 1)
     assert (built.name, built.run_dir) == (run.name, f"root/{run.name}")
     assert [x.name for x in runs("mine", config, [{}], "root")] == ["mine"]
     assert config == before
@@ -60,7 +60,7 @@ def test_runs_reject_unknown_setting():
 
 def test_branches_inherit_everything_from_their_trunk():
     config = quickstart.get_config()
-    config.schedule = {"kind": "constant", "peak": 0.0, "warmup": "160 steps", "warmup_init": 0.1}
+    config.schedule = {"kind": "constant", "warmup": "160 steps"}
     trunks = runs("constant", config, grid(PEAKS, values("seed", 3)), "root")
     decays = branches("wsd", trunks, [1, 4], floor=0.0, shape="1-sqrt")
     assert [x.name for x in decays] == [
@@ -71,9 +71,9 @@ def test_branches_inherit_everything_from_their_trunk():
     assert last.trunk == "constant-peak=0.003-seed=3"
     built = schema.build(last.settings)
     assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
-    assert (built.schedule.peak, built.seed, built.schedule.floor) == (3e-3, 3, 0.0)
-    assert built.schedule.shape == "1-sqrt"
-    assert (built.learning_rate.horizon_steps, built.stop_rule.step) == (1600, 1600)
+    assert (built.learning_rate.peak, built.seed, built.decay.floor) == (3e-3, 3, 0.0)
+    assert built.decay.shape == "1-sqrt"
+    assert (built.horizon, built.stop_rule.step) == (1600, 1600)
 
 
 def test_study_rejects_missing_trunk_and_duplicate_name():
@@ -112,8 +112,8 @@ def settings_of(study, kind):
     sweep = []
     for run in study.runs:
         config, schedule = run.config, run.config.schedule
-        if schedule.kind == kind:
-            last = config.branch.multiple or schedule.get("horizon", config.stop)
+        if ("wsd" if config.decay else schedule.kind) == kind:
+            last = config.decay.get("horizon") or schedule.get("horizon", config.get("stop", "32x"))
             sweep.append((schedule.peak, config.optimizer.b2, schedule.get("alpha"), last))
     assert len(set(sweep)) == len(sweep)
     return set(sweep)
@@ -136,7 +136,7 @@ def test_sweeps_at_150m():
     assert settings_of(study, "constant") == combinations(low, b2s, [None], ["32x"])
     alphas = (12_800, 25_600, 51_200)
     assert settings_of(study, "inverse_sqrt") == combinations(low, (0.98, 0.99), alphas, ["32x"])
-    assert settings_of(study, "wsd") == combinations(low, b2s, [None], (1, 2, 4, 8, 16, 32))
+    assert settings_of(study, "wsd") == combinations(low, b2s, [None], horizons(1, 2, 4, 8, 16, 32))
     assert len(study.runs) == 66 + 9 + 18 + 54
 
 
@@ -153,8 +153,8 @@ def test_sweeps_at_300m_and_at_batch_4096(module, peaks, alphas, steps):
     assert settings_of(study, "cosine") == combinations(peaks, b2s, [None], horizons(*multiples))
     assert settings_of(study, "constant") == combinations(peaks, b2s, [None], ["16x"])
     assert settings_of(study, "inverse_sqrt") == combinations(peaks, b2s, alphas, ["16x"])
-    assert settings_of(study, "wsd") == combinations(peaks, b2s, [None], multiples)
-    assert {schema.build(run.settings).clock.chinchilla_steps for run in study.runs} == {steps}
+    assert settings_of(study, "wsd") == combinations(peaks, b2s, [None], horizons(*multiples))
+    assert {run.build().clock.chinchilla_steps for run in study.runs} == {steps}
 
 
 @pytest.mark.parametrize("module", [laptop, paper_150m, paper_300m, paper_large_batch])

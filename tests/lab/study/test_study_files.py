@@ -10,7 +10,9 @@ import synthetic_study
 from anytime_jax.errors import InputError
 from anytime_jax.lab.studies import laptop
 from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.plan import Study, runs
 from anytime_jax.lab.study.study_files import ARCHIVE, PLAN, load_file, open_study, pack, write_plan
+from configs import quickstart
 
 
 def test_plan_is_restored(tmp_path):
@@ -20,8 +22,33 @@ def test_plan_is_restored(tmp_path):
         assert [(x.name, x.trunk) for x in restored.runs] == [(x.name, x.trunk) for x in study.runs]
     for ours, theirs in zip(study.runs, restored.runs, strict=True):
         assert theirs.run_dir == tmp_path / ours.name
-        settings = json.loads(json.dumps(ours.settings))
-        assert {**theirs.settings, "run_dir": settings["run_dir"]} == settings
+        assert theirs.build().replace(run_dir=ours.settings["run_dir"]) == ours.build()
+
+
+def test_kind_that_a_plan_names_is_imported_if_its_package_is_trusted(tmp_path, monkeypatch):
+    (tmp_path / "my_rates.py").write_text(MY_RATES)
+    monkeypatch.chdir(tmp_path)
+    config = quickstart.get_config()
+    config.schedule = {"kind": "my_rates:Mine", "peak": 1e-2}
+    write_plan(Study("mine", "study", runs("mine", config, [{}], "study")))
+    for trust, is_trusted in (((), False), (["my_rates"], True)):
+        with open_study("study", trust=trust) as study:
+            (run,) = study.runs
+            if is_trusted:
+                assert run.build().schedule.name == "my_rates:Mine"
+            else:
+                with pytest.raises(InputError, match="--trust=my_rates"):
+                    run.build()
+
+
+MY_RATES = """
+import dataclasses
+from anytime_jax.schedules import Constant
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Constant):
+    pass
+"""
 
 
 def test_archive_is_reproducible_and_holds_no_path_of_this_machine(tmp_path):

@@ -30,7 +30,7 @@ def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
         ),
         ("plan.branches('wsd', trunks[:1], [4])", "after its stop"),
         ("plan.branches('wsd', trunks[:1], [1.5])", "no checkpoint is kept"),
-        ("plan.branches('wsd', trunks[:1], [0.1])", r"config\.schedule"),
+        ("plan.branches('wsd', trunks[:1], [0.1])", r"config\.decay\.horizon"),
         (
             "[plan.StudyRun(x.name, x.config.copy_and_resolve_references() "
             "if x.config.schedule.update(peak=0.5) else x.config, x.trunk) "

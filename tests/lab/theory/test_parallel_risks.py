@@ -21,7 +21,7 @@ def test_results_are_in_order_and_progress_rises_to_one():
 def test_first_error_ends_all_arguments():
     minutes = RiskArguments(PROBLEM, RUNS, [25.0], [10_000_000])
     fractions = []
-    bad = RiskArguments(PROBLEM, [schedules.FixedHorizon(0.1, 9)], [], [10])
+    bad = RiskArguments(PROBLEM, [schedules.cosine(0.1, 9)], [], [10])
     with pytest.raises(ValueError, match="checkpoint 10"):
         compute_risks([minutes, bad], fractions.append)
     assert max(fractions, default=0) < 0.5

@@ -25,9 +25,9 @@ def rates(problem, steps=200):
         schedules.Power(peak, 0.0),
         schedules.Power(2 * peak, 0.5),
         schedules.Power(peak, 0.3, alpha=20.0),
-        schedules.inverse_sqrt(peak, alpha=30.0, warmup_steps=20),
-        schedules.cosine(peak, steps, warmup_steps=10),
-        schedules.wsd(peak, steps - 20, steps),
+        schedules.inverse_sqrt(peak, alpha=30.0, warmup=20),
+        schedules.cosine(peak, steps, warmup=10),
+        schedules.wsd(peak, steps, steps - 20),
     ]
 
 
@@ -240,7 +240,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"averages": [Tail(1, 5)]}, "tail1:6 ends at update 5"),
         ({"averages": [6.25, 6.25]}, "'f6.25' is repeated"),
         ({"averages": ["f25"]}, "averaging rule = 'f25'"),
-        ({"schedule": schedules.FixedHorizon(0.1, 9)}, "checkpoint 10 is past the horizon"),
+        ({"schedule": schedules.cosine(0.1, 9)}, "checkpoint 10 is past the horizon"),
     ],
     ids=str,
 )

@@ -6,12 +6,10 @@ import optax
 import pytest
 from noisy_quadratic import START, UPDATES, Adam, assert_close, combine, gradient, rate, run, start
 
-from anytime_jax.optimizers import (
-    primal_averaging,
-    readouts,
-    rising_interpolation,
-    schedule_free_weight,
-)
+from anytime_jax.averaging import GrowingWindow
+from anytime_jax.lab.optimizers.amuse import rising_interpolation, schedule_free_weight
+from anytime_jax.lab.optimizers.primal_averaging import primal_averaging
+from anytime_jax.optimizers import ScheduleFreeState, readouts
 
 DECAY = 0.1
 
@@ -94,9 +92,28 @@ def test_schedule_free_is_a_special_case(steps, power):
         assert_close(params, their_params)
         assert_close(state.z, their_state.z)
         x = optax.contrib.schedule_free_eval_params(their_state, their_params)
-        for params_and_state in ((params, state), (their_params, their_state)):
+        theirs_read = ScheduleFreeState(*their_state)
+        for params_and_state in ((params, state), (their_params, theirs_read)):
             p, s = params_and_state
             assert_close(combine(readouts(s)["x"], p, {"z": s.z}), x, 5e-6)
+
+
+def test_a_rule_weighs_by_the_time_that_an_update_is_told():
+    rule, optimizer = (
+        GrowingWindow(6.25),
+        primal_averaging(optax.sgd(0.1), 0.9, GrowingWindow(6.25)),
+    )
+    params = start()
+
+    def c_of(**extra):
+        """c follows from where z and y went, as x = (1 - c) x + c z starts with x = y."""
+        moves, state = optimizer.update(params, optimizer.init(params), params, **extra)
+        step = state.z["bias"] - params["bias"]
+        return float(((moves["bias"] / step - 0.1) / 0.9).mean())
+
+    assert c_of() == c_of(time=np.int32(1)) == pytest.approx(float(rule.evaluate(1)), rel=1e-5)
+    found = c_of(time=np.int32(600), span=3)
+    assert found == pytest.approx(float(rule.evaluate(600, 3)), rel=1e-4)
 
 
 def test_small_moves_of_y_do_not_cancel():

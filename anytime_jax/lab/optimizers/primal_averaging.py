@@ -8,41 +8,49 @@ With y the parameters that Optax sees and z, x starting there, update t = 1, 2, 
 
 x is the average to evaluate. It is not stored: x = z + (y - z) / b. Methods are choices of b and c:
 
-- Schedule-free (arXiv 2405.15682): b = 0.9, c = `schedule_free_weight`, Adam without momentum.
+- Schedule-free (arXiv 2405.15682): b = 0.9, c the share of the newest squared rate, Adam without
+  momentum.
 - GPA (arXiv 2512.17131): b = mu_y and c = 1 - mu_x constant, Adam with its momentum.
-- AMUSE (arXiv 2605.22432): b = `rising_interpolation`, c = `schedule_free_weight`, Muon, and Adam
-  without momentum for what is no matrix.
+- AMUSE (arXiv 2605.22432): b rises to 1, c as schedule-free, Muon, and Adam without momentum for
+  what is no matrix.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.checks import require_choice
-from anytime_jax.optimizers.coefficients import Coefficient, coefficient_at, require_coefficient
+from anytime_jax.averaging import LIVE, Rule
+from anytime_jax.checks import is_number, require, require_choice
+
+# A number, or a function of the count of updates t = 1, 2, ...
+Coefficient = float | jax.Array | Callable[[jax.Array], Any]
 
 
 class PrimalAveragingState(NamedTuple):
-    """State of `primal_averaging`: the count of updates, b of the last one, and z in float32.
-
-    Examples:
-      >>> optimizer = optimizers.primal_averaging(optax.sgd(0.1), 0.9, 0.01)
-      >>> optimizer.init({"w": jnp.ones(2)}).z
-      {'w': Array([1., 1.], dtype=float32)}
-    """
+    """State of `primal_averaging`: the count of updates, b of the last one, and z in float32."""
 
     count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     interpolation: jax.Array
     z: optax.Params
     inner_state: optax.OptState
 
+    def readouts(self) -> dict[str, dict[str, jax.Array]]:
+        """Returns x = z + (y - z) / b."""
+        b = jnp.asarray(self.interpolation, jnp.float32)
+        return {"x": {LIVE: 1 / b, "z": 1 - 1 / b}}
+
+    def iterates(self) -> dict[str, Any]:
+        """Returns z."""
+        return {"z": self.z}
+
 
 def primal_averaging(
     inner: optax.GradientTransformation,
     interpolation: Coefficient,
-    newest_weight: Coefficient,
+    newest_weight: Coefficient | Rule,
     inner_params: str = "y",
 ) -> optax.GradientTransformationExtraArgs:
     """Moves z by the updates of `inner`, and the parameters to y = b * x + (1 - b) * z.
@@ -58,7 +66,8 @@ def primal_averaging(
     Args:
       inner: a descent, with its learning rate. Extra arguments of `update` are passed on to it.
       interpolation: b, above 0 and up to 1: the weight of x in y.
-      newest_weight: c, from 0 to 1: the weight of the newest z in x.
+      newest_weight: c, from 0 to 1: the weight of the newest z in x. A rule of an average has its
+        own, by `time` and `span` where `update` gets them, as in `averaging.average_params`.
       inner_params: the parameters that `inner` sees, "y" or "z". Its weight decay shrinks z in
         proportion to them: to y in GPA and Optax's schedule-free, to z in AMUSE.
 
@@ -66,7 +75,7 @@ def primal_averaging(
       ValueError: for a coefficient out of range, and at `update` without `params`.
 
     Examples:
-      >>> mean = optimizers.primal_averaging(optax.sgd(0.5), 1.0, optimizers.schedule_free_weight())
+      >>> mean = primal_averaging(optax.sgd(0.5), 1.0, averaging.Uniform())
       >>> params = jnp.array(8.0)
       >>> opt_state = mean.init(params)
       >>> for _ in range(3):
@@ -78,7 +87,8 @@ def primal_averaging(
       2.1666665 0.5
     """
     require_coefficient("interpolation", interpolation, lambda b: 0 < b <= 1, "above 0 and up to 1")
-    require_coefficient("newest_weight", newest_weight, lambda c: 0 <= c <= 1, "from 0 to 1")
+    if not isinstance(newest_weight, Rule):
+        require_coefficient("newest_weight", newest_weight, lambda c: 0 <= c <= 1, "from 0 to 1")
     require_choice("inner_params", inner_params, ("y", "z"))
     inner = optax.with_extra_args_support(inner)
 
@@ -95,7 +105,10 @@ def primal_averaging(
             raise ValueError("primal_averaging needs the parameters: call update(..., params=y)")
         count = jnp.asarray(optax.safe_increment(state.count))
         old_b, b = state.interpolation, coefficient_at(interpolation, count)
-        c = coefficient_at(newest_weight, count)
+        if isinstance(newest_weight, Rule):
+            c = newest_weight.newest_weight(extra.get("time", count), extra.get("span", 1))
+        else:
+            c = coefficient_at(newest_weight, count)
         seen = params if inner_params == "y" else _cast_like(state.z, params)
         updates, inner_state = inner.update(updates, state.inner_state, seen, **extra)
         z = jax.tree.map(lambda old, step: old + step.astype(jnp.float32), state.z, updates)
@@ -116,3 +129,14 @@ def primal_averaging(
 
 def _cast_like(tree: Any, like: Any) -> Any:
     return jax.tree.map(lambda x, p: x.astype(p.dtype), tree, like)
+
+
+def require_coefficient(name: str, value: Any, holds: Callable[[Any], bool], allowed: str) -> None:
+    """Requires a function, an array, or a number for which `holds`."""
+    if not (callable(value) or isinstance(value, jax.Array)):
+        require(is_number(value) and holds(value), name, value, f"{allowed}, or a function")
+
+
+def coefficient_at(value: Any, count: jax.Array) -> jax.Array:
+    """Returns the coefficient of update `count`, in float32."""
+    return jnp.asarray(value(count) if callable(value) else value, jnp.float32)

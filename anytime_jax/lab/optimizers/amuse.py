@@ -1,29 +1,73 @@
-"""Coefficients of an update: numbers, or functions of the count of updates t = 1, 2, ..."""
+"""AMUSE: schedule-free Muon, whose gradients move towards the average as training goes on."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.checks import require_count, require_decay, require_fraction
+from anytime_jax.lab.optimizers.primal_averaging import primal_averaging, require_coefficient
+from anytime_jax.optimizers import (
+    RunInfo,
+    ScheduleFreeAdamW,
+    descend,
+    partition_matrices,
+    scale_by_muon,
+    scale_by_root_mean_square,
+)
 
-Coefficient = float | jax.Array | Callable[[jax.Array], Any]
 
+@dataclasses.dataclass(frozen=True)
+class AMUSE(ScheduleFreeAdamW):
+    """AMUSE: schedule-free averaging around Muon, and around Adam without momentum for the rest.
 
-def require_coefficient(name: str, value: Any, holds: Callable[[Any], bool], allowed: str) -> None:
-    """Requires a function, an array, or a number for which `holds`."""
-    if not (callable(value) or isinstance(value, jax.Array)):
-        require(is_number(value) and holds(value), name, value, f"{allowed}, or a function")
+    With y the parameters and u the update of Muon or Adam, of the gradient at y and of weight decay
+    at z,
 
+        z = z + u
+        x = (1 - c) * x + c * z
+        y = b * x + (1 - b) * z,        b = 1 - (1 - interpolation) * s^interpolation_power
 
-def coefficient_at(value: Any, count: jax.Array) -> jax.Array:
-    """Returns the coefficient of update `count`, in float32."""
-    return jnp.asarray(value(count) if callable(value) else value, jnp.float32)
+    c is the share of the newest squared rate in all (`schedule_free_weight`). s is 1 to the end of
+    the warmup, and then c / (1 - c) over its value there. x is evaluated.
+
+    Attributes:
+      momentum: decay of the momentum of matrices.
+      interpolation_power: power of 1/t with which b approaches 1 after the warmup; 0 to leave it
+        at `interpolation`, which is schedule-free Muon.
+
+    Source: AMUSE (arXiv 2605.22432), and the authors' code, github.com/kjeiun/amuse.
+    """
+
+    momentum: float = 0.95
+    interpolation_power: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_decay("momentum", self.momentum)
+        require_fraction("interpolation_power", self.interpolation_power)
+
+    def transform(self, run: RunInfo) -> optax.GradientTransformation:
+        """Returns the descent, which weighs by the warmup of the run."""
+        muon = scale_by_muon(
+            run.matrix_axes, self.momentum, self.epsilon, constrain_stack=run.constrain_stack
+        )
+        others = scale_by_root_mean_square(self.b2, self.epsilon)
+        direction = partition_matrices(muon, others, run.matrix_axes)
+        descent = descend(direction, self.weight_decay, run)
+        weight = schedule_free_weight(run.warmup_steps, run.warmup_init)
+        start = max(run.warmup_steps, 3)  # from where on the newest weight is below 1
+        interpolation = rising_interpolation(
+            self.interpolation, start, self.interpolation_power, weight
+        )
+        return primal_averaging(descent, interpolation, weight, inner_params="z")
 
 
 def schedule_free_weight(
-    warmup_steps: int | jax.Array = 0, warmup_init: float | jax.Array = 0.1
+    warmup_steps: int = 0, warmup_init: float = 0.1
 ) -> Callable[[jax.Array], jax.Array]:
     """Returns the weight c_t of the newest iterate in schedule-free averages.
 
@@ -33,17 +77,16 @@ def schedule_free_weight(
     rate at count t - 1. Without a warmup the average is the plain mean, c_t = 1 / t.
 
     Examples:
-      >>> [float(optimizers.schedule_free_weight()(t)) for t in (1, 2, 4)]
+      >>> [float(amuse.schedule_free_weight()(t)) for t in (1, 2, 4)]
       [1.0, 0.5, 0.25]
-      >>> weight = optimizers.schedule_free_weight(warmup_steps=2, warmup_init=0.0)
+      >>> weight = amuse.schedule_free_weight(warmup_steps=2, warmup_init=0.0)
       >>> [float(weight(t)) for t in (2, 3, 4)]  # squared rates 0, 1/4, 1, 1
       [1.0, 0.800000011920929, 0.4444444477558136]
 
     Source: The Road Less Scheduled (arXiv 2405.15682), Section 3.2, with `weight_lr_power` = 2.
     """
-    if not isinstance(warmup_steps, jax.Array):
-        require_count("warmup_steps", warmup_steps)
-    require_coefficient("warmup_init", warmup_init, lambda x: 0 <= x <= 1, "from 0 to 1")
+    require_count("warmup_steps", warmup_steps)
+    require_fraction("warmup_init", warmup_init)
     rise = (1 - warmup_init) / jnp.maximum(warmup_steps, 1)
 
     def squares(n: Any) -> Any:
@@ -63,7 +106,7 @@ def schedule_free_weight(
 
 def rising_interpolation(
     b1: Any,
-    start: int | jax.Array,
+    start: int,
     rho: Any,
     newest_weight: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Callable[[jax.Array], jax.Array]:
@@ -85,15 +128,14 @@ def rising_interpolation(
       newest_weight: c, below 1 from update `start` on.
 
     Examples:
-      >>> interpolation = optimizers.rising_interpolation(0.6, start=11, rho=1.0)
+      >>> interpolation = amuse.rising_interpolation(0.6, start=11, rho=1.0)
       >>> [round(float(interpolation(t)), 3) for t in (1, 11, 21, 101)]
       [0.6, 0.6, 0.8, 0.96]
 
     Source: AMUSE (arXiv 2605.22432); the authors' `_compute_beta1`, github.com/kjeiun/amuse.
     """
     require_coefficient("b1", b1, lambda b: 0 < b <= 1, "above 0 and up to 1")
-    if not isinstance(start, jax.Array):
-        require_count("start", start, least=2)
+    require_count("start", start, least=2)
     require_coefficient("rho", rho, lambda r: r >= 0, "0 or above")
     newest_weight = schedule_free_weight() if newest_weight is None else newest_weight
 

@@ -1,11 +1,11 @@
-"""Schedules of coefficients against running sums, in float64."""
+"""The coefficients of AMUSE against running sums, in float64."""
 
 import jax
 import numpy as np
 import pytest
 
 from anytime_jax import schedules
-from anytime_jax.optimizers import rising_interpolation, schedule_free_weight
+from anytime_jax.lab.optimizers.amuse import rising_interpolation, schedule_free_weight
 
 
 @pytest.mark.parametrize(("steps", "init"), [(0, 0.1), (1, 0.1), (50, 0.0), (50, 0.3), (50, 1.0)])

@@ -20,27 +20,80 @@ Source: EMA-Nesterov (arXiv 2605.25395), and the authors' records of modded-nano
 308 and 309.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.optimizers.coefficients import Coefficient, coefficient_at, require_coefficient
+from anytime_jax.averaging import LIVE
+from anytime_jax.checks import require_choice, require_inside
+from anytime_jax.lab.optimizers.primal_averaging import (
+    Coefficient,
+    coefficient_at,
+    require_coefficient,
+)
+from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class EMANesterov(Muon):
+    """EMA-Nesterov around AdamW or Muon: gradients are taken ahead of theta, where it is going.
+
+    With u the update of AdamW or Muon at the parameters y, and m the mean displacement of theta in
+    an update,
+
+        theta = y + u(y)
+        m     = ema_decay * m + (1 - ema_decay) * (theta - its last value)
+        y     = theta + extrapolation * m
+
+    theta is evaluated, and `ema`, its exponential average with the same decay. The authors take an
+    extrapolation of 0.3 to 0.6 times the rate over its peak, and none in the warmup and near the
+    end; here it is constant.
+
+    Attributes:
+      matrices: method of the matrices of the blocks; `momentum` is for "muon".
+      ema_decay: decay of the average `ema`, and of m.
+      extrapolation: displacement of the parameters beyond theta, in mean displacements of an
+        update; the parameters grow without bound from 1 on.
+
+    Source: EMA-Nesterov (arXiv 2605.25395).
+    """
+
+    matrices: Literal["adam", "muon"] = dataclasses.field(default="adam", metadata=INHERITED)
+    ema_decay: float = 0.99
+    extrapolation: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("matrices", self.matrices, ("adam", "muon"))
+        require_inside("ema_decay", self.ema_decay)
+        require_inside("extrapolation", self.extrapolation)
+
+    def transform(self, run: RunInfo) -> optax.GradientTransformation:
+        """Returns the descent, whose state has the read-outs "theta" and "ema"."""
+        method = Muon if self.matrices == "muon" else AdamW
+        return ema_nesterov(method.transform(self, run), self.ema_decay, self.extrapolation)
 
 
 class EmaNesterovState(NamedTuple):
-    """State of `ema_nesterov`: the count of updates, the last kappa, and the average in float32.
-
-    Examples:
-      >>> optimizers.ema_nesterov(optax.sgd(0.1)).init({"w": jnp.ones(2)}).ema
-      {'w': Array([1., 1.], dtype=float32)}
-    """
+    """State of `ema_nesterov`: the count of updates, the last kappa, and the average in float32."""
 
     count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     kappa: jax.Array
     ema: optax.Params
     inner_state: optax.OptState
+
+    def readouts(self) -> dict[str, dict[str, jax.Array]]:
+        """Returns theta, which the parameters look ahead of, and its average."""
+        kappa = self.kappa
+        theta = {LIVE: 1 / (1 + kappa), "ema": kappa / (1 + kappa)}
+        return {"theta": theta, "ema": {"ema": jnp.ones_like(kappa)}}
+
+    def iterates(self) -> dict[str, Any]:
+        """Returns the average."""
+        return {"ema": self.ema}
 
 
 def ema_nesterov(
@@ -63,7 +116,7 @@ def ema_nesterov(
       ValueError: for a coefficient out of range, and at `update` without `params`.
 
     Examples:
-      >>> optimizer = optimizers.ema_nesterov(optax.sgd(1.0), decay=0.5, extrapolation=1.0)
+      >>> optimizer = ema_nesterov(optax.sgd(1.0), decay=0.5, extrapolation=1.0)
       >>> params = jnp.array(8.0)
       >>> opt_state = optimizer.init(params)
       >>> for _ in range(3):  # theta = 7, 5.5, 3.5

@@ -5,7 +5,8 @@ import optax
 import pytest
 from noisy_quadratic import START, Adam, assert_close, combine, gradient, rate, run
 
-from anytime_jax.optimizers import ema_nesterov, readouts
+from anytime_jax.lab.optimizers.ema_nesterov import ema_nesterov
+from anytime_jax.optimizers import readouts
 
 
 def window(count):

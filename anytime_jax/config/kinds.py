@@ -1,0 +1,168 @@
+"""Kinds of schedules, optimizers and models: dataclasses that a configuration names.
+
+A kind is named by its short name ("inverse_sqrt", "muon") if it is one of this package, and by
+`package.module:Class` otherwise. Its fields are its settings. A short name is the class attribute
+`kind` of a dataclass in the module of its `Kinds`; there is no other list.
+
+Naming a class runs the code of its module, so a class is imported only if its package is trusted:
+the user's own configuration and command line are, and what a run directory, a checkpoint or an
+exported model names is not, unless the caller says so (`trust`).
+"""
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import itertools
+import re
+import sys
+import types
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from anytime_jax.checks import format_value, reject, require
+
+Trust = Collection[str] | Literal["everything"]
+"""Packages or modules whose classes may be imported, besides those of this package."""
+
+NOBODY: Trust = ()
+EVERY_PACKAGE: Trust = "everything"
+
+_UNIONS = (typing.Union, types.UnionType)
+_OWN = __name__.partition(".")[0]
+_CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind with its settings as they were written, before times are read by the clock.
+
+    Attributes:
+      name: its short name, or `package.module:Class`.
+      cls: its dataclass.
+      values: all of its settings by name.
+    """
+
+    name: str
+    cls: Any
+    values: Mapping[str, Any]
+
+    def build(self, **changes: Any) -> Any:
+        """Returns an instance; `changes` replace settings."""
+        return self.cls(**{**self.values, **changes})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings by name, without those that are None."""
+        return {name: value for name, value in self.values.items() if value is not None}
+
+    @functools.cached_property
+    def times(self) -> tuple[str, ...]:
+        """The names of its settings that are times."""
+        hints = typing.get_type_hints(self.cls, include_extras=True)
+        return tuple(name for name in self.settings if is_time(hints[name]))
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.values.items()))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    """The kinds of one part of a run.
+
+    Attributes:
+      module: the module whose dataclasses have short names.
+      method: the method that makes a dataclass one of these kinds.
+      default: the kind where none is named; None if one has to be.
+      has_times: whether settings can be points in a run, so that a `Kind` is kept until there is a
+        clock.
+      setting: what a message calls the name of the kind.
+    """
+
+    module: str
+    method: str
+    default: str | None = None
+    has_times: bool = False
+    setting: str = "kind"
+
+    @functools.cached_property
+    def classes(self) -> dict[str, Any]:
+        """The dataclasses with a short name, by that name."""
+        values = vars(importlib.import_module(self.module)).values()
+        found = [x for x in values if isinstance(x, type) and "kind" in vars(x)]
+        return {x.kind: x for x in dict.fromkeys(found)}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def find(self, name: Any, trust: Trust) -> Any:
+        """Returns the dataclass with a name; raises a ValueError if there is none, or no trust."""
+        if isinstance(name, str) and name in self.classes:
+            return self.classes[name]
+        match = _CLASS.fullmatch(name) if isinstance(name, str) else None
+        if match is None:
+            near = difflib.get_close_matches(str(name), self.classes, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            allowed = f'{", ".join(self.classes)}, or a class as "package.module:Class"{hint}'
+            if name is None:
+                raise ValueError(f"{self.setting} is missing: give one of {allowed}")
+            reject(self.setting, name, f"one of {allowed}")
+        module, attribute = match.groups()
+        if not is_trusted(module, trust):
+            package = module.partition(".")[0]
+            raise ValueError(
+                f"{self.setting} = {name!r} is a class of the package {package}, whose code would "
+                f"be run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
+            )
+        cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
+        is_kind = dataclasses.is_dataclass(cls) and hasattr(cls, self.method)
+        require(is_kind, self.setting, name, f"a dataclass with a method {self.method}")
+        return cls
+
+    def name_of(self, cls: Any) -> str:
+        """Returns the name under which `find` gives a class."""
+        short = vars(cls).get("kind")
+        if short is not None and self.classes.get(short) is cls:
+            return short
+        packages = itertools.accumulate(cls.__module__.split("."), "{}.{}".format)
+        public = (x for x in packages if getattr(sys.modules.get(x), cls.__name__, None) is cls)
+        return f"{next(public, cls.__module__)}:{cls.__name__}"
+
+    def to_dict(self, value: Any) -> dict[str, Any]:
+        """Returns the settings of a kind or of an instance, its `kind` first."""
+        if isinstance(value, Kind):
+            return {"kind": value.name, **value.settings}
+        fields = [x.name for x in dataclasses.fields(value) if x.init]
+        settings = {name: getattr(value, name) for name in fields}
+        settings = {name: x for name, x in settings.items() if x is not None}
+        return {"kind": self.name_of(type(value)), **settings}
+
+
+def is_time(hint: Any) -> bool:
+    """Whether an annotation is `schedules.Time`, or has it as an alternative."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    return any("time" in getattr(part, "__metadata__", ()) for part in parts)
+
+
+def is_trusted(module: str, trust: Trust) -> bool:
+    """Whether a module may be imported."""
+    if isinstance(trust, str):
+        return trust == EVERY_PACKAGE
+    return any(module == x or module.startswith(f"{x}.") for x in (_OWN, *trust))
+
+
+def _import_class(module: str, attribute: str, label: str) -> Any:
+    # The console script does not have the working directory on the path, where a user's file is.
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    sys.path += [here] * added
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the module is code: it can raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(
+            f"{label} cannot be imported ({reason}): give a class on the "
+            "Python path or in a file of the working directory"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)

@@ -1,0 +1,111 @@
+"""Schedule-free AdamW: Optax's, with the average as a read-out of its state."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checks import require_decay, require_fraction, require_inside, require_positive
+from anytime_jax.optimizers.adamw import descend
+from anytime_jax.optimizers.interface import INHERITED, RunInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleFreeAdamW:
+    """Schedule-free AdamW: gradients are taken between the iterates of Adam and their average.
+
+    With y the parameters and u the update of Adam without its first moment, of gradient and weight
+    decay at y,
+
+        z = z + u(y)
+        x = (1 - c) * x + c * z
+        y = interpolation * x + (1 - interpolation) * z
+
+    c is the square of the largest rate so far over the sum of these squares. x is evaluated.
+
+    Attributes:
+      b2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+      weight_decay: decoupled decay of every parameter, times the learning rate.
+      interpolation: weight of the average x in the parameters.
+
+    Examples:
+      >>> optimizer = optimizers.ScheduleFreeAdamW(interpolation=0.8)
+      >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
+      >>> state = optimizer.transform(run).init(jnp.ones(2))
+      >>> {name: round(float(a), 2) for name, a in optimizers.readouts(state)["x"].items()}
+      {'last': 1.25, 'z': -0.25}
+
+    Source: The Road Less Scheduled (arXiv 2405.15682).
+    """
+
+    kind: ClassVar[str] = "schedule_free_adamw"
+
+    b2: float = 0.98
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
+
+    def __post_init__(self) -> None:
+        require_decay("b2", self.b2)
+        require_positive("epsilon", self.epsilon)
+        require_fraction("weight_decay", self.weight_decay)
+        require_inside("interpolation", self.interpolation)
+
+    def transform(self, run: RunInfo) -> optax.GradientTransformation:
+        """Returns Optax's transform, whose state has read-outs."""
+        descent = descend(scale_by_root_mean_square(self.b2, self.epsilon), self.weight_decay, run)
+        # Optax counts the updates of the wrapper from 1.
+        method = optax.contrib.schedule_free(
+            descent, lambda count: run.learning_rate(count - 1), self.interpolation
+        )
+
+        def init(params: optax.Params) -> ScheduleFreeState:
+            return _with_readouts(method.init(params))
+
+        def update(
+            updates: optax.Updates, state: Any, params: optax.Params | None = None, **extra: Any
+        ) -> tuple[optax.Updates, ScheduleFreeState]:
+            updates, new_state = method.update(updates, state, params, **extra)
+            return updates, _with_readouts(new_state)
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+class ScheduleFreeState(optax.contrib.ScheduleFreeState):
+    """State of Optax's schedule-free methods, with the read-out "x" from the iterate "z".
+
+    Examples:
+      >>> optimizer = optax.contrib.schedule_free_sgd(0.1, b1=0.5)
+      >>> state = optimizers.ScheduleFreeState(*optimizer.init(jnp.ones(2)))
+      >>> state.readouts()["x"]["last"]
+      Array(2., dtype=float32)
+    """
+
+    def readouts(self) -> dict[str, dict[str, jax.Array]]:
+        """Returns x = z + (y - z) / b."""
+        b = jnp.asarray(self.b1, jnp.float32)
+        return {"x": {LIVE: 1 / b, "z": 1 - 1 / b}}
+
+    def iterates(self) -> dict[str, Any]:
+        """Returns z."""
+        return {"z": self.z}
+
+
+def _with_readouts(state: Any) -> ScheduleFreeState:
+    return ScheduleFreeState(*state)
+
+
+def scale_by_root_mean_square(b2: float, epsilon: float) -> optax.GradientTransformation:
+    """Returns Adam's direction without its first moment.
+
+    Examples:
+      >>> direction = optimizers.scale_by_root_mean_square(0.98, 1e-8)
+      >>> gradient = jnp.array([2.0, -3.0])
+      >>> direction.update(gradient, direction.init(gradient))[0].round(3)
+      Array([ 1., -1.], dtype=float32)
+    """
+    return optax.scale_by_rms(b2, epsilon, eps_in_sqrt=False, bias_correction=True)

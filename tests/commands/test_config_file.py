@@ -1,0 +1,58 @@
+"""Configurations on the command line: overrides, `--print-config`, and what is trusted."""
+
+import ast
+import importlib.util
+
+import pytest
+import small_run
+from run_command import run_command
+
+from anytime_jax.commands import config_file, train
+from anytime_jax.config import schema
+from anytime_jax.errors import InputError
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return small_run.write_config(tmp_path / "run.py", "run", "data")
+
+
+def printed_config(capsys, *argv):
+    """The settings of the file that `--print-config` prints, and the file's text."""
+    assert run_command(train, [*argv, "--print-config"]) == 0
+    text = capsys.readouterr().out
+    spec = importlib.util.spec_from_loader("printed", loader=None)
+    module = importlib.util.module_from_spec(spec)
+    exec(compile(ast.parse(text), "printed", "exec"), module.__dict__)
+    return module.get_config().to_dict(), text
+
+
+def test_printed_configuration_is_the_run_and_prints_itself(file, tmp_path, capsys):
+    overrides = ["--config.stop=2x", "--config.schedule.kind=wsd", "--config.schedule.horizon=2x"]
+    settings, text = printed_config(capsys, f"--config={file}", *overrides)
+    built = schema.build(settings)
+    assert built.to_dict() == settings
+    assert built == schema.build(config_file.read(str(file), overrides))
+    assert (built.schedule.name, built.horizon, built.model.attention) == ("wsd", 20, "auto")
+    (tmp_path / "printed.py").write_text(text)
+    assert printed_config(capsys, "--config=printed.py") == (settings, text)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["printed.py", "run.py"]
+
+
+def test_last_of_several_values_counts(file):
+    settings = config_file.read(str(file), ["--config.seed=1", "--config.seed=2"])
+    assert settings["seed"] == 2
+
+
+@pytest.mark.parametrize("word", ["--config.seed", "--config.seed=", "--config.=1", "--config.a=1"])
+def test_bad_override_is_refused_in_one_line(file, word):
+    with pytest.raises(InputError) as caught:
+        config_file.read(str(file), [word])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("files", [[], ["--config=a", "--config=b"]])
+def test_one_configuration_is_given(files, capsys):
+    assert run_command(train, files) == 2
+    assert "--config" in capsys.readouterr().err

@@ -1,0 +1,156 @@
+"""Settings as fields of dataclasses: reading, changes by name, texts of the command line."""
+
+import dataclasses
+from typing import Literal
+
+import pytest
+
+from anytime_jax.config import fields, schema
+from anytime_jax.config.fields import Text
+from anytime_jax.errors import InputError
+from configs import quickstart
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A group.
+
+    Attributes:
+      count: how many
+        there are.
+      rate: how fast; of a run.
+    """
+
+    count: int
+    rate: float = 0.5
+    words: Literal["a", "b"] = "a"
+    tokens: int | Literal["all"] = "all"
+    flag: bool = False
+    pair: tuple = ()
+    text: str = ""
+
+    def __post_init__(self):
+        if self.count < 0:
+            raise ValueError(f"count = {self.count} is not allowed: it must be 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """Two groups."""
+
+    one: Group
+    name: str = "x"
+
+
+def test_values_are_read_as_their_types():
+    given = {"count": 3, "rate": 1, "pair": [1, [2]], "tokens": 7, "words": "b"}
+    expected = Group(3, 1.0, "b", 7, pair=(1, (2,)))
+    whole = fields.read(Whole, {"one": given})
+    assert whole == Whole(expected)
+    assert type(whole.one.rate) is float
+    assert fields.read(Whole, fields.to_dict(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("count", x) for x in (True, 1.0, "1", None, -1)),
+        *(("rate", x) for x in ("1", True, None, 10**400)),
+        *(("words", x) for x in ("c", 1)),
+        *(("tokens", x) for x in ("some", 1.0, True)),
+        *(("flag", x) for x in (1, "True")),
+        *(("pair", x) for x in ("12", {1})),
+        ("text", b"x"),
+    ],
+)
+def test_value_of_another_type_is_named(name, value):
+    with pytest.raises(InputError) as caught:
+        fields.read(Whole, {"one": {"count": 1, name: value}})
+    assert str(caught.value).startswith(f"config.one.{name} = ")
+
+
+def test_unknown_and_missing_names_are_told():
+    for source, message in (
+        ({"one": {}}, "config.one.count is missing"),
+        (
+            {"one": {"count": 1, "wrds": "a"}},
+            "config.one.wrds is not a setting: did you mean words",
+        ),
+        ({"one": 3}, "config.one = 3"),
+        ([], "config = []"),
+    ):
+        with pytest.raises(InputError) as caught:
+            fields.read(Whole, source)
+        assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        *(("count", x, 1000) for x in ("1000", "1_000", "1e3")),
+        *(("rate", x, y) for x, y in (("1", 1.0), ("1e-3", 1e-3), ("-2.5", -2.5))),
+        *(("words", "b", "b"), ("tokens", "all", "all"), ("tokens", "12", 12)),
+        *(("flag", "True", True), ("flag", "false", False)),
+        *(("pair", '("1x", 2)', ("1x", 2)), ("pair", "[1, [2]]", (1, (2,))), ("pair", "()", ())),
+        *(("text", "1", "1"), ("text", "", ""), ("text", "a=b", "a=b")),
+    ],
+)
+def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
+    values = {}
+    fields.change(Whole, values, {f"one.{name}": Text(text)}, ())
+    assert values == {"one": {name: value}}
+    assert type(values["one"][name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("count", x) for x in ("x", "1.5", "nan", "inf", "")),
+        *(("rate", x) for x in ("x", "", "1,0")),
+        *(("tokens", "some"), ("flag", "yes"), ("pair", "1"), ("pair", "(1,"), ("pair", "f()")),
+    ],
+)
+def test_text_that_is_none_of_its_type_is_refused(name, text):
+    with pytest.raises(InputError, match=rf"^config\.one\.{name} = |^config\.{name} = "):
+        fields.change(Whole, {}, {f"one.{name}": Text(text)}, ())
+
+
+@pytest.mark.parametrize("name", ["one", "two", "one.x", "one.count.x", "", ".", "one.", "x.y.z"])
+def test_name_that_is_no_setting_is_refused(name):
+    with pytest.raises(InputError) as caught:
+        fields.change(Whole, {}, {name: 1}, ())
+    assert "\n" not in str(caught.value)
+
+
+def test_meanings_are_those_of_the_docstring():
+    assert fields.meanings(Group) == {"count": "how many there are", "rate": "how fast; of a run"}
+    missing = {name for name, x in schema.all_settings().items() if not x.meaning}
+    assert missing == set()
+
+
+# Another kind
+
+
+def change(**changes):
+    source = quickstart.get_config().to_dict()
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    fields.change(schema.Settings, source, changes, ())
+    return source
+
+
+def test_another_kind_keeps_what_was_set_and_both_have():
+    assert change(schedule__kind="constant")["schedule"] == {
+        "kind": "constant",
+        "peak": 1e-2,
+        "warmup": "160 steps",
+    }
+    # Whatever the order in which they are given.
+    source = change(optimizer__momentum=0.9, optimizer__b2=0.95, optimizer__kind="muon")
+    assert source["optimizer"] == {"kind": "muon", "momentum": 0.9, "b2": 0.95}
+    optimizer = schema.build(source).optimizer
+    assert (optimizer.momentum, optimizer.b2, optimizer.b1) == (0.9, 0.95, 0.9)
+
+
+def test_setting_of_another_kind_is_refused_with_the_kind():
+    with pytest.raises(InputError, match=r"^config\.optimizer\.momentum .* of adamw"):
+        change(optimizer__momentum=0.9)

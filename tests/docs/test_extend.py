@@ -1,0 +1,93 @@
+"""The examples of docs/extend.md: trained, resumed, branched and exported from an empty folder."""
+
+import shlex
+import shutil
+import sys
+
+import doc_blocks
+import pytest
+import small_run
+from paths import REPOSITORY
+from training_runs import bits
+
+from anytime_jax import api
+from anytime_jax.commands import dispatch
+from anytime_jax.errors import InputError
+from anytime_jax.training import preflight
+
+PAGE = REPOSITORY / "docs" / "extend.md"
+DATA = "runs/data/builtin-1024-128"  # of the quickstart
+
+
+def read_example(module):
+    """The programs and the command lines of the section of a module."""
+    text = PAGE.read_text("utf-8") + "\n## "
+    start = text.index(f"`{module}.py`")
+    first, end = (text[:x].count("\n") for x in (start, text.index("\n## ", start)))
+    blocks = [x for x in doc_blocks.read_blocks(PAGE) if first < x.line <= end]
+    programs = [x.code for x in blocks if x.language == "python"]
+    lines = "".join(x.code for x in blocks if x.language == "bash").replace("\\\n", " ")
+    return programs, [shlex.split(line)[3:] for line in lines.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A place for the data of the quickstart, which its first start prepares."""
+    return tmp_path_factory.mktemp("data") / "builtin"
+
+
+@pytest.fixture
+def folder(tmp_path, data, monkeypatch):
+    """The working directory: empty, but for a quickstart that makes 20 updates to 1x."""
+    configs, shipped = tmp_path / "configs", REPOSITORY / "configs"
+    configs.mkdir()
+    quickstart = doc_blocks.shorten((shipped / "quickstart.py").read_text("utf-8"))
+    (configs / "quickstart.py").write_text(quickstart.replace(DATA, str(data)), "utf-8")
+    own_text = (shipped / "own_text.py").read_text("utf-8")
+    (configs / "own_text.py").write_text(own_text.replace("160 *", "8 *"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preflight, "make_mesh", lambda _: small_run.mesh())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("module", "run"),
+    [
+        pytest.param("my_optimizer", "adafactor", marks=pytest.mark.slow),
+        ("my_schedule", "polynomial"),
+        pytest.param("my_model", "relu", marks=pytest.mark.slow),
+        pytest.param("my_source", "topics", marks=pytest.mark.slow),
+    ],
+)
+def test_example_trains_resumes_branches_and_exports(module, run, folder, command):
+    def execute(name, *words):
+        return command(dispatch.import_command(name), *words)
+
+    (program, *others), commands = read_example(module)
+    (folder / f"{module}.py").write_text(program, "utf-8")
+    for other in others:
+        exec(other, {})
+    try:
+        for name, *words in commands:
+            status, _, err = execute(name, *words)
+            assert status == 0, err
+        resume = [words for name, *words in commands if name == "train"][1]
+        assert execute("train", *resume, "--config.run_dir=runs/whole")[0] == 0
+        assert bits(folder / "runs/whole", 40) == bits(folder / "runs" / run, 40)
+        runs = {x for x in (folder / "runs").iterdir() if (x / "run.json").exists()}
+        assert len(runs) == 3
+        if module == "my_source":
+            assert {api.open_run(x).config.name for x in runs} >= {run}
+            return
+        for each in runs:
+            with pytest.raises(InputError, match=f"--trust={module}"):
+                api.open_run(each)
+            api.open_run(each, trust=[module])
+        if module == "my_model":
+            words = f"--run=runs/{run}", f"--trust={module}", "--output=export"
+            status, out, err = execute("export", *words)
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            assert "model.kind" in err
+    finally:
+        sys.modules.pop(module, None)
+        shutil.rmtree(folder / "runs", ignore_errors=True)
