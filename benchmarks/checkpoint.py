@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
+from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState

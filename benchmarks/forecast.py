@@ -23,7 +23,7 @@ from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.schedules import Schedule
 from benchmarks import harness, loss_curves, power_law_fit, record
-from benchmarks.power_laws import MultiPowerLaw, PowerLaw
+from benchmarks.rival_laws import MultiPowerLaw, PowerLaw
 
 
 class Law(Protocol):

@@ -61,7 +61,7 @@ _TINY = "--batch 2 --microbatches 1 --steps 1 --rounds 1"
 PARTS = {
     "roofline": Part(
         25,
-        "benchmarks.roofline",
+        "benchmarks.peak_rates",
         "--model=150m --steps=5 --rounds=5",
         "--steps=1 --rounds=1",
         columns=("GFLOP_per_s", "GB_per_s"),

@@ -14,7 +14,7 @@ from anytime_jax.lab.forecast import loss_csv
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
 from benchmarks.harness import REPOSITORY
-from benchmarks.power_laws import MultiPowerLaw
+from benchmarks.rival_laws import MultiPowerLaw
 
 FILE = REPOSITORY / "tests" / "fixtures" / "loss_curves.npz"
 PEAK, WARMUP_STEPS = 3e-4, 2160

@@ -14,7 +14,7 @@ from scipy import optimize
 
 from anytime_jax.errors import RunError
 from anytime_jax.lab.forecast.loss_history import LossHistory
-from benchmarks.power_laws import MultiPowerLaw, PowerLaw, RateSums, sum_rates
+from benchmarks.rival_laws import MultiPowerLaw, PowerLaw, RateSums, sum_rates
 
 L = TypeVar("L", PowerLaw, MultiPowerLaw)
 

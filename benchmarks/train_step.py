@@ -4,7 +4,7 @@
     python -m benchmarks.train_step --model 150m 300m --microbatches 4 8
 
 Times the update of a run (`step.make_program`) on random tokens, with the configuration's averages
-and without, in turn with the products of `benchmarks.roofline`. Model FLOPs are those of `mfu`
+and without, in turn with the products of `benchmarks.peak_rates`. Model FLOPs are those of `mfu`
 (`flops.flops_per_token`).
 """
 
@@ -28,7 +28,7 @@ from anytime_jax.lab.compilation import hlo
 from anytime_jax.lab.compilation.roofline import analyze
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
-from benchmarks import harness, record, roofline
+from benchmarks import harness, peak_rates, record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(options: argparse.Namespace) -> record.Result:
     updates = make_updates(options)
-    tasks = roofline.make_tasks(next(iter(updates.values())).config)
+    tasks = peak_rates.make_tasks(next(iter(updates.values())).config)
     products = {name: task for name, task in tasks.items() if task.flops}
     timers = {
         name: functools.partial(harness.seconds_per_call, timed.function, options.steps)
@@ -138,7 +138,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     }
     seconds = harness.interleave(timers, options.rounds)
     medians = harness.medians(seconds)
-    peak = roofline.peak_rate(products, seconds)
+    peak = peak_rates.peak_rate(products, seconds)
     costs = averages_cost({name: medians[name] for name in updates})
     rows = []
     for name, update in updates.items():

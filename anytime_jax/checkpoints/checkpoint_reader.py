@@ -13,8 +13,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.array_checksums import checksums
 from anytime_jax.checkpoints.checkpoint_listing import classify
-from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.tree_names import unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError

@@ -26,7 +26,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
-from anytime_jax.checkpoints.checksums import checksums_and_nonfinite
+from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name

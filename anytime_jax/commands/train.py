@@ -157,9 +157,10 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
 
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     try:
-        from anytime_jax.checkpoints import curves  # half a second: not before the first update
+        # Half a second: not before the first update.
+        from anytime_jax.checkpoints import loss_figure
 
-        return curves.draw(config.run_dir, config.name, rows)
+        return loss_figure.draw(config.run_dir, config.name, rows)
     except Exception as error:  # of Matplotlib or of the disk: the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.checkpoints import curves
+from anytime_jax.checkpoints import loss_figure
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.config.kinds import Trust
@@ -139,7 +139,7 @@ def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
 
 
 def _draw_curves(snapshot: Snapshot, directory: Path) -> list[Part]:
-    figure = curves.draw(directory, snapshot.name, snapshot.rows)
+    figure = loss_figure.draw(directory, snapshot.name, snapshot.rows)
     return [] if figure is None else [figure]
 
 

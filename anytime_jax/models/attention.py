@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime_jax.config.model import Attention
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
-from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
 # Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
 # and take half as long again to compile.

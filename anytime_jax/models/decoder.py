@@ -24,7 +24,7 @@ from flax import linen as nn
 from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
-from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]

@@ -12,7 +12,7 @@ import optax
 
 from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import ShardingConstraint
-from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
 # Logits of a block on each device: within a CPU's cache, 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}

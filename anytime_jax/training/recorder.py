@@ -16,7 +16,7 @@ from anytime_jax.models.flops import flops_per_token
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.events import Every
 from anytime_jax.training.failures import LastCheckpoint
-from anytime_jax.training.metrics import Measurement, Meter, Writers
+from anytime_jax.training.metric_writers import Measurement, Meter, Writers
 from anytime_jax.training.progress import Display
 from anytime_jax.training.step import Metrics
 

@@ -13,8 +13,8 @@ from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.data.batches import read_ahead
 from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError

@@ -39,13 +39,13 @@ from anytime_jax.training import branching, events, preflight, pretrained, run_d
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.evaluator import make_evaluator
 from anytime_jax.training.failures import LastCheckpoint
-from anytime_jax.training.metrics import check_wandb
+from anytime_jax.training.metric_writers import check_wandb
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.run import FinishedRun, Run
+from anytime_jax.training.start_summary import print_summary
+from anytime_jax.training.started_run import FinishedRun, Run
 from anytime_jax.training.step import Program, make_program
-from anytime_jax.training.summary import print_summary
 
 # Identity settings that the data, the trunk's checkpoint and the initial weights tell.
 _FOUND_LATER = ("data.fingerprint", "branch.checkpoint", "initial_weights")

@@ -6,7 +6,7 @@ import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
-from benchmarks import record, roofline
+from benchmarks import peak_rates, record
 
 
 @pytest.fixture(name="model")
@@ -25,8 +25,8 @@ def _small_machine(monkeypatch, tmp_path):
     mesh = small_run.mesh()
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results.jsonl")
     monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: mesh)
-    monkeypatch.setattr(roofline, "_LARGE", {"cpu": 32})
-    monkeypatch.setattr(roofline, "_COPIED", {"cpu": 4096})
+    monkeypatch.setattr(peak_rates, "_LARGE", {"cpu": 32})
+    monkeypatch.setattr(peak_rates, "_COPIED", {"cpu": 4096})
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks import data, roofline, short_run, train_step
+from benchmarks import data, short_run, train_step
 
 
 @pytest.mark.parametrize(
     ("benchmark", "arguments", "option"),
     [
-        (roofline, ["--model", "none.py"], "--model=none.py"),
+        (peak_rates, ["--model", "none.py"], "--model=none.py"),
         (train_step, ["--model", "none.py"], "--model=none.py"),
         (short_run, ["--data=none", "--updates=9"], "--updates=9"),
         (data, ["--documents=none"], "--vocabulary"),

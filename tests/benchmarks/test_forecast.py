@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import forecast, paper_forecast
-from benchmarks.power_laws import PowerLaw
+from benchmarks.rival_laws import PowerLaw
 
 
 def test_rows_have_the_errors_of_every_law_and_size(read_record, monkeypatch):

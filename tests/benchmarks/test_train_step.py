@@ -3,11 +3,11 @@
 import pytest
 
 from anytime_jax.distributed.device_specs import DeviceSpec
-from benchmarks import roofline, train_step
+from benchmarks import peak_rates, train_step
 
 
 def test_ceiling_rates_are_work_over_median(model, read_record, tmp_path, capsys):
-    assert roofline.main(["--model", model, "--steps=1", "--rounds=2"]) == 0
+    assert peak_rates.main(["--model", model, "--steps=1", "--rounds=2"]) == 0
     # 8 sequences of 8 tokens; width 16, MLP 32, 304 rows
     name, copy = "mlp_in 64 x 16 x 32", "copy of 4.1 kB"
     assert name in capsys.readouterr().out

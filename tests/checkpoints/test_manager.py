@@ -24,6 +24,7 @@ from small_run import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import manager
+from anytime_jax.checkpoints.array_checksums import checksums
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import (
     ARRAY_ITEMS,
@@ -31,7 +32,6 @@ from anytime_jax.checkpoints.checkpoint_reader import (
     read_meta,
     verify_checkpoint,
 )
-from anytime_jax.checkpoints.checksums import checksums
 from anytime_jax.checkpoints.manager import CheckpointManager, restore_checkpoint
 from anytime_jax.checkpoints.retention import RetentionPolicy
 from anytime_jax.checkpoints.train_state import TrainState

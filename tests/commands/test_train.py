@@ -15,7 +15,7 @@ import pytest
 import small_run
 from small_run import write_config
 
-from anytime_jax.checkpoints import curves
+from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
 from anytime_jax.config import schema
@@ -236,6 +236,6 @@ def test_curves_that_cannot_be_drawn_are_a_line(tmp_path, monkeypatch, capsys):
     def fail(*unused):
         raise KeyError("f7")
 
-    monkeypatch.setattr(curves, "draw", fail)
+    monkeypatch.setattr(loss_figure, "draw", fail)
     assert train._draw_curves(small_run.config(tmp_path), []) is None
     assert f"the curves could not be drawn in {tmp_path}: KeyError: 'f7'" in capsys.readouterr().out

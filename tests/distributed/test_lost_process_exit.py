@@ -29,8 +29,8 @@ CHANGES = small_run.CHANGES | {
 }
 MAX_SECONDS = 60
 
-_UPDATE = "anytime_jax.training.run:Run.update"
-_EVALUATION = "anytime_jax.training.run:Run.evaluate"
+_UPDATE = "anytime_jax.training.started_run:Run.update"
+_EVALUATION = "anytime_jax.training.started_run:Run.evaluate"
 _SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
 # Moments, as `process_kills` reads them; the process that is lost, and how.
 LOSSES = {

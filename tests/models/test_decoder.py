@@ -17,7 +17,7 @@ from anytime_jax.distributed.sharding import ShardingConstraint, make_mesh
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import causal_attention, rotary_table, rotate
 from anytime_jax.models.loss import token_losses
-from anytime_jax.models.mixed_precision import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.training.step import batch_mean_loss
 
 

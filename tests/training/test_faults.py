@@ -22,7 +22,7 @@ from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import start as start_lib
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.metrics import Writers
+from anytime_jax.training.metric_writers import Writers
 
 # Tokens that a bad batch consists of, by the factor of its loss.
 BAD_TOKENS = {math.nan: 299, 3.0: 298}

@@ -20,10 +20,10 @@ import small_run
 from training_runs import start
 from wrapped_step import WrappedStep
 
-from anytime_jax.checkpoints import checksums
+from anytime_jax.checkpoints import array_checksums
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, flops, loss
-from anytime_jax.training import metrics
+from anytime_jax.training import metric_writers
 from anytime_jax.training import start as start_lib
 from anytime_jax.training.step import make_program
 
@@ -263,7 +263,7 @@ class Watch:
 def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compilations):
     """Of an update, the rate alone goes to the device; what comes back is read when it is ready."""
     monkeypatch.setattr(small_run, "_programs", {})  # other tests have compiled theirs
-    checksums._inspect.clear_cache()
+    array_checksums._inspect.clear_cache()
     changes = {"averages": ("f6.25",), "eval__every": "20 steps", "checkpoint__every": "20 steps"}
     with compilations() as count, contextlib.ExitStack() as guard:
         first = Watch(count, guard)
@@ -272,8 +272,8 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
         assert count() == PROGRAMS
     assert first.compiled == [1] + [0] * (UPDATES - 1)
     # The first is waited for, since it compiles; those under way at the end, before the save.
-    ready = dict.fromkeys(range(2, UPDATES - metrics.AHEAD + 1), metrics.AHEAD)
-    ending = {UPDATES - delay: delay for delay in range(metrics.AHEAD)}
+    ready = dict.fromkeys(range(2, UPDATES - metric_writers.AHEAD + 1), metric_writers.AHEAD)
+    ending = {UPDATES - delay: delay for delay in range(metric_writers.AHEAD)}
     assert first.delays == {1: 0, **ready, **ending}
     with compilations() as count:
         second = Watch(count)

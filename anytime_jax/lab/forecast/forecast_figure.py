@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.curves import draw_frame
+from anytime_jax.checkpoints.loss_figure import draw_frame
 from anytime_jax.lab.forecast.forecast_subject import Subject
 from anytime_jax.lab.forecast.run_forecast import FARTHEST, Estimate, RunForecast
 from anytime_jax.storage.paths import storage_path

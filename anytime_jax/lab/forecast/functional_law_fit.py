@@ -14,7 +14,7 @@ import numpy as np
 
 from anytime_jax.averaging import Rule
 from anytime_jax.errors import InputError
-from anytime_jax.lab.forecast.binned_losses import (
+from anytime_jax.lab.forecast.fit_residuals import (
     FLOOR,
     TRAINING_OFFSET,
     WEIGHT_GROWTH,

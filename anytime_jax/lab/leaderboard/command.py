@@ -12,7 +12,7 @@ from pathlib import Path
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.console import open_console
 from anytime_jax.errors import InputError
-from anytime_jax.lab.leaderboard import leaderboard, leaderboard_page
+from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
 from anytime_jax.storage.files import make_writable_directory
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = Results(study, arguments.average, warnings.append)
         board = leaderboard.make(results, _read_times(arguments.times))
         make_writable_directory(page.parent, f"--page={page}")
-        files = leaderboard_page.write(page, results, board)
+        files = leaderboard_markdown.write(page, results, board)
     for line in (*warnings, f"{len(board.best)} entries: {' and '.join(map(str, files))}"):
         console.print(line)
     return 0

@@ -12,9 +12,9 @@ paper's figures, and `reports.py` the tables of the command, `python -m anytime_
 """
 
 from anytime_jax.lab.theory.convergence_rates import gamma_star, theorem_1
-from anytime_jax.lab.theory.iterate_averages import Tail
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import Risks, excess_risk
+from anytime_jax.lab.theory.tracked_averages import Tail
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 __all__ = [

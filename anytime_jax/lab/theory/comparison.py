@@ -19,10 +19,10 @@ from anytime_jax import schedules
 from anytime_jax.averaging import LIVE, Uniform
 from anytime_jax.checks import require_count
 from anytime_jax.lab.theory.convergence_rates import gamma_star
-from anytime_jax.lab.theory.iterate_averages import Average
 from anytime_jax.lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import Risks, largest_error
+from anytime_jax.lab.theory.tracked_averages import Average
 from anytime_jax.schedules import Schedule
 
 # Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges

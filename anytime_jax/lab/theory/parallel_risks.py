@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime_jax.lab.theory.iterate_averages import Average
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import Risks, excess_risk
+from anytime_jax.lab.theory.tracked_averages import Average
 from anytime_jax.schedules import Schedule
 
 Progress = Callable[[float], None]  # takes the fraction that is done

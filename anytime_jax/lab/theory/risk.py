@@ -39,8 +39,8 @@ import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.lab.theory import quadrature
-from anytime_jax.lab.theory.iterate_averages import Average, TrackedAverages, track
 from anytime_jax.lab.theory.problem import Problem
+from anytime_jax.lab.theory.tracked_averages import Average, TrackedAverages, track
 from anytime_jax.schedules import Schedule
 
 _CHUNK = 4096  # updates in a call; Ctrl-C waits for its end

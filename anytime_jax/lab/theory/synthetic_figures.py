@@ -18,11 +18,11 @@ from anytime_jax import plotting
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
 from anytime_jax.lab.theory.convergence_rates import fitted_exponent, minimax_exponent
-from anytime_jax.lab.theory.iterate_averages import Average, track
 from anytime_jax.lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.reports import new_table, write_finite_json
 from anytime_jax.lab.theory.risk import Risks, largest_error, require_noise
+from anytime_jax.lab.theory.tracked_averages import Average, track
 from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table

@@ -11,7 +11,7 @@ from run_command import run_command
 from scipy import stats
 
 from anytime_jax.errors import InputError
-from anytime_jax.lab.leaderboard import command, leaderboard, leaderboard_page
+from anytime_jax.lab.leaderboard import command, leaderboard, leaderboard_markdown
 from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
 from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files
@@ -239,9 +239,9 @@ def test_memory_is_the_optimizer_state_and_the_average(board, results):
 def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("Before.\n\n<!-- leaderboard -->\nold\n<!-- end -->\n\nAfter.\n")
-    leaderboard_page.write(page, results, board)
+    leaderboard_markdown.write(page, results, board)
     text = page.read_text()
-    leaderboard_page.write(page, results, board)
+    leaderboard_markdown.write(page, results, board)
     assert page.read_text() == text
     assert text.startswith("Before.\n\n<!-- leaderboard -->\n")
     assert text.endswith("<!-- end -->\n\nAfter.\n")
@@ -258,7 +258,7 @@ def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
     assert math.inf in numbers  # tokens of an entry that does not reach the loss
     page.write_text("no markers")
     with pytest.raises(InputError, match=r"page\.md"):
-        leaderboard_page.write(page, results, board)
+        leaderboard_markdown.write(page, results, board)
     assert page.read_text() == "no markers"
 
 

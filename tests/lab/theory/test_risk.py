@@ -9,9 +9,9 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
-from anytime_jax.lab.theory.iterate_averages import Tail
 from anytime_jax.lab.theory.problem import Problem
 from anytime_jax.lab.theory.risk import excess_risk
+from anytime_jax.lab.theory.tracked_averages import Tail
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 AVERAGES = [Uniform(), Uniform(40), 6.25, 100.0, FixedDecay(0.9), Tail(30, 70), LastFraction(0.5)]

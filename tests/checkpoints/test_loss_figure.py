@@ -3,7 +3,7 @@
 import matplotlib.image
 import pytest
 
-from anytime_jax.checkpoints import curves
+from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.metric_records import Row
 
 
@@ -39,7 +39,7 @@ LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform", "ema0.9")
     ],
 )
 def test_figure_is_drawn(tmp_path, rows):
-    path = curves.draw(tmp_path, "a run_with $odd^ name", rows)
+    path = loss_figure.draw(tmp_path, "a run_with $odd^ name", rows)
     assert list(tmp_path.iterdir()) == [path] == [tmp_path / "curves.png"]
     image = matplotlib.image.imread(path)
     assert image.shape[0] > 400
@@ -49,5 +49,5 @@ def test_figure_is_drawn(tmp_path, rows):
 
 @pytest.mark.parametrize("rows", [[], make_rows(())], ids=["no records", "no evaluation"])
 def test_run_without_evaluation_has_no_figure(tmp_path, rows):
-    assert curves.draw(tmp_path, "run", rows) is None
+    assert loss_figure.draw(tmp_path, "run", rows) is None
     assert not list(tmp_path.iterdir())

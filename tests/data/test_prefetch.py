@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from token_datasets import write_dataset
 
-from anytime_jax.data.batches import read_ahead
+from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import DataExhausted, Windows
 
 LENGTH, COUNT = 16, 200

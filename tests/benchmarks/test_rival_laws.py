@@ -10,7 +10,7 @@ from anytime_jax import schedules
 from anytime_jax.lab.forecast import loss_csv
 from anytime_jax.lab.forecast.loss_history import RecordedRates
 from benchmarks import loss_curves, power_law_fit
-from benchmarks.power_laws import MultiPowerLaw, PowerLaw
+from benchmarks.rival_laws import MultiPowerLaw, PowerLaw
 
 POWER = PowerLaw(3.2, 380.0, 0.8)
 MULTI = MultiPowerLaw(2.65, 0.6, 0.45, 440.0, 2.1, 0.6, 0.65)

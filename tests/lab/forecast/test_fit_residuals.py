@@ -7,7 +7,7 @@ import pytest
 from loss_laws import LAW, history
 
 from anytime_jax import averaging, schedules
-from anytime_jax.lab.forecast.binned_losses import BinnedLosses, Terms
+from anytime_jax.lab.forecast.fit_residuals import BinnedLosses, Terms
 from anytime_jax.lab.forecast.functional_law import FunctionalLaw
 
 PEAK = 1e-2

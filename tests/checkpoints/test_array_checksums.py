@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import small_run
 
-from anytime_jax.checkpoints.checksums import checksums, checksums_and_nonfinite
+from anytime_jax.checkpoints.array_checksums import checksums, checksums_and_nonfinite
 
 
 def numpy_checksum(x) -> int:

@@ -1,7 +1,7 @@
 """Roofline of the machine: rates of matrix products and of copies.
 
-    python -m benchmarks.roofline
-    python -m benchmarks.roofline --model=150m
+    python -m benchmarks.peak_rates
+    python -m benchmarks.peak_rates --model=150m
 
 Products have float32 operands on a CPU; elsewhere bfloat16 ones with a float32 sum, if the model
 has. Their shapes are those of a microbatch of the model, and a large square. A copy counts the

@@ -11,9 +11,9 @@ from tensorboardX.proto import event_pb2
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.training import metrics
+from anytime_jax.training import metric_writers
 from anytime_jax.training.events import Every
-from anytime_jax.training.metrics import AHEAD, Meter, Writers, check_wandb
+from anytime_jax.training.metric_writers import AHEAD, Meter, Writers, check_wandb
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -71,7 +71,7 @@ def mean_row(steps):
 def clock_fixture(monkeypatch):
     """A clock that only the test advances."""
     clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(metric_writers.time, "perf_counter", lambda: clock.now)
     return clock
 
 
@@ -205,6 +205,6 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
 
 
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: 1.0)
+    monkeypatch.setattr(metric_writers.time, "perf_counter", lambda: 1.0)
     measured = push(make_meter(peak=1.0), range(1, 20))
     assert not any({"tokens_per_s", "mfu"} & m.row.keys() for m in measured if m.row)
