@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import data, short_run, train_step
+from benchmarks import data, peak_rates, short_run, train_step
 
 
 @pytest.mark.parametrize(
