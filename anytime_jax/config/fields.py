@@ -229,6 +229,8 @@ def parse(hint: Any, name: str, text: str) -> Any:
     plain, words = _alternatives(hint)
     if text in words or str in plain:
         return str(text)
+    if text == "None" and type(None) in typing.get_args(hint):
+        return None
     if is_time(hint):
         return int(text) if text.isdecimal() else str(text)
     for kind in plain:

@@ -298,6 +298,7 @@ class Config(Settings):
     """The settings of a run, and what follows from them; made by `build` or `resolve`.
 
     Attributes:
+      given: the settings as they were given: without the directory that follows from the name.
       clock: conversion between steps, time, tokens and Chinchilla multiples.
       learning_rate: the learning rate as a function of time.
       horizon: the step at which the learning rate ends; None if it does not.
@@ -310,6 +311,7 @@ class Config(Settings):
       log_steps: updates between rows of the records.
     """
 
+    given: Settings
     clock: Clock
     learning_rate: schedules.Schedule
     horizon: int | None
@@ -332,12 +334,11 @@ class Config(Settings):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `build`."""
-        return to_dict(self, Settings)
+        return to_dict(self.given)
 
     def replace(self, **settings: Any) -> "Config":
         """Returns the configuration with other settings or groups of settings."""
-        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(Settings)}
-        return resolve(Settings(**{**values, **settings}))
+        return resolve(dataclasses.replace(self.given, **settings))
 
     def facts(self) -> dict[str, Facts]:
         """Returns the facts of every setting by dotted name."""
@@ -427,6 +428,7 @@ def _resolve(settings: Settings) -> Config:
     keep = settings.checkpoint.keep_every
     config = Config(
         **{x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)},
+        given=settings,
         clock=clock,
         learning_rate=rate,
         horizon=horizon,

@@ -361,6 +361,13 @@ def test_build_leaves_its_input_alone():
         schema.build(source).seed = 1
 
 
+def test_directory_that_follows_from_the_name_is_no_setting():
+    built = schema.build(quickstart())
+    assert (built.run_dir, built.to_dict()["run_dir"]) == ("runs/quickstart", "")
+    assert built.replace(name="other").run_dir == "runs/other"
+    assert built.replace(run_dir="mine").to_dict()["run_dir"] == "mine"
+
+
 # What follows from a branch
 
 
