@@ -55,13 +55,10 @@ class Facts(NamedTuple):
       identity: whether a resume has to have the same value.
       branch: whether a branch "inherits" the value from its trunk, may have another if
         `branch.change` lists the setting ("named"), or may always have another ("free").
-      variant: whether a study compares runs that differ in it, instead of treating them as
-        replicates or parts of one curve.
     """
 
     identity: bool = True
     branch: Literal["inherits", "named", "free"] = "inherits"
-    variant: bool = True
 
 
 def setting(

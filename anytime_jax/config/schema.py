@@ -56,7 +56,7 @@ class DataConfig:
 
     path: str = setting("data/c4-t5-1024", identity=False)
     builtin_megabytes: float = setting(0.0, identity=False)
-    seed: int = setting(0, variant=False)
+    seed: int = 0
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
 
     def __post_init__(self) -> None:
@@ -249,7 +249,7 @@ class Settings:
 
     name: str = setting(identity=False)
     run_dir: str = setting("", identity=False)
-    seed: int = setting(0, variant=False)
+    seed: int = 0
     initial_weights: str = setting("", identity=False)
     batch_size: int = 256
     microbatches: int = setting(8, identity=False)
@@ -260,13 +260,9 @@ class Settings:
     clip_norm: float = setting(1.0, branch="named")
     model: ModelConfig = setting(kinds=MODELS)
     data: DataConfig = setting(DataConfig)
-    branch: BranchConfig = setting(BranchConfig, branch="free", variant=False)
-    schedule: Kind = setting(
-        kinds=SCHEDULES,
-        branch="named",
-        each={name: {"variant": False} for name in ("kind", "horizon", "start")},
-    )
-    decay: DecayConfig = setting(DecayConfig, branch="free", variant=False)
+    branch: BranchConfig = setting(BranchConfig, branch="free")
+    schedule: Kind = setting(kinds=SCHEDULES, branch="named")
+    decay: DecayConfig = setting(DecayConfig, branch="free")
     optimizer: Any = setting(
         kinds=OPTIMIZERS, branch="named", each={"kind": {"branch": "inherits"}}
     )

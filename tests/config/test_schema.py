@@ -316,13 +316,6 @@ def test_a_branch_inherits_all_but_its_decay():
     assert names_where(lambda x: x.branch == "named") == named
 
 
-def test_variants_of_a_study_differ_in_more_than_seed_and_horizon():
-    assert names_where(lambda x: x.identity and not x.variant) == {
-        *("seed", "data.seed", "branch.at", "schedule.kind", "schedule.horizon"),
-        *("schedule.start", "decay.horizon", "decay.floor", "decay.shape"),
-    }
-
-
 def test_kinds_have_the_default_of_their_group():
     declared = schema.all_settings()
     defaults = {x: declared[f"{x}.kind"].default for x in ("model", "optimizer", "schedule")}
