@@ -36,7 +36,7 @@ import optax
 from anytime_jax.checks import format_value, is_number, require, require_count, require_positive
 
 _LONG = 2.0**12  # spacings of an increment that is rounded to nearest: the loss is below 1e-4 of it
-LIVE = "last"  # label of the live weights, beside those of the averages
+LIVE = "last"  # label of the live weights, where averages have labels
 
 
 class Rule(abc.ABC):

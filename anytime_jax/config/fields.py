@@ -17,7 +17,7 @@ Attributes:
 
     read(Evaluation, {"tokens": 4096})
 
-Facts that only a run needs, such as whether a resume may change a setting, are added by `setting`.
+Whether a resume or a branch may change a setting is added by `setting`.
 """
 
 import ast
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """What a run does with a setting.
+    """Rules for changing a setting: on a resume, and in a branch.
 
     Attributes:
       identity: whether a resume has to have the same value.
@@ -248,8 +248,8 @@ def parse(hint: Any, name: str, text: str) -> Any:
 def change(cls: Any, values: dict[str, Any], changes: Mapping[str, Any], trust: Trust) -> None:
     """Changes settings in nested dictionaries by dotted names, in place.
 
-    A value that is a `Text` is parsed as its setting's type. Another kind keeps those of the given
-    settings that it has too. Raises an InputError for a name that is no setting.
+    A value that is a `Text` is parsed as its setting's type. A new kind keeps the given settings
+    that it has too, and drops the others. Raises an InputError for a name that is no setting.
     """
     kinds_first = sorted(changes, key=lambda name: not name.endswith(".kind"))
     for name in kinds_first:

@@ -1,7 +1,7 @@
 """Settings of a run, each declared once, and what follows from them.
 
 `build` turns the settings of a configuration file into a `Config`: the `Settings` with clock,
-learning rate, averages, stop and branch, which `resolve` works out. The defaults are those of the
+learning rate, averages, stop and branch, which `resolve` works out. The defaults are the
 paper's 150M model. docs/settings.md is generated from these declarations.
 """
 
@@ -119,7 +119,7 @@ class GuardConfig:
 
     Attributes:
       skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
-        skips such updates; "spikes" skips those of a spiking loss too.
+        skips such updates; "spikes" skips updates of a spiking loss too.
       spike: standard deviations above the mean of recent losses from which a loss is a spike.
       limit: bad updates in a row that are skipped before the run stops.
     """
@@ -297,7 +297,7 @@ class Config(Settings):
       given: the settings as they were given: without the directory that follows from the name.
       clock: conversion between steps, time, tokens and Chinchilla multiples.
       learning_rate: the learning rate as a function of time.
-      horizon: the step at which the learning rate ends; None if it does not.
+      horizon: last step at which the schedule is defined; None if it does not end.
       averaging_rules: the averages by label.
       stop_rule: the step at which the run stops, and whether it doubles afterwards.
       branch_step: the step at which the run leaves its trunk; None for a run without one.

@@ -1,7 +1,7 @@
 """Seesaw: where a schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
 
 The noise of Adam's updates goes with the rate over the square root of the batch, which is halved in
-both cases. The loss after so many tokens should be that of a schedule that halves its rate at the
+both cases. The loss after so many tokens should equal the loss of a schedule that halves its rate at the
 cuts, in fewer updates, as long as the batch is below the critical one.
 
 Source: Meterez et al. 2025, "Seesaw: Accelerating Training by Balancing Learning Rate and Batch

@@ -37,8 +37,8 @@ class RunInfo:
     """What an optimizer is told about its run; alone, it needs a learning rate.
 
     Attributes:
-      learning_rate: the rate as a function of the number of updates done before, as in Optax.
-        In a run, it is the argument of the compiled update whatever the count.
+      learning_rate: learning rate as a function of Optax's count. The trainer passes the rate to
+        the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
       warmup_init: rate of the first update of the warmup over the rate at its end.
       matrix_axes: the parameters that are matrices, or stacks of them, and the axes of these.
