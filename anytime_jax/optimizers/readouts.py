@@ -15,7 +15,7 @@ from anytime_jax.averaging import LIVE
 
 
 def iterates(opt_state: optax.OptState) -> dict[str, Any]:
-    """Returns the iterates that a state holds in addition to the parameters: trees like them, by name.
+    """Returns the further iterates that a state holds: trees like the parameters, by name.
 
     Raises:
       ValueError: if the state holds more than one node with read-outs.
