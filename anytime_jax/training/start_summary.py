@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable
 
-from jax.sharding import Mesh
-
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.data.dataset import DatasetInfo
@@ -15,24 +13,17 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.memory import describe, measure_state, state_bytes
-from anytime_jax.training.step import Program
+from anytime_jax.training.run_plan import Plan
 
 
-def print_summary(
-    config: Config,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    say: Callable[[str], None],
-    program: Program,
-    step: int,
-    stop_step: int | None,
-) -> None:
-    """Prints model, data and devices of a run, and the memory and disk that it needs."""
+def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
+    """Prints model, data and devices of a run, the memory and disk it needs, and where it ends."""
+    config, mesh, stop_step = plan.config, plan.mesh, plan.stop_step
     counts, device = count_params(config.model), mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
-    memory = describe(measure_state(program.abstract_state), sharding.device_memory(mesh))
+    memory = describe(measure_state(plan.program.abstract_state), sharding.device_memory(mesh))
     say(f"run      {config.name} in {config.run_dir}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
@@ -40,7 +31,7 @@ def print_summary(
     say(f"rate     {_describe_rate(config)}")
     if config.clock.growth:
         say(f"batch    {_describe_batch(config, stop_step)}")
-    if config.initial_weights and step == 0:
+    if config.initial_weights and plan.step == 0:
         say(f"weights  pretrained, from {config.initial_weights}")
     say(
         f"model    {MODELS.name_of(type(config.model))}, "
@@ -48,10 +39,12 @@ def print_summary(
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
-    say(f"data     {_describe_data(config, dataset, stop_step)}")
+    say(f"data     {_describe_data(config, plan.dataset, stop_step)}")
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory}")
-    say(f"disk     {_describe_disk(config, program, step, stop_step)}")
+    say(f"disk     {_describe_disk(plan)}")
+    end = "no end" if stop_step is None else config.clock.describe(stop_step)
+    say(f"from     {config.clock.describe(plan.step)} to {end}")
 
 
 def _describe_rate(config: Config) -> str:
@@ -92,12 +85,13 @@ def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) 
     return f"{text}; {format_count(evaluated)} tokens in an evaluation"
 
 
-def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
-    policy, free = retention_policy(config), free_bytes(storage_path(config.run_dir))
-    each = checkpoint_bytes(state_bytes(program.abstract_state))
-    if stop_step is None:
+def _describe_disk(plan: Plan) -> str:
+    """The size of a checkpoint, and the most that the checkpoints take up to the stop."""
+    policy, free = retention_policy(plan.config), free_bytes(storage_path(plan.config.run_dir))
+    each = checkpoint_bytes(state_bytes(plan.program.abstract_state))
+    if plan.stop_step is None:
         return f"{format_bytes(each)} a checkpoint"
-    kept = policy.count_kept(step, stop_step)
+    kept = policy.count_kept(plan.step, plan.stop_step)
     # A new one is written before the oldest of the rolling ones is deleted.
     total = (kept + policy.rolling + 1) * each
     return (
