@@ -102,13 +102,8 @@ def start(
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
-        recorder = Recorder(
-            config, mesh, display, last, plan.step, plan.samples, meta.get("interval")
-        )
+        recorder = Recorder(plan, display, last, meta)
         stack.callback(recorder.close)
-        missing = metric_records.describe_missing(recorder.rows_before(plan.step), meta)
-        if missing and last.step and processes.is_primary():
-            display.say(f"records  {missing}")
         samples = plan.samples(plan.step)
         batches = run_data.iterate_batches(config, mesh, plan.dataset, plan.step, samples, last)
         stack.enter_context(contextlib.closing(batches))

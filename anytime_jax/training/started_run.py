@@ -84,30 +84,29 @@ class Run:
 
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
-        self.recorder.pause()
-        with processes.fail_together("keep the lock of the run", RunError):
-            self.confirm_lock()
-        clock = self.plan.config.clock
-        position = {
-            "samples": self.plan.samples(step),
-            "tokens": clock.tokens(step),
-            "multiple": clock.multiple(step),
-        }
-        versions = {"version": __version__, "jax": jax.__version__}
-        meta = {**position, **self.recorder.sync(step), **self.about, **versions}
-        self.checkpoints.save(state, meta)
-        self.recorder.resume()
+        with self.recorder.paused():
+            with processes.fail_together("keep the lock of the run", RunError):
+                self.confirm_lock()
+            clock = self.plan.config.clock
+            position = {
+                "samples": self.plan.samples(step),
+                "tokens": clock.tokens(step),
+                "multiple": clock.multiple(step),
+            }
+            versions = {"version": __version__, "jax": jax.__version__}
+            meta = {**position, **self.recorder.sync(step), **self.about, **versions}
+            self.checkpoints.save(state, meta)
         self.last.step = step
 
     def evaluate(self, step: int, state: TrainState) -> None:
         """Evaluates the weights and records their losses, unless it is interrupted."""
-        self.recorder.pause()
-        began = time.perf_counter()
-        with self.last.named():
-            losses = self.evaluator.losses(weight_trees(state), self.interrupted)
-        self.misses_evaluation = losses is None
-        if losses is not None:
-            self.recorder.record_losses(step, losses, time.perf_counter() - began)
+        with self.recorder.paused():
+            began = time.perf_counter()
+            with self.last.named():
+                losses = self.evaluator.losses(weight_trees(state), self.interrupted)
+            self.misses_evaluation = losses is None
+            if losses is not None:
+                self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
     def finish(self, step: int, state: TrainState) -> None:
         """Saves the state unless it is saved already."""
