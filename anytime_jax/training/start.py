@@ -104,8 +104,7 @@ def start(
 
         recorder = Recorder(plan, display, last, meta)
         stack.callback(recorder.close)
-        samples = plan.samples(plan.step)
-        batches = run_data.iterate_batches(config, mesh, plan.dataset, plan.step, samples, last)
+        batches = run_data.iterate_batches(plan, last)
         stack.enter_context(contextlib.closing(batches))
         evaluations = events.evaluations(config, plan.stop)
         misses_evaluation = evaluations.due(plan.step) and not processes.broadcast(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints.manager import CheckpointManager
@@ -18,7 +19,6 @@ from anytime_jax.training.events import Event
 from anytime_jax.training.failures import LastCheckpoint
 from anytime_jax.training.memory import describe_program
 from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.run_data import Batch
 from anytime_jax.training.run_plan import Plan
 from anytime_jax.training.step import Metrics
 
@@ -29,7 +29,7 @@ class Run:
 
     Attributes:
       state: state at the start of the loop, which then keeps its own.
-      batches: the batches of the updates, in order.
+      batches: tokens of the batches of the updates, in order, on the devices.
       saves, evaluations: steps at which they are due.
       interrupted: whether the run was asked to save and end; every process asks equally often.
       misses_evaluation: whether an evaluation was due at `step` and has not been made.
@@ -39,7 +39,7 @@ class Run:
 
     plan: Plan
     state: TrainState
-    batches: Iterator[Batch]
+    batches: Iterator[jax.Array]
     saves: Event
     evaluations: Event
     interrupted: Callable[[], bool]
@@ -53,6 +53,7 @@ class Run:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
+        self._updates = self.plan.step
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}  # by shape of the tokens
 
     @property
@@ -65,18 +66,23 @@ class Run:
         """Step at which the loop ends, `math.inf` for never."""
         return self.plan.stop
 
-    def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update, donating `state`; returns the new state and metrics on the device."""
-        tokens = sharding.put_batch(self.plan.mesh, batch.tokens, batch.size)
+    def update(self, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
+        """Makes the next update, donating `state`; returns the new state and metrics on the device.
+
+        The learning rate is that of the next update, of which the run keeps count: it is a scalar
+        in host memory, which each process copies to its own devices.
+        """
+        rate = np.float32(self.plan.config.rate_at(self._updates))
+        self._updates += 1
         if tokens.shape not in self._compiled:
             began = time.perf_counter()
-            compiled = self.plan.program.train_step.lower(state, tokens, batch.rate).compile()
+            compiled = self.plan.program.train_step.lower(state, tokens, rate).compile()
             if not self._compiled:
                 seconds = format_duration(time.perf_counter() - began)
                 memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
                 self.say(f"update   compiled in {seconds}: {memory}")
             self._compiled[tokens.shape] = compiled
-        return self._compiled[tokens.shape](state, tokens, batch.rate)
+        return self._compiled[tokens.shape](state, tokens, rate)
 
     def record(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of the update just dispatched; they are read and written later."""
