@@ -135,34 +135,30 @@ class Tracker(Protocol):
         ...
 
 
-class TensorBoardWriter:
-    """Event files for TensorBoard, in `RUN/tensorboard`."""
+class _TensorBoard:
+    """Event files in `RUN/tensorboard`."""
 
     def __init__(self, run_dir: Path, from_step: int):
-        """Opens a new file, which supersedes values after step `from_step`."""
         from tensorboardX import SummaryWriter
 
         self._files = GrowingDirectory(run_dir / "tensorboard")
         self._writer = SummaryWriter(str(self._files.local), purge_step=from_step + 1)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes the values of a step, by name."""
         del tokens
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def sync(self) -> None:
-        """Flushes the file."""
         self._writer.flush()
         self._files.upload()
 
     def close(self) -> None:
-        """Closes the file."""
         self._writer.close()
         self._files.upload()
 
 
-class WandbWriter:
+class _Wandb:
     """Run of Weights & Biases, the same for every start in one run directory."""
 
     def __init__(self, run_dir: Path, name: str, project: str):
@@ -180,25 +176,26 @@ class WandbWriter:
         )
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Sends the values of a step, by name."""
         self._run.log({**values, "tokens": tokens}, step=step)
 
     def sync(self) -> None:
-        """Does nothing: the library sends by itself."""
+        pass  # the library sends by itself
 
     def close(self) -> None:
-        """Sends what is left."""
         self._run.finish()
 
 
 def open_mirrors(config: Config, from_step: int) -> list[Tracker]:
-    """Opens the configured trackers beside the records, superseding values after `from_step`."""
+    """Opens TensorBoard and Weights & Biases where configured, and returns them.
+
+    In TensorBoard, values of earlier starts after step `from_step` are superseded.
+    """
     run_dir, log = storage_path(config.run_dir), config.log
     mirrors: list[Tracker] = []
     if log.wandb_project:
-        mirrors.append(WandbWriter(run_dir, config.name, log.wandb_project))
+        mirrors.append(_Wandb(run_dir, config.name, log.wandb_project))
     if log.tensorboard:
-        mirrors.append(TensorBoardWriter(run_dir, from_step))
+        mirrors.append(_TensorBoard(run_dir, from_step))
     return mirrors
 
 

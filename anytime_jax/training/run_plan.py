@@ -21,7 +21,7 @@ class Plan:
     Attributes:
       saved_step: step of the latest checkpoint, 0 if there is none.
       step: step from which training goes on: the saved one, or the one where a branch begins.
-      stop_step: step at which it ends, None for never.
+      stop: step at which it ends, `math.inf` for never.
       reason: why it ends there: "stop", or "data" if all windows are used then.
     """
 
@@ -33,7 +33,7 @@ class Plan:
     initial: Pretrained | None
     saved_step: int
     step: int
-    stop_step: int | None = None
+    stop: float = math.inf
     reason: str = "stop"
 
     def starting_from(self, step: int) -> "Plan":
@@ -42,12 +42,7 @@ class Plan:
         Raises an InputError if the data end before the configured stop.
         """
         stop, reason = preflight.find_stop(self.config, self.dataset, step, self.samples(step))
-        return dataclasses.replace(self, step=step, stop_step=stop, reason=reason)
-
-    @property
-    def stop(self) -> float:
-        """Step at which the run ends, `math.inf` for never."""
-        return math.inf if self.stop_step is None else self.stop_step
+        return dataclasses.replace(self, step=step, stop=stop, reason=reason)
 
     def samples(self, step: int) -> int:
         """Returns the windows of the dataset consumed after `step` updates."""

@@ -17,7 +17,6 @@ from anytime_jax.training import metric_writers
 from anytime_jax.training.metric_writers import (
     AHEAD,
     Meter,
-    TensorBoardWriter,
     check_wandb,
     open_mirrors,
 )
@@ -181,7 +180,7 @@ def read_events(path):
 
 
 def test_tensorboard_has_the_values(tmp_path):
-    writer = TensorBoardWriter(tmp_path, from_step=0)
+    (writer,) = open_mirrors(small_run.config(tmp_path, log__tensorboard=True), 0)
     writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
     writer.write(3, 30, {"eval/f25/loss": 5.25})
     writer.sync()
