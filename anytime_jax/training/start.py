@@ -70,8 +70,8 @@ def start(
 ) -> Iterator[Run]:
     """Resumes a run from its latest checkpoint, or starts it, and yields it.
 
-    The arguments, and what is raised, are those of `loop.train`; besides, raises `AtStop` if the
-    run is at its stop, and has written nothing then.
+    Takes the arguments of `loop.train`, and raises the same errors. If the run is at its stop,
+    raises `AtStop` before anything is written.
     """
     run_dir, clock = storage_path(config.run_dir), config.clock
     display = Display(clock, console or Console(quiet=True))

@@ -69,8 +69,9 @@ class Run:
     def update(self, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
         """Makes the next update, donating `state`; returns the new state and metrics on the device.
 
-        The learning rate is that of the next update, of which the run keeps count: it is a scalar
-        in host memory, which each process copies to its own devices.
+        The run counts its updates, and computes the learning rate of each. The rate is a scalar in
+        host memory, which the call copies to the devices of this process: to put it on the devices
+        of all processes beforehand would take a collective an update.
         """
         rate = np.float32(self.plan.config.rate_at(self._updates))
         self._updates += 1
