@@ -68,7 +68,7 @@ class Trainer:
     def update(self) -> jax.Array:
         """Makes one update and returns its loss."""
         batch = self._batches[self._updates % _BATCHES]
-        rate = step.rate_of_update(self._config, self._updates)
+        rate = np.float32(self._config.rate_at(self._updates))
         self._state, metrics = self._step(self._state, batch, rate)
         self._updates += 1
         return metrics["loss"]
@@ -125,7 +125,7 @@ def worker_settings(config: Config, arrays: str, updates: int) -> dict[str, Any]
         "arrays": arrays,
         "averages": factors,
         "microbatches": config.microbatches,
-        "rates": [float(step.rate_of_update(config, i)) for i in range(updates)],
+        "rates": [float(np.float32(config.rate_at(i))) for i in range(updates)],
     }
 
 

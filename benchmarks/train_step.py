@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
@@ -67,7 +68,7 @@ def make_update(config: Config, mesh: Mesh) -> Update:
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
     compiled: Any = step.lower_update(program, config, mesh).compile()
-    state, rate = program.init(), step.rate_of_update(config, 0)
+    state, rate = program.init(), np.float32(config.rate_at(0))
 
     def function() -> jax.Array:
         nonlocal state

@@ -123,17 +123,21 @@ class CheckpointManager:
             if tree  # Orbax has no empty items, and a run may track no averages
         }
         needed = checkpoint_bytes(sum(leaf.nbytes for leaf in jax.tree.leaves(items)))
-        self.wait()
         with self._saving():
-            if self._was_removed():
-                raise RunError(_REMOVED)
-            for item, (_, names) in inspected.items():
-                if names:
-                    raise RunError(f"{item}/{names[0]} has a NaN or an infinity at step {step:,}")
-            if (free := free_bytes(self._directory)) < needed:
-                raise RunError(
-                    f"the disk is full: a checkpoint needs {needed:,} bytes, {free:,} are free"
-                )
+            # The save itself waits for every process: one that refuses tells the others before.
+            with processes.fail_together("save a checkpoint", RunError):
+                self._manager.wait_until_finished()
+                if self._was_removed():
+                    raise RunError(_REMOVED)
+                for item, (_, names) in inspected.items():
+                    if names:
+                        raise RunError(
+                            f"{item}/{names[0]} has a NaN or an infinity at step {step:,}"
+                        )
+                if (free := free_bytes(self._directory)) < needed:
+                    raise RunError(
+                        f"the disk is full: a checkpoint needs {needed:,} bytes, {free:,} are free"
+                    )
             args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta))
             self._manager.save(step, args=args, force=True)
 

@@ -73,7 +73,8 @@ class RecordWriter:
             self._file.close()
             self._number += 1
             self._file = self._create_segment()
-        self._write({"step": step, "tokens": tokens, "values": dict(values)})
+        row = {"step": step, "tokens": tokens, "values": dict(values)}
+        self._file.write(json.dumps(row) + "\n")
 
     def rows_before(self, step: int) -> int:
         """Returns the number of rows before the current step, in all segments."""
@@ -91,9 +92,6 @@ class RecordWriter:
         fields = {"segment": self._number, "from_step": self._step, **self._header}
         text = json.dumps({"format_version": FORMAT_VERSION, **fields}) + "\n"
         return create_growing_file(self._directory / f"{self._number:04d}.jsonl", text)
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row) + "\n")
 
 
 def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:

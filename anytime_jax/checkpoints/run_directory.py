@@ -82,14 +82,14 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
         return
     content = json.dumps({"identity": identity, **about}, indent=1)
     try:
-        with contextlib.suppress(FileExistsError):  # another process began the run just now
-            create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
+        create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
+    except FileExistsError:  # another process began a run there just now
+        check_identity(run_dir, identity)
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
             "choose another directory"
         ) from error
-    check_identity(run_dir, identity)
 
 
 def lock(

@@ -110,12 +110,12 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     return f"{step} steps", f"{clock.horizon_of_branch(step)} steps"
 
 
-def find_trunk(config: Config) -> Trunk | None:
+def find_trunk(config: Config, resumes: bool) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
-    A branch with checkpoints of its own resumes even if the trunk is gone. Raises an InputError if
-    there is no such checkpoint or the branch would change inherited settings, and a RunError if the
-    checkpoint is damaged.
+    A branch that resumes, from a checkpoint of its own, does so even if the trunk is gone. Raises
+    an InputError if there is no such checkpoint or the branch would change inherited settings, and
+    a RunError if the checkpoint is damaged.
     """
     step = config.branch_step
     if step is None:
@@ -127,7 +127,7 @@ def find_trunk(config: Config) -> Trunk | None:
             "new run, give it another"
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)
-    if checkpoint_listing.saved_steps(run_dir):
+    if resumes:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
         if saved and not _is_readable(path):

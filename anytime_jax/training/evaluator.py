@@ -38,7 +38,10 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
 
 @jax.jit
 def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Params]:
-    """Returns the read-outs that are no iterate of the state, which would be copied."""
+    """Returns the read-outs that must be computed.
+
+    Those that the state stores as they are, are left out: jit would copy them.
+    """
     stored = optimizers.iterates(opt_state)
     trees = optimizers.eval_params(opt_state, params)
     return {label: tree for label, tree in trees.items() if label not in stored}

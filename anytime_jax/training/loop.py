@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from anytime_jax.config.schema import Config
-from anytime_jax.training.start import start
+from anytime_jax.training.start import AtStop, start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,21 +43,24 @@ def train(
     Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
     the configuration, and a RunError that names the last good checkpoint if the training fails.
     """
-    with start(config, console, interrupted=interrupted, fall_back=fall_back, mesh=mesh) as run:
-        state, step, began = run.state, run.step, time.monotonic()
-        if run.misses_evaluation:  # the last start ended before it
-            run.evaluate(step, state)
-        while step < run.stop and not run.interrupted():
-            state, metrics = run.update(state, next(run.batches))
-            step += 1
-            run.record(step, metrics)
-            # Before the evaluation: one that is cut short is made up for at the next start.
-            if run.saves.due(step):
-                run.save(step, state)
-            if run.evaluations.due(step):
+    try:
+        with start(config, console, interrupted=interrupted, fall_back=fall_back, mesh=mesh) as run:
+            state, step, began = run.state, run.step, time.monotonic()
+            if run.misses_evaluation:  # the last start ended before it
                 run.evaluate(step, state)
-        run.finish(step, state)
+            while step < run.stop and not run.interrupted():
+                state, metrics = run.update(state, next(run.batches))
+                step += 1
+                run.record(step, metrics)
+                # Before the evaluation: one that is cut short is made up for at the next start.
+                if run.saves.due(step):
+                    run.save(step, state)
+                if run.evaluations.due(step):
+                    run.evaluate(step, state)
+            run.finish(step, state)
+    except AtStop as stopped:
+        plan = stopped.plan
+        return Outcome(plan.step, plan.reason, plan.unused(plan.step))
     is_interrupted = step < run.stop or run.misses_evaluation
-    reason = "interrupted" if is_interrupted else run.reason
-    unused = run.windows - run.samples(step)
-    return Outcome(step, reason, unused, time.monotonic() - began)
+    reason = "interrupted" if is_interrupted else run.plan.reason
+    return Outcome(step, reason, run.plan.unused(step), time.monotonic() - began)

@@ -187,23 +187,15 @@ def check_shared(run_dir: Path) -> None:
             )
 
 
-def planned_stop(config: Config, step: int) -> int | None:
-    """Returns the update at which a run that has made `step` of them stops, if the data last."""
-    stop, horizon = config.stop_rule.after(step, config.clock), config.horizon
-    return stop if stop is None or horizon is None else min(stop, horizon)
-
-
-def find_stop(
-    config: Config, dataset: DatasetInfo, step: int, samples: int
-) -> tuple[int | None, str]:
-    """Returns the update to stop at, None for never, and the reason: "stop" or "data".
+def find_stop(config: Config, dataset: DatasetInfo, step: int, samples: int) -> tuple[float, str]:
+    """Returns the update to stop at, `math.inf` for never, and the reason: "stop" or "data".
 
     `step` counts the updates done and `samples` the windows of the dataset consumed. Raises an
     InputError if the data end before the configured stop.
     """
-    clock, stop = config.clock, planned_stop(config, step)
+    clock, stop = config.clock, config.stop_rule.after(step, config.clock)
     if config.data.repeat:
-        return stop, "stop"
+        return math.inf if stop is None else stop, "stop"
     windows = dataset.splits["train"].windows
     last = clock.steps_within(clock.samples(step) + windows - samples)
     if stop is None:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytime_jax.checkpoints import checkpoint_listing, run_directory
+from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
@@ -36,19 +36,20 @@ class Pretrained:
     digest: str
 
 
-def find_pretrained(config: Config) -> Pretrained | None:
+def find_pretrained(config: Config, resumes: bool) -> Pretrained | None:
     """Returns the model that a run starts from, checked; None for random weights.
 
-    Raises an InputError if the model is missing or has another shape.
+    A run that resumes, from a checkpoint of its own, needs the digest alone. Raises an InputError
+    if the model is missing or has another shape.
     """
     if not config.initial_weights:
         return None
-    path, run_dir = Path(config.initial_weights), storage_path(config.run_dir)
-    if checkpoint_listing.saved_steps(run_dir):
+    path = Path(config.initial_weights)
+    if resumes:
         try:
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed
-            identity = run_directory.read_identity(run_dir) or {}
+            identity = run_directory.read_identity(storage_path(config.run_dir)) or {}
             return Pretrained(None, str(identity.get("initial_weights")))
     try:
         description = model_reader.describe(path)

@@ -3,57 +3,59 @@
 import contextlib
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from anytime_jax import __version__
-from anytime_jax.config.schema import Config
+from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missing
+from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.models.flops import flops_per_token
-from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.events import Every
 from anytime_jax.training.failures import LastCheckpoint
-from anytime_jax.training.metric_writers import Measurement, Meter, Writers
+from anytime_jax.training.metric_writers import Meter, Reading, Tracker, open_mirrors
 from anytime_jax.training.progress import Display
+from anytime_jax.training.run_plan import Plan
 from anytime_jax.training.step import Metrics
 
 
 class Recorder:
-    """Metrics of a run on their way from the device to its records and to the terminal."""
+    """Metrics of a run on their way from the device to its trackers and to the terminal.
 
-    def __init__(
-        self,
-        config: Config,
-        mesh: Mesh,
-        display: Display,
-        last: LastCheckpoint,
-        step: int,
-        samples: Callable[[int], int],
-        interval: Mapping[str, list[float]] | None,
-    ):
-        """Opens the records after `step`.
+    The trackers are the records, and TensorBoard and Weights & Biases where configured; in all
+    processes but the primary one, there are none.
+    """
 
-        `samples` is the number of windows consumed after a number of updates. `interval` has the
-        metrics since the last row, as the checkpoint saved them.
+    def __init__(self, plan: Plan, display: Display, last: LastCheckpoint, meta: Mapping[str, Any]):
+        """Opens the trackers at the plan's step.
+
+        `meta` is the metadata of the checkpoint that was restored. Its metrics since the last row
+        are continued, and it is told if rows before it are missing from the run's own records.
         """
-        self._config, self._display, self._last, self._samples = config, display, last, samples
-        device = mesh.devices.flat[0]
-        header = {
-            "version": __version__,
-            "jax": jax.__version__,
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "devices": f"{mesh.size} x {device.device_kind}",
-        }
-        run_dir, spec = storage_path(config.run_dir), device_spec(device)
-        self._writers = Writers(run_dir, config.name, config.log, step, header)
+        self._plan, self._display, self._last = plan, display, last
+        config, device = plan.config, plan.mesh.devices.flat[0]
+        self._records: RecordWriter | None = None
+        self._trackers: list[Tracker] = []
+        if processes.is_primary():
+            mirrors = open_mirrors(config, plan.step)
+            header = {
+                "version": __version__,
+                "jax": jax.__version__,
+                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "devices": f"{plan.mesh.size} x {device.device_kind}",
+            }
+            self._records = RecordWriter(config.run_dir, plan.step, header)
+            self._trackers = [self._records, *mirrors]
+            missing = describe_missing(self._records.rows_before(plan.step), meta)
+            if missing and last.step:
+                display.say(f"records  {missing}")
+        spec = device_spec(device)
         self._meter = Meter(
-            Every(config.log_steps),
+            config.log_steps,
             config.clock.tokens,
-            spec and spec.peak_flops * mesh.size / flops_per_token(config.model),
-            interval,
+            spec and spec.peak_flops * plan.mesh.size / flops_per_token(config.model),
+            meta.get("interval"),
         )
 
     def push(self, step: int, metrics: Metrics) -> None:
@@ -61,57 +63,58 @@ class Recorder:
 
         Raises a RunError at an update that ends the run.
         """
-        self._write(self._meter.push(step, metrics))
+        self._record(self._meter.push(step, metrics))
 
-    def pause(self) -> None:
-        """Waits for all updates and records them; what follows is no part of the speed."""
-        self._write(self._meter.pause())
-
-    def resume(self) -> None:
-        """Measures the speed again."""
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Records all updates before the block, whose time is no part of the speed."""
+        self._record(self._meter.pause())
+        yield
         self._meter.resume()
 
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation, the losses by label; raises a RunError if one is not finite."""
-        self.resume()
         for label, loss in losses.items():
             if not math.isfinite(loss):
                 what = f"the validation loss of {label} at step {step:,} is {loss}"
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
-        tokens = self._config.clock.tokens(step)
-        self._writers.write(step, tokens, {**values, "eval_seconds": seconds})
+        self._write(step, {**values, "eval_seconds": seconds})
         self._display.evaluated(step, losses)
 
-    def rows_before(self, step: int) -> int:
-        """Returns the number of rows before the current step, 0 in all but the primary process."""
-        return self._writers.rows_before(step)
-
     def sync(self, step: int) -> dict[str, Any]:
-        """Stores all rows; returns what a checkpoint of this step says of them, after `pause`."""
-        self._writers.sync()
-        return {"interval": self._meter.interval, "rows": self._writers.rows_before(step)}
+        """Stores all rows; returns what a checkpoint of this step says of them, in `paused`."""
+        for tracker in self._trackers:
+            tracker.sync()
+        rows = self._records.rows_before(step) if self._records else 0
+        return {"interval": self._meter.interval, "rows": rows}
 
     def close(self) -> None:
-        """Closes the records, of which a saved step has every row already."""
-        with contextlib.suppress(OSError):
-            self._writers.close()
+        """Closes the trackers; the records have every row of a saved step already."""
+        for tracker in self._trackers:
+            with contextlib.suppress(OSError):
+                tracker.close()
 
-    def _write(self, measurements: Sequence[Measurement]) -> None:
-        for step, metrics, row in measurements:
+    def _record(self, readings: Sequence[Reading]) -> None:
+        for step, metrics, row in readings:
             self._check_update(step, metrics)
             if row is not None:
-                self._writers.write(step, self._config.clock.tokens(step), row)
+                self._write(step, row)
                 self._display.update(step, row)
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        for tracker in self._trackers:
+            tracker.write(step, self._plan.config.clock.tokens(step), values)
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints a spike or a skipped update; raises a RunError at one that ends the run."""
-        guard, skips = self._config.guard, int(metrics["consecutive_skips"])
+        guard, samples = self._plan.config.guard, self._plan.samples
+        skips = int(metrics["consecutive_skips"])
         if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):
             return
         slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
         update = (
-            f"update {step:,} (samples {self._samples(step - 1):,} to {self._samples(step) - 1:,}) "
+            f"update {step:,} (samples {samples(step - 1):,} to {samples(step) - 1:,}) "
             f"has a loss of {metrics['loss']:.4g}, after {metrics['recent_loss']:.4g} of late, and "
             f"a gradient of norm {metrics['grad_norm']:.4g}"
         )

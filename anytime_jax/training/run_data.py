@@ -4,10 +4,8 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Generator
-from typing import NamedTuple
 
-import numpy as np
-from jax.sharding import Mesh
+import jax
 
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
@@ -22,39 +20,27 @@ from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.failures import LastCheckpoint
 from anytime_jax.training.preflight import check_data, naming
-from anytime_jax.training.step import rate_of_update
+from anytime_jax.training.run_plan import Plan
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 
 
-class Batch(NamedTuple):
-    """What an update gets from the host.
-
-    `tokens` are this process's rows, `size` is the number of rows over all processes.
-    """
-
-    tokens: np.ndarray
-    size: int
-    rate: np.float32
-
-
-def iterate_batches(
-    config: Config, mesh: Mesh, dataset: DatasetInfo, step: int, sample: int, last: LastCheckpoint
-) -> Generator[Batch]:
-    """Iterates over the batches of the updates after `step`, from window `sample` on."""
+def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
+    """Iterates over the batches of a run from the plan's step on, each on the devices."""
+    config, mesh = plan.config, plan.mesh
     data, length = config.data, config.model.length
-    windows = Windows(dataset, "train", length=length, seed=data.seed, repeat=data.repeat)
+    windows = Windows(plan.dataset, "train", length=length, seed=data.seed, repeat=data.repeat)
 
-    def read(first: int, size: int) -> tuple[np.ndarray, int]:
-        return windows.batch(first, size, sharding.local_rows(mesh, size)), size
+    def read(first: int, size: int) -> jax.Array:
+        rows = windows.batch(first, size, sharding.local_rows(mesh, size))
+        return sharding.put_batch(mesh, rows, size)
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow
         itertools.repeat(size) if count is None else itertools.repeat(size, count)
-        for size, count in config.clock.batches(step)
+        for size, count in config.clock.batches(plan.step)
     )
     with last.named():
-        for update, (tokens, size) in enumerate(read_ahead(read, sample, sizes), start=step):
-            yield Batch(tokens, size, rate_of_update(config, update))
+        yield from read_ahead(read, plan.samples(plan.step), sizes)
 
 
 def is_prepared(config: Config) -> bool:

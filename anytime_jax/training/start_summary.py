@@ -3,11 +3,8 @@
 import math
 from collections.abc import Callable
 
-from jax.sharding import Mesh
-
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import MODELS, Config
-from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.formatting import format_bytes, format_count
@@ -15,32 +12,25 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.memory import describe, measure_state, state_bytes
-from anytime_jax.training.step import Program
+from anytime_jax.training.run_plan import Plan
 
 
-def print_summary(
-    config: Config,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    say: Callable[[str], None],
-    program: Program,
-    step: int,
-    stop_step: int | None,
-) -> None:
-    """Prints model, data and devices of a run, and the memory and disk that it needs."""
+def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
+    """Prints model, data and devices of a run, the memory and disk it needs, and where it ends."""
+    config, mesh = plan.config, plan.mesh
     counts, device = count_params(config.model), mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
-    memory = describe(measure_state(program.abstract_state), sharding.device_memory(mesh))
+    memory = describe(measure_state(plan.program.abstract_state), sharding.device_memory(mesh))
     say(f"run      {config.name} in {config.run_dir}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
         say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
     say(f"rate     {_describe_rate(config)}")
     if config.clock.growth:
-        say(f"batch    {_describe_batch(config, stop_step)}")
-    if config.initial_weights and step == 0:
+        say(f"batch    {_describe_batch(plan)}")
+    if config.initial_weights and plan.step == 0:
         say(f"weights  pretrained, from {config.initial_weights}")
     say(
         f"model    {MODELS.name_of(type(config.model))}, "
@@ -48,10 +38,12 @@ def print_summary(
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
-    say(f"data     {_describe_data(config, dataset, stop_step)}")
+    say(f"data     {_describe_data(plan)}")
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory}")
-    say(f"disk     {_describe_disk(config, program, step, stop_step)}")
+    say(f"disk     {_describe_disk(plan)}")
+    end = config.clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
+    say(f"from     {config.clock.describe(plan.step)} to {end}")
 
 
 def _describe_rate(config: Config) -> str:
@@ -69,35 +61,38 @@ def _describe_rate(config: Config) -> str:
     return f"{text}; NO DECAY: this branch trains on as its trunk does"
 
 
-def _describe_batch(config: Config, stop_step: int | None) -> str:
+def _describe_batch(plan: Plan) -> str:
     """The batch sizes up to the stop."""
+    config = plan.config
     first, *later = config.clock.stages
     text = f"{first.span * config.batch_size:,} sequences"
     for stage in later:
-        if stop_step is None or stage.step < stop_step:
+        if stage.step < plan.stop:
             text += f"; {stage.span * config.batch_size:,} from {config.clock.describe(stage.step)}"
     if config.batch_growth == "seesaw":
         text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
     return text
 
 
-def _describe_data(config: Config, dataset: DatasetInfo, stop_step: int | None) -> str:
+def _describe_data(plan: Plan) -> str:
     """The dataset: its size, and how often it is read up to the stop and in an evaluation."""
+    config, dataset = plan.config, plan.dataset
     train, validation = dataset.splits["train"], dataset.splits["validation"].windows
     text = f"{dataset.path}: {format_count(train.tokens)} tokens"
-    if stop_step is not None:
-        passes = config.clock.samples(stop_step) / max(train.windows, 1)
+    if math.isfinite(plan.stop):
+        passes = config.clock.samples(int(plan.stop)) / max(train.windows, 1)
         text += f", {passes:.3g} epochs to the stop"
     evaluated = config.eval_windows(validation) * dataset.length
     return f"{text}; {format_count(evaluated)} tokens in an evaluation"
 
 
-def _describe_disk(config: Config, program: Program, step: int, stop_step: int | None) -> str:
-    policy, free = retention_policy(config), free_bytes(storage_path(config.run_dir))
-    each = checkpoint_bytes(state_bytes(program.abstract_state))
-    if stop_step is None:
+def _describe_disk(plan: Plan) -> str:
+    """The size of a checkpoint, and the most that the checkpoints take up to the stop."""
+    policy, free = retention_policy(plan.config), free_bytes(storage_path(plan.config.run_dir))
+    each = checkpoint_bytes(state_bytes(plan.program.abstract_state))
+    if math.isinf(plan.stop):
         return f"{format_bytes(each)} a checkpoint"
-    kept = policy.count_kept(step, stop_step)
+    kept = policy.count_kept(plan.step, int(plan.stop))
     # A new one is written before the oldest of the rolling ones is deleted.
     total = (kept + policy.rolling + 1) * each
     return (

@@ -1,4 +1,4 @@
-"""A started run: what its loop does with it."""
+"""A started run, as its loop uses it."""
 
 import dataclasses
 import time
@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.clock import Clock
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
@@ -20,8 +19,8 @@ from anytime_jax.training.events import Event
 from anytime_jax.training.failures import LastCheckpoint
 from anytime_jax.training.memory import describe_program
 from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.run_data import Batch
-from anytime_jax.training.step import Metrics, Program
+from anytime_jax.training.run_plan import Plan
+from anytime_jax.training.step import Metrics
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -29,33 +28,23 @@ class Run:
     """A started run.
 
     Attributes:
-      state, step: where its loop begins; what follows is the loop's.
-      stop: step at which it ends, `math.inf` for never.
-      reason: why it ends there: "stop", or "data" if all windows are used then.
-      samples: windows of its dataset consumed after a number of updates.
-      windows: windows of its dataset in all.
-      batches: what the updates get from the host, in order.
-      saves, evaluations: the steps at which they are due.
+      state: state at the start of the loop, which then keeps its own.
+      batches: tokens of the batches of the updates, in order, on the devices.
+      saves, evaluations: steps at which they are due.
       interrupted: whether the run was asked to save and end; every process asks equally often.
-      misses_evaluation: whether the evaluation of `step` was due before and has not been made.
+      misses_evaluation: whether an evaluation was due at `step` and has not been made.
       about: what every checkpoint says of the run.
+      confirm_lock: raises an error if the lock was lost.
     """
 
+    plan: Plan
     state: TrainState
-    step: int
-    stop: float
-    reason: str
-    samples: Callable[[int], int]
-    windows: int
-    batches: Iterator[Batch]
+    batches: Iterator[jax.Array]
     saves: Event
     evaluations: Event
     interrupted: Callable[[], bool]
     misses_evaluation: bool
     about: Mapping[str, Any]
-    clock: Clock
-    mesh: Mesh
-    program: Program
     evaluator: Evaluator
     checkpoints: CheckpointManager
     recorder: Recorder
@@ -64,20 +53,37 @@ class Run:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
+        self._updates = self.plan.step
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}  # by shape of the tokens
 
-    def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update, donating `state`; returns the new state and metrics on the device."""
-        tokens = sharding.put_batch(self.mesh, batch.tokens, batch.size)
+    @property
+    def step(self) -> int:
+        """Step at the start of the loop, which then counts its own."""
+        return self.plan.step
+
+    @property
+    def stop(self) -> float:
+        """Step at which the loop ends, `math.inf` for never."""
+        return self.plan.stop
+
+    def update(self, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
+        """Makes the next update, donating `state`; returns the new state and metrics on the device.
+
+        The run counts its updates, and computes the learning rate of each. The rate is a scalar in
+        host memory, which the call copies to the devices of this process: to put it on the devices
+        of all processes beforehand would take a collective an update.
+        """
+        rate = np.float32(self.plan.config.rate_at(self._updates))
+        self._updates += 1
         if tokens.shape not in self._compiled:
             began = time.perf_counter()
-            compiled = self.program.train_step.lower(state, tokens, batch.rate).compile()
+            compiled = self.plan.program.train_step.lower(state, tokens, rate).compile()
             if not self._compiled:
                 seconds = format_duration(time.perf_counter() - began)
-                memory = describe_program(compiled, sharding.device_memory(self.mesh))
+                memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
                 self.say(f"update   compiled in {seconds}: {memory}")
             self._compiled[tokens.shape] = compiled
-        return self._compiled[tokens.shape](state, tokens, batch.rate)
+        return self._compiled[tokens.shape](state, tokens, rate)
 
     def record(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of the update just dispatched; they are read and written later."""
@@ -85,49 +91,31 @@ class Run:
 
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
-        self.recorder.pause()
-        with processes.fail_together("keep the lock of the run", RunError):
-            self.confirm_lock()
-        position = {
-            "samples": self.samples(step),
-            "tokens": self.clock.tokens(step),
-            "multiple": self.clock.multiple(step),
-        }
-        versions = {"version": __version__, "jax": jax.__version__}
-        meta = {**position, **self.recorder.sync(step), **self.about, **versions}
-        self.checkpoints.save(state, meta)
-        self.recorder.resume()
+        with self.recorder.paused():
+            with processes.fail_together("keep the lock of the run", RunError):
+                self.confirm_lock()
+            clock = self.plan.config.clock
+            position = {
+                "samples": self.plan.samples(step),
+                "tokens": clock.tokens(step),
+                "multiple": clock.multiple(step),
+            }
+            versions = {"version": __version__, "jax": jax.__version__}
+            meta = {**position, **self.recorder.sync(step), **self.about, **versions}
+            self.checkpoints.save(state, meta)
         self.last.step = step
 
     def evaluate(self, step: int, state: TrainState) -> None:
         """Evaluates the weights and records their losses, unless it is interrupted."""
-        self.recorder.pause()
-        began = time.perf_counter()
-        with self.last.named():
-            losses = self.evaluator.losses(weight_trees(state), self.interrupted)
-        self.misses_evaluation = losses is None
-        if losses is not None:
-            self.recorder.record_losses(step, losses, time.perf_counter() - began)
+        with self.recorder.paused():
+            began = time.perf_counter()
+            with self.last.named():
+                losses = self.evaluator.losses(weight_trees(state), self.interrupted)
+            self.misses_evaluation = losses is None
+            if losses is not None:
+                self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
     def finish(self, step: int, state: TrainState) -> None:
         """Saves the state unless it is saved already."""
         if step > self.last.step:
             self.save(step, state)
-
-
-class FinishedRun(Run):
-    """A run that is at its stop: nothing of it is open, and its state is of shapes alone."""
-
-    def __init__(
-        self,
-        state: TrainState,
-        step: int,
-        reason: str,
-        samples: Callable[[int], int],
-        windows: int,
-    ):
-        self.state, self.step, self.stop, self.reason = state, step, step, reason
-        self.samples, self.windows, self.misses_evaluation = samples, windows, False
-
-    def finish(self, step: int, state: TrainState) -> None:
-        """Does nothing."""

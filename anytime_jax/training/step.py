@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -92,15 +91,6 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             compiler_options=options,
         ),
     )
-
-
-def rate_of_update(config: Config, step: int) -> np.float32:
-    """Returns the learning rate of the update after `step` updates.
-
-    It is a scalar in host memory, which a call copies to the devices of this process: to put it on
-    the devices of several processes beforehand would take a collective an update.
-    """
-    return np.float32(config.rate_at(step))
 
 
 def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:

@@ -1,5 +1,6 @@
 """Checkpoint manager: bitwise round trips on any sharding, retention, and every kind of damage."""
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -251,6 +252,20 @@ def test_save_is_refused_before_writing_if_the_disk_is_too_small(
     checkpoints.save(small_state(6), {})
     checkpoints.wait()
     assert saved_steps(tmp_path) == [4, 6]
+
+
+def test_no_process_saves_if_another_one_cannot(checkpoints, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def fail_in_another(action, error_type):
+        yield
+        raise error_type(f"process 1 could not {action}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.processes, "fail_together", fail_in_another)
+        with pytest.raises(RunError, match=r"process 1 could not .* step 4"):
+            checkpoints.save(small_state(5), {})
+    checkpoints.wait()
+    assert saved_steps(tmp_path) == [4]
 
 
 def test_disk_that_fills_up_while_saving_is_reported(checkpoints, monkeypatch):

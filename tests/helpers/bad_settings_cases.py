@@ -136,12 +136,10 @@ def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], Non
     def count(event, duration, **unused):
         report["compiled"] += event == "/jax/core/compile/backend_compile_duration"
 
-    def print_summary(
-        config, mesh, dataset, say, program, step, stop, show=start_lib.print_summary
-    ):
-        show(config, mesh, dataset, say, program, step, stop)
+    def print_summary(plan, say, show=start_lib.print_summary):
+        show(plan, say)
         stop_clock()
-        _trace(config, mesh, dataset, program)
+        _trace(plan.config, plan.mesh, plan.dataset, plan.program)
         report["trains"] = True
         sys.exit(0)
 

@@ -4,6 +4,7 @@ import dataclasses
 import io
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import small_run
 import tensorstore
@@ -66,7 +67,7 @@ def update_by_hand(state, config, dataset, sizes, first=0):
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
     windows = Windows(dataset, "train", length=small_run.LENGTH, **order)
     for size in sizes:
-        rate = step.rate_of_update(config, int(state.step))
+        rate = np.float32(config.rate_at(int(state.step)))
         tokens = jnp.asarray(windows.batch(first, size))
         state, metrics = program.train_step(state, tokens, rate)
         first += size

@@ -15,7 +15,6 @@ from paths import REPOSITORY
 
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
-from anytime_jax.training import step
 from configs import quickstart
 
 UPDATES, LAST = 400, 100
@@ -47,7 +46,7 @@ def train(tokens, dtype, seed):
     state, metrics = program.init(), []
     weights = params_to_tensors(OLMO.tensors, jax.device_get(state.params))
     for count, rows in enumerate(tokens):
-        state, row = program.train_step(state, rows, step.rate_of_update(config, count))
+        state, row = program.train_step(state, rows, np.float32(config.rate_at(count)))
         metrics.append(jax.device_get((row["loss"], row["lr"])))
     losses, rates = np.array(metrics).T
     return losses, rates, weights, config

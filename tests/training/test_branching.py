@@ -344,8 +344,9 @@ def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, ch
 @pytest.mark.parametrize("settings", [{"name": "old"}, {"schedule": 3}, None])
 def test_rejects_trunk_with_unreadable_settings(settings, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": settings}))
+    config = build(branch__from_run=str(tmp_path), branch__at="18 steps")
     with pytest.raises(InputError, match=r"config\.branch\.from_run"):
-        branching.find_trunk(build(branch__from_run=str(tmp_path), branch__at="18 steps"))
+        branching.find_trunk(config, resumes=False)
 
 
 def test_runs_command_names_trunk(branched, trunk, capsys):

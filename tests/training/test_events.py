@@ -6,24 +6,23 @@ import pytest
 import small_run
 
 from anytime_jax.training import events
-from anytime_jax.training.events import AnyOf, At, Every, When
+from anytime_jax.training.events import Event
 
 
 @pytest.mark.parametrize(
-    ("event", "expected"),
+    ("every", "also", "stop", "expected"),
     [
-        (Every(3), [3, 6, 9]),
-        (Every(1), [*range(1, 11)]),
-        (At(4), [4]),
-        (At(0), [0]),  # a run without data is at its stop at once
-        (At(math.inf), []),
-        (When((4, 8).__contains__), [4, 8]),
-        (AnyOf((Every(4), At(5), At(8))), [4, 5, 8]),
-        (AnyOf(()), []),
+        (3, (), math.inf, [3, 6, 9]),
+        (1, (), 4, [*range(1, 11)]),
+        (20, (), 4, [4]),
+        (20, (), 0, [0]),  # a run without data is at its stop at once
+        (20, (0, 4, 8), math.inf, [4, 8]),
+        (4, (6,), 9, [4, 6, 8, 9]),
     ],
-    ids=["every 3", "every 1", "at 4", "at 0", "never", "when", "any", "none"],
+    ids=["every 3", "every 1", "stop", "stop at 0", "also", "all"],
 )
-def test_steps_at_which_an_event_is_due(event, expected):
+def test_steps_at_which_an_event_is_due(every, also, stop, expected):
+    event = Event(every, also.__contains__, stop)
     assert [step for step in range(11) if event.due(step)] == expected
 
 

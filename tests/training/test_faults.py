@@ -15,6 +15,7 @@ from training_runs import EVAL_NAMES, TRAIN_NAMES, bits, records, saved, start
 from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, ProcessLostError, RunError
 from anytime_jax.storage.json_files import json_digest
@@ -22,7 +23,6 @@ from anytime_jax.training import bad_updates, preflight
 from anytime_jax.training import start as start_lib
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.metric_writers import Writers
 
 # Tokens that a bad batch consists of, by the factor of its loss.
 BAD_TOKENS = {math.nan: 299, 3.0: 298}
@@ -155,7 +155,7 @@ def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device", "0000.jsonl")
 
-    monkeypatch.setattr(Writers, "write", fail)
+    monkeypatch.setattr(RecordWriter, "write", fail)
     with pytest.raises(RunError, match=r"No space left on device.* none"):
         start(tmp_path, dataset, stop="2x")
 

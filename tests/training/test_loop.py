@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight, run_data
 from anytime_jax.training.evaluator import Evaluator, weight_trees
-from anytime_jax.training.events import AnyOf, At, Every
+from anytime_jax.training.events import Event
 from anytime_jax.training.loop import Outcome
 
 RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone
@@ -342,9 +343,9 @@ class Script:
     """A run that writes down what the loop does with it."""
 
     def __init__(self, stop, interrupted_at=None, misses_evaluation=False):
-        self.state, self.step, self.stop, self.reason = 0, 0, stop, "stop"
-        self.misses_evaluation, self.windows, self.samples = misses_evaluation, 0, int
-        self.saves, self.evaluations = AnyOf((Every(2), At(stop))), Every(2)
+        self.state, self.step, self.stop, self.misses_evaluation = 0, 0, stop, misses_evaluation
+        self.plan = types.SimpleNamespace(reason="stop", unused=lambda step: 0)
+        self.saves, self.evaluations = Event(2, {}.get, stop), Event(2, {}.get, math.inf)
         self.batches, self.calls = itertools.count(), []
         self.interrupted = lambda: self.step_made == interrupted_at
         self.step_made = 0

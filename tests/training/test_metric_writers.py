@@ -1,19 +1,25 @@
-"""Meter between device and host, and the writers."""
+"""Meter between device and host, and the trackers."""
 
 import math
+import re
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
+import small_run
 from tensorboardX.proto import event_pb2
 
-from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metric_writers
-from anytime_jax.training.events import Every
-from anytime_jax.training.metric_writers import AHEAD, Meter, Writers, check_wandb
+from anytime_jax.training.metric_writers import (
+    AHEAD,
+    Meter,
+    check_wandb,
+    open_mirrors,
+)
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -43,22 +49,22 @@ def on_device(step, reads=None, **changes):
 
 
 def make_meter(every=3, peak=None, interval=None):
-    return Meter(Every(every), lambda step: 64 * step, peak, interval)
+    return Meter(every, lambda step: 64 * step, peak, interval)
 
 
 def push(meter, steps, changes=None, reads=None):
     """What a meter returns for some updates, without the pause at the end."""
     changes = changes or {}
-    return [m for s in steps for m in meter.push(s, on_device(s, reads, **changes.get(s, {})))]
+    return [x for s in steps for x in meter.push(s, on_device(s, reads, **changes.get(s, {})))]
 
 
-def rows(measurements):
+def rows(readings):
     """Steps and rows without the measured speed."""
     timed = ("tokens_per_s", "mfu")
     return [
-        (m.step, {name: x for name, x in m.row.items() if name not in timed})
-        for m in measurements
-        if m.row is not None
+        (step, {name: x for name, x in row.items() if name not in timed})
+        for step, _, row in readings
+        if row is not None
     ]
 
 
@@ -77,9 +83,9 @@ def clock_fixture(monkeypatch):
 
 def test_row_has_means_since_last_row_and_last_rate():
     meter = make_meter()
-    measurements = push(meter, range(1, 9)) + meter.pause()
-    assert rows(measurements) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
-    assert [(m.step, m.metrics["loss"]) for m in measurements] == [
+    readings = push(meter, range(1, 9)) + meter.pause()
+    assert rows(readings) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
+    assert [(step, metrics["loss"]) for step, metrics, _ in readings] == [
         (step, value(step, "loss")) for step in range(1, 9)
     ]
     assert meter.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
@@ -99,10 +105,10 @@ def test_push_reads_no_metric_younger_than_ahead():
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_resumed_meter_returns_rows_of_unbroken_one(cut):
     first, whole = make_meter(every=4), make_meter(every=4)
-    measurements = push(first, range(1, cut + 1)) + first.pause()
+    readings = push(first, range(1, cut + 1)) + first.pause()
     second = make_meter(every=4, interval=first.interval)
-    measurements += push(second, range(cut + 1, 13)) + second.pause()
-    assert rows(measurements) == rows(push(whole, range(1, 13)) + whole.pause())
+    readings += push(second, range(cut + 1, 13)) + second.pause()
+    assert rows(readings) == rows(push(whole, range(1, 13)) + whole.pause())
 
 
 def test_interval_is_a_copy():
@@ -131,11 +137,11 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     meter = make_meter(every=10, peak=640.0)
 
     def run(steps, seconds):
-        measurements = []
+        readings = []
         for step in steps:
-            measurements += push(meter, [step])
+            readings += push(meter, [step])
             clock.now += seconds
-        return measurements + meter.pause()
+        return readings + meter.pause()
 
     def wait():
         clock.now += 1000.0
@@ -143,22 +149,22 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
 
     clock.now += 50.0  # compiling
     push(meter, [1])
-    measurements = run(range(2, 6), 0.5)
+    readings = run(range(2, 6), 0.5)
     wait()  # an evaluation
-    measurements += run(range(6, 11), 0.5)
+    readings += run(range(6, 11), 0.5)
     wait()
     meter.pause()
     wait()  # a save right after it
-    measurements += run(range(11, 21), 0.25)
-    first, second = (m.row for m in measurements if m.row)
+    readings += run(range(11, 21), 0.25)
+    first, second = (row for _, _, row in readings if row)
     assert first["tokens_per_s"] == pytest.approx(9 * 64 / 4.5)
     assert first["mfu"] == pytest.approx(9 * 64 / 4.5 / 640)
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
 
 
 def test_row_of_the_first_update_has_no_speed(clock):
-    (measurement,) = push(make_meter(every=1, peak=1.0), [1])
-    assert measurement.row == mean_row([1])
+    ((_, _, row),) = push(make_meter(every=1, peak=1.0), [1])
+    assert row == mean_row([1])
 
 
 def read_events(path):
@@ -173,27 +179,37 @@ def read_events(path):
     return found
 
 
-def test_writers_mirror_values_in_tensorboard(tmp_path):
-    log = LogConfig("1 steps", tensorboard=True, wandb_project="")
-    writers = Writers(tmp_path, "run", log, 0, {"jax": "1"})
-    writers.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
-    writers.write(3, 30, {"eval/f25/loss": 5.25})
-    writers.sync()
-    writers.close()
+def test_tensorboard_has_the_values(tmp_path):
+    (writer,) = open_mirrors(small_run.config(tmp_path, log__tensorboard=True), 0)
+    writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
+    writer.write(3, 30, {"eval/f25/loss": 5.25})
+    writer.sync()
+    writer.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     values = {"train/loss": 5.5, "lr": 0.25, "eval/f25/loss": 5.25}
     assert read_events(file) == [(3, name, x) for name, x in values.items()]
-    assert read_records(tmp_path)[0].values == values
 
 
-def test_writers_without_mirrors_only_write_records(tmp_path):
-    log = LogConfig("1 steps", tensorboard=False, wandb_project="")
-    writers = Writers(tmp_path, "run", log, 0, {})
-    writers.write(1, 10, {"train/loss": 1.0})
-    with pytest.raises(ValueError, match="again"):
-        writers.write(1, 10, {"train/loss": 1.0})
-    writers.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+def test_no_mirror_is_open_unless_configured(tmp_path):
+    log = {"log__tensorboard": False, "log__wandb_project": ""}
+    assert open_mirrors(small_run.config(tmp_path / "run", **log), 0) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
+    """Two runs of one name, with characters that an id may not have."""
+    wandb = mock.Mock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    log = {"log__tensorboard": False, "log__wandb_project": "mine"}
+    for directory in ("a", "b", "a"):
+        config = small_run.config(tmp_path / directory, name="x/y" * 50, **log)
+        (mirror,) = open_mirrors(config, 0)
+        mirror.write(3, 30, {"lr": 0.25})
+        mirror.close()
+    wandb.init.return_value.log.assert_called_with({"lr": 0.25, "tokens": 30}, step=3)
+    first, other, again = (call.kwargs["id"] for call in wandb.init.call_args_list)
+    assert first == again != other
+    assert re.fullmatch("[0-9a-f]{1,64}", first)
 
 
 def test_check_mirrors_rejects_missing_package(monkeypatch):
@@ -207,4 +223,4 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
     monkeypatch.setattr(metric_writers.time, "perf_counter", lambda: 1.0)
     measured = push(make_meter(peak=1.0), range(1, 20))
-    assert not any({"tokens_per_s", "mfu"} & m.row.keys() for m in measured if m.row)
+    assert not any({"tokens_per_s", "mfu"} & row.keys() for _, _, row in measured if row)

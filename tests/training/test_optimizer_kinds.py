@@ -310,7 +310,7 @@ def after_updates(mesh, updates=4):
     for i in range(updates):
         rows = rng.integers(0, 300, (config.batch_size, config.model.length + 1), np.int32)
         tokens = sharding.put_batch(mesh, rows[sharding.local_rows(mesh, len(rows))], len(rows))
-        rate = step.rate_of_update(config, i)
+        rate = np.float32(config.rate_at(i))
         state, metrics = program.train_step(state, tokens, rate)
         losses.append(float(metrics["loss"]))
     return losses, state

@@ -78,7 +78,7 @@ def first_state(model, dataset, run, mesh=None, **changes):
     """The first state of a run, and its program."""
     config = small_run.config(run, dataset.path, initial_weights=str(model), **changes)
     program = small_run.program(config, mesh or small_run.mesh())
-    source = pretrained.find_pretrained(config)
+    source = pretrained.find_pretrained(config, resumes=False)
     return pretrained.init_from_pretrained(source, config, program), program
 
 
@@ -193,7 +193,7 @@ def test_rejects_another_model_on_resume(run, copy, dataset, tmp_path):
         start(resumed, dataset, stop="2x")
     config = small_run.config(resumed, dataset.path, initial_weights=str(copy))
     digest = json.loads(before)["identity"]["initial_weights"]
-    assert pretrained.find_pretrained(config).digest == digest
+    assert pretrained.find_pretrained(config, resumes=True).digest == digest
     assert (resumed / "run.json").read_bytes() == before
 
 

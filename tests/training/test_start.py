@@ -19,12 +19,12 @@ from anytime_jax.training import branching, preflight, run_data
 from anytime_jax.training import start as start_lib
 from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.start import start
+from anytime_jax.training.start import AtStop, start
 
 # What a start acquires. It checks whose the directory is without data, with them, and under the
-# lock before and after it writes run.json.
+# lock.
 READ = ["paths", "identity", "data", "program", "identity"]
-WRITTEN = ["lock", "identity", "identity", "checkpoints", "state", "records", "batches", "display"]
+WRITTEN = ["lock", "identity", "checkpoints", "state", "records", "batches", "display"]
 ORDER = READ + WRITTEN
 RELEASED = {"lock", "checkpoints", "records", "batches", "display"}
 
@@ -213,11 +213,15 @@ def test_corpus_is_prepared_after_all_checks_that_need_no_data(reason, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_finished_run_is_yielded_without_arrays(whole, dataset, log):
-    before = contents(whole)
-    with start(small_run.config(whole, dataset.path, stop="2x"), mesh=small_run.mesh()) as run:
-        assert (run.step, run.stop, run.misses_evaluation) == (20, 20, False)
-        run.finish(run.step, run.state)
+def test_run_at_its_stop_is_told_so_and_not_touched(whole, dataset, log):
+    before, config = contents(whole), small_run.config(whole, dataset.path, stop="2x")
+    with (
+        pytest.raises(AtStop, match=r"config\.stop") as caught,
+        start(config, mesh=small_run.mesh()),
+    ):
+        pytest.fail("the loop would have begun")
+    plan = caught.value.plan
+    assert (plan.step, plan.stop, plan.reason) == (20, 20, "stop")
     assert log.names == READ
     assert contents(whole) == before
 

@@ -25,7 +25,7 @@ def train(config=CONFIG, mesh=None, steps=STEPS):
     state = program.init()
     states, metrics = [small_run.leaves(state)], []
     for count, tokens in enumerate(TOKENS[:steps]):
-        rate = step.rate_of_update(config, count)
+        rate = np.float32(config.rate_at(count))
         state, row = program.train_step(state, jnp.asarray(tokens), rate)
         states.append(small_run.leaves(state))
         metrics.append({name: float(value) for name, value in row.items()})
