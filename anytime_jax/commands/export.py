@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
     file, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
-    mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
+    mixture, params = weight_names.load(saved, arguments.weights, limits)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
     if len(mixture.parts) > 1:

@@ -25,6 +25,7 @@ from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 Metrics = dict[str, jax.Array]
+EvalStep = Callable[[decoder.Params, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Program:
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, rate) -> (state, metrics)`, with `state` donated.
         The learning rate is an argument, so that one program serves every schedule.
-      eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
+      eval_step: the function of `make_eval_step`.
     """
 
     init: Callable[..., TrainState]
     init_from_params: Callable[[decoder.Params], TrainState]
     abstract_state: TrainState
     train_step: Any
-    eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
+    eval_step: EvalStep
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
@@ -84,12 +85,22 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             donate_argnums=0,
             compiler_options=options,
         ),
-        eval_step=jax.jit(
-            functools.partial(eval_step, config.model, constrain),
-            in_shardings=(shardings.params, rows, rows),
-            out_shardings=replicated,
-            compiler_options=options,
-        ),
+        eval_step=make_eval_step(config.model, mesh),
+    )
+
+
+def make_eval_step(config: decoder.ModelConfig, mesh: Mesh) -> EvalStep:
+    """Returns the jitted `(params, tokens_BxT, weights_B) -> (sum, losses_B)` of `eval_step`.
+
+    It takes any weight tree on the mesh. Raises InputError if the mesh does not divide a parameter.
+    """
+    shapes, axes = decoder.param_shapes(config), decoder.parameter_axes(config)
+    rows = sharding.batch_sharding(mesh)
+    return jax.jit(
+        functools.partial(eval_step, config, sharding.ShardingConstraint(mesh)),
+        in_shardings=(sharding.parameter_shardings(shapes, axes, mesh), rows, rows),
+        out_shardings=(sharding.replicated(mesh), rows),
+        compiler_options=compiler_options(mesh),
     )
 
 
@@ -217,10 +228,13 @@ def eval_step(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
-) -> jax.Array:
-    """Returns the sum of a batch's token losses, each row multiplied by its weight."""
-    losses_BxL = batch_token_losses(config, constrain, params, tokens_BxT)
-    return jnp.sum(losses_BxL.sum(axis=1) * weights_B)
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the weighted sum of the windows' losses, and the loss of each window.
+
+    The loss of a window is the sum of its token losses.
+    """
+    losses_B = batch_token_losses(config, constrain, params, tokens_BxT).sum(axis=1)
+    return jnp.sum(losses_B * weights_B), losses_B
 
 
 def batch_mean_loss(

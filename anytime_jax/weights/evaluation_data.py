@@ -1,28 +1,58 @@
-"""Data of a saved run: the windows on which its weights are scored, and its vocabulary."""
+"""Data of a saved run: the windows on which its weights are evaluated, and its vocabulary."""
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import jax
+from jax.sharding import Mesh
+
+from anytime_jax.config.schema import MeshConfig
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
+from anytime_jax.training.evaluator import Evaluator
+from anytime_jax.training.step import make_eval_step
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.scoring import Scorer
 
 
-def open_scorer(
+def open_evaluator(
     run: SavedRun,
     data: Path | None = None,
     split: str = "validation",
     tokens: int | None = None,
     batch_size: int | None = None,
     parts: int = 1,
-) -> tuple[Scorer, int]:
-    """Returns a scorer of weights, and the number of windows to score in `parts` equal parts.
+    say: Callable[[str], object] = warnings.warn,
+) -> Evaluator:
+    """Returns an evaluator of weights, on a number of windows that `parts` divides.
 
-    The default data, tokens and batch size are those of the evaluations in training. Raises an
-    InputError if the data are missing, too few, or of another vocabulary.
+    The default data, tokens and batch size are those of the evaluations in training, and so is the
+    mesh, or `say` is told why not. Raises an InputError if the data are missing, too few, of
+    another vocabulary, or in longer windows than in training.
     """
     config = run.config
+    dataset = _load_evaluation_data(run, data)
+    available = dataset.splits[split].windows * dataset.length
+    windows = min(config.eval_windows(available // dataset.length), available // dataset.length)
+    tokens = tokens or windows * dataset.length
+    least = dataset.length * parts
+    if not least <= tokens <= available:
+        raise InputError(
+            f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
+            f"most {available}, the {split} split of {dataset.path}"
+        )
+    mesh = _make_mesh(config.mesh, say)
+    # Equal batches need the least padding.
+    part = tokens // dataset.length // parts
+    batches = -(-part // (batch_size or config.eval.batch_size))
+    size = -(-part // batches)
+    eval_step = make_eval_step(config.model, mesh)
+    return Evaluator.open(eval_step, mesh, dataset, split, part * parts, size)
+
+
+def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
     if data is None:
         dataset = _load_data_of_run(run, "choose a dataset with --data")
     else:
@@ -38,19 +68,24 @@ def open_scorer(
             f"{_recorded(run, dataset.path)}: to score on it nevertheless, give "
             f"--data={dataset.path}"
         )
-    available = dataset.splits[split].windows * dataset.length
-    windows = min(config.eval_windows(available // dataset.length), available // dataset.length)
-    tokens = tokens or windows * dataset.length
-    if not dataset.length <= tokens <= available:
+    if dataset.length > (longest := run.config.model.length):
         raise InputError(
-            f"--tokens={tokens}: give {dataset.length} (one window) to {available}, the "
-            f"{split} split of {dataset.path}"
+            f"{dataset.path} has windows of {dataset.length} tokens, longer than the {longest} of "
+            f"training: prepare the text with --length={longest}"
         )
-    count = tokens // dataset.length
-    # Equal batches need the least padding.
-    part = max(1, count // parts)
-    batches = -(-part // (batch_size or config.eval.batch_size))
-    return Scorer(config.model, dataset, split, -(-part // batches)), count
+    return dataset
+
+
+def _make_mesh(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
+    """Returns the mesh of a run, or one that copies the weights to every device."""
+    try:
+        return sharding.make_mesh(config)
+    except InputError:
+        say(
+            f"the run's mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x "
+            f"{config.tensor} does not fit {jax.device_count()} devices: each gets all weights"
+        )
+        return sharding.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1))
 
 
 def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Vocabulary]:

@@ -59,10 +59,8 @@ def test_batches_are_not_padded_beyond_the_windows(
     arguments = argparse.Namespace(
         data=None, split="validation", tokens=tokens * dataset.length, batch_size=batch_size
     )
-    scorer, count = run_options.open_scorer(saved_run.open_run(trained), arguments, parts)
-    assert count == tokens
-    ((batch, _), *_) = scorer.batches(count // parts)
-    assert batch.shape[0] == expected
+    evaluator = run_options.open_evaluator(saved_run.open_run(trained), arguments, None, parts)
+    assert (evaluator.count, evaluator.batch_size) == (tokens, expected)
 
 
 def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monkeypatch, rejected):
@@ -71,8 +69,8 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     relative = dataclasses.replace(
         saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
     )
-    monkeypatch.setattr(saved_run, "build", lambda settings, trust: relative)
-    monkeypatch.setattr(saved_run, "_stored", lambda meta, trust: [])
+    monkeypatch.setattr(saved_run, "build_saved", lambda settings, where, trust: relative)
+    monkeypatch.setattr(saved_run, "_stored", lambda meta, config: [])
     about = json.loads((run / "run.json").read_text())
 
     def record(path):

@@ -3,23 +3,51 @@
 import dataclasses
 import math
 
+import jax
 import numpy as np
 import pytest
 
+from anytime_jax.config.schema import MeshConfig
 from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.post_hoc_averages import Mixture
-from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
+from anytime_jax.weights.evaluation_data import open_evaluator
+from anytime_jax.weights.scoring import mean_and_standard_error, score
+
+
+def with_config(saved, **changes):
+    return dataclasses.replace(saved, config=dataclasses.replace(saved.config, **changes))
+
+
+def losses_of(saved, dataset, batch_size=8, **options):
+    evaluator = open_evaluator(saved, tokens=11 * dataset.length, batch_size=batch_size, **options)
+    return next(score(saved, ["f25"], evaluator))[2], evaluator
 
 
 def test_losses_do_not_depend_on_the_batch_size(run, dataset):
     saved = saved_run.open_run(run)
-    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],)))
-    scorers = [Scorer(saved.config.model, dataset, "validation", size) for size in (1, 8, 24)]
-    losses, *others = [scorer.losses(params, 11) for scorer in scorers]
+    losses, *others = [losses_of(saved, dataset, size)[0] for size in (1, 8, 24)]
     assert len(losses) == 11
     for other in others:
         np.testing.assert_allclose(losses, other, rtol=1e-5)
+
+
+def test_mesh_is_that_of_the_run_if_it_fits(run, dataset):
+    """There are eight devices."""
+    saved, said = saved_run.open_run(run), []
+    expected, _ = losses_of(saved, dataset)
+    for mesh, shape, lines in (
+        (MeshConfig(data=2, fsdp=2, tensor=2), (2, 2, 2), 0),
+        (MeshConfig(data=1, fsdp=16, tensor=1), (8, 1, 1), 1),
+    ):
+        losses, evaluator = losses_of(with_config(saved, mesh=mesh), dataset, say=said.append)
+        assert (*evaluator.mesh.shape.values(),) == shape
+        assert len(said) == lines
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        params = saved_run.load_weights(saved, saved_run.Mixture((saved.weights["f25"],)))
+        head = saved_run.put_on_mesh(saved, params, evaluator.mesh)["head"]
+        assert head.addressable_shards[0].data.size == head.size // math.prod(shape[1:])
+        assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(head))
+    assert all(str(size) in said[0] for size in (16, 8))
 
 
 def test_standard_error_of_independent_values():
@@ -29,7 +57,8 @@ def test_standard_error_of_independent_values():
     assert math.isnan(mean_and_standard_error(np.ones(1))[1])
 
 
-def test_windows_longer_than_those_of_training_are_rejected(run, dataset):
-    config = dataclasses.replace(saved_run.open_run(run).config.model, length=4)
+def test_windows_longer_than_those_of_training_are_rejected(run):
+    saved = saved_run.open_run(run)
+    shorter = with_config(saved, model=dataclasses.replace(saved.config.model, length=4))
     with pytest.raises(InputError, match="windows of 8"):
-        Scorer(config, dataset, "validation", 8)
+        open_evaluator(shorter)
