@@ -33,7 +33,8 @@ from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop, preflight
 from anytime_jax.training.loop import Outcome
-from anytime_jax.weights import evaluation_data, generation, saved_run, scoring, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights.generation import generate_text
 from anytime_jax.weights.saved_run import SavedRun
 
 
@@ -93,10 +94,8 @@ def load(
     run = open_run(run_dir, step, trust=trust)
     if not isinstance(weights, str):
         raise InputError(f"weights = {format_value(weights)}: give one name, such as 'f25'")
-    _, params = weight_names.load(run, weights)
-    return (
-        saved_run.put_on_mesh(run, params, preflight.make_mesh(run.config)) if on_mesh else params
-    )
+    mesh = preflight.make_mesh(run.config) if on_mesh else None
+    return saved_run.load_weights(run, weight_names.resolve(run, weights), mesh)
 
 
 def evaluate(
@@ -121,10 +120,11 @@ def evaluate(
         if tokens is not None:
             require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
+    mixtures = {name: weight_names.resolve(run, name) for name in weights or run.labels}
     path = storage_path(data) if data else None
-    evaluator = evaluation_data.open_evaluator(run, path, split, tokens)
-    scores = scoring.score(run, weights or run.labels, evaluator)
-    return {name: float(losses.mean()) for name, _, losses in scores}
+    evaluator = evaluation.open_evaluator(run, path, split, tokens)
+    trees = ((name, saved_run.load_weights(run, x, evaluator.mesh)) for name, x in mixtures.items())
+    return {name: float(evaluator.window_losses(tree).mean()) for name, tree in trees}
 
 
 def generate(
@@ -150,8 +150,9 @@ def generate(
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)
         require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
-    _, pieces = generation.generate_text(run, weights, prompt, settings, tokens)
-    return "".join(pieces)
+    mixture = weight_names.resolve(run, weights)
+    _, words = evaluation.find_vocabulary(run)
+    return "".join(generate_text(run, mixture, words, prompt, settings, tokens))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ from anytime_jax.commands import run_options
 from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.formatting import format_count
-from anytime_jax.weights import saved_run
-from anytime_jax.weights.scoring import mean_and_standard_error, score
+from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights.evaluation import mean_and_standard_error
 
 EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 
@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
+    mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
     console = open_console()
     evaluator = run_options.open_evaluator(saved, arguments, console)
-    scores = score(saved, names, evaluator, limits)
     tokens = format_count(evaluator.count * evaluator.length)
     console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
     # Prints each row at once, as one may take minutes.
@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
     console.print(cells("weights", *titles))
     first = None
-    for name, mixture, losses in scores:
+    for name, mixture in mixtures.items():
+        losses = evaluator.window_losses(saved_run.load_weights(saved, mixture, evaluator.mesh))
         first = losses if first is None else first
         mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"

@@ -11,7 +11,7 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
 from anytime_jax.weights.generation import generate_text
 
 EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_weights(parser)
     run_options.add_vocabulary(parser)
     add = parser.add_argument
-    add("--prompt", type=_utf8, default="", help="beginning of the text (default: none)")
+    add("--prompt", default="", help="beginning of the text (default: none)")
     add("--tokens", type=positive_int, default=200, metavar="N", help="largest number to generate")
     add("--temperature", type=float, default=0.8, metavar="T", help="0 for the likeliest token")
     add("--top-k", type=int, default=0, metavar="K", help="likeliest tokens to sample from, 0: all")
@@ -36,31 +36,20 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     sampling = _sampling(arguments)
+    try:
+        arguments.prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
-    mixture, pieces = generate_text(
-        saved,
-        arguments.weights,
-        arguments.prompt,
-        sampling,
-        arguments.tokens,
-        limits=limits,
-        vocabulary=arguments.vocabulary,
-    )
+    mixture = weight_names.resolve(saved, arguments.weights, limits)
+    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    pieces = generate_text(saved, mixture, vocabulary, arguments.prompt, sampling, arguments.tokens)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)
     return 0
-
-
-def _utf8(text: str) -> str:
-    """Type of an option that is text; the bytes of an argument may be no UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError("it is not UTF-8") from error
-    return text
 
 
 def _sampling(arguments: argparse.Namespace) -> SamplingSettings:

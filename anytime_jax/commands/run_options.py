@@ -10,7 +10,7 @@ from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import Evaluator
-from anytime_jax.weights import evaluation_data, weight_names
+from anytime_jax.weights import evaluation, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import DEFAULT_LIMITS, MixtureLimits
 
@@ -77,8 +77,8 @@ def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
 def open_evaluator(
     run: SavedRun, arguments: argparse.Namespace, console: Console, parts: int = 1
 ) -> Evaluator:
-    """Returns an evaluator on the selected data (`evaluation_data.open_evaluator`)."""
-    return evaluation_data.open_evaluator(
+    """Returns an evaluator on the selected data (`evaluation.open_evaluator`)."""
+    return evaluation.open_evaluator(
         run,
         arguments.data,
         arguments.split,

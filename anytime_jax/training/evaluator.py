@@ -52,7 +52,7 @@ class Evaluator:
     """Evaluates weight trees on the first `count` windows of a split.
 
     Attributes:
-      eval_step: see `step.make_eval_step`.
+      eval_step: that of a `step.Program`.
       windows: windows of the split in stored order, repeating.
       length: number of tokens predicted in a window.
     """
@@ -63,25 +63,6 @@ class Evaluator:
     count: int
     batch_size: int
     mesh: Mesh
-
-    @classmethod
-    def open(
-        cls,
-        eval_step: EvalStep,
-        mesh: Mesh,
-        dataset: DatasetInfo,
-        split: str,
-        count: int,
-        batch_size: int,
-    ) -> "Evaluator":
-        """Opens a split of a dataset.
-
-        Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
-        """
-        windows = Windows(dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False)
-        shards = sharding.batch_shards(mesh)
-        size = -(-min(batch_size, count) // shards) * shards
-        return cls(eval_step, windows, dataset.length, count, size, mesh)
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
@@ -119,8 +100,21 @@ class Evaluator:
             yield tokens_BxT, weights_B
 
 
-def make_evaluator(config: Config, mesh: Mesh, dataset: DatasetInfo, program: Program) -> Evaluator:
-    """Returns the evaluator of a run in training."""
-    count = config.eval_windows(dataset.splits["validation"].windows)
-    size = config.eval.batch_size
-    return Evaluator.open(program.eval_step, mesh, dataset, "validation", count, size)
+def make_evaluator(
+    config: Config,
+    mesh: Mesh,
+    dataset: DatasetInfo,
+    program: Program,
+    split: str = "validation",
+    count: int | None = None,
+    batch_size: int | None = None,
+) -> Evaluator:
+    """Returns an evaluator on a split; count and batch size are by default those of training.
+
+    Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
+    """
+    count = count or config.eval_windows(dataset.splits[split].windows)
+    windows = Windows(dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False)
+    shards = sharding.batch_shards(mesh)
+    size = -(-min(batch_size or config.eval.batch_size, count) // shards) * shards
+    return Evaluator(program.eval_step, windows, dataset.length, count, size, mesh)

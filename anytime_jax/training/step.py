@@ -38,7 +38,8 @@ class Program:
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, rate) -> (state, metrics)`, with `state` donated.
         The learning rate is an argument, so that one program serves every schedule.
-      eval_step: the function of `make_eval_step`.
+      eval_step: `(params, tokens_BxT, weights_B) -> (sum, losses_B)`, for any weight tree; see
+        the function of that name.
     """
 
     init: Callable[..., TrainState]
@@ -85,22 +86,12 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             donate_argnums=0,
             compiler_options=options,
         ),
-        eval_step=make_eval_step(config.model, mesh),
-    )
-
-
-def make_eval_step(config: decoder.ModelConfig, mesh: Mesh) -> EvalStep:
-    """Returns the jitted `(params, tokens_BxT, weights_B) -> (sum, losses_B)` of `eval_step`.
-
-    It takes any weight tree on the mesh. Raises InputError if the mesh does not divide a parameter.
-    """
-    shapes, axes = decoder.param_shapes(config), decoder.parameter_axes(config)
-    rows = sharding.batch_sharding(mesh)
-    return jax.jit(
-        functools.partial(eval_step, config, sharding.ShardingConstraint(mesh)),
-        in_shardings=(sharding.parameter_shardings(shapes, axes, mesh), rows, rows),
-        out_shardings=(sharding.replicated(mesh), rows),
-        compiler_options=compiler_options(mesh),
+        eval_step=jax.jit(
+            functools.partial(eval_step, config.model, constrain),
+            in_shardings=(shardings.params, rows, rows),
+            out_shardings=(replicated, rows),
+            compiler_options=options,
+        ),
     )
 
 

@@ -17,11 +17,10 @@ from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluator
-from anytime_jax.weights import weight_names
+from anytime_jax.weights.evaluation import mean_and_standard_error
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
-from anytime_jax.weights.scoring import mean_and_standard_error
-from anytime_jax.weights.weight_names import MixtureLimits
+from anytime_jax.weights.weight_names import MixtureLimits, resolve
 
 _MIN_VARIANCE = 1e-5  # of a direction, relative to the largest; smaller ones are rounding errors
 _MAX_ITERATIONS = 40  # BFGS iterations
@@ -61,7 +60,8 @@ class ReadoutSearch:
 
     def score(self, name: str) -> ScoredReadout:
         """Scores weights by name."""
-        return self._score(name, *weight_names.load(self._run, name, self._limits))
+        mixture = resolve(self._run, name, self._limits)
+        return self._score(name, mixture, load_weights(self._run, mixture))
 
     def score_growing_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
         """Scores growing windows f, omitting those whose kernel error is above the limit."""

@@ -141,14 +141,16 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
     )
 
 
-def load_weights(run: SavedRun, mixture: Mixture) -> Params:
-    """Returns a mixture as float32 arrays in host memory.
+def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> Params:
+    """Returns a mixture as float32 arrays in host memory, or on a mesh.
 
     A single part with coefficient 1 is returned bit by bit. Every array is compared with its
     checksum: a missing or damaged one raises a RunError.
     """
     trees = (_load_part(run, part) for part in mixture.parts)
-    return next(trees) if mixture.coefficients == (1.0,) else mix(trees, mixture.coefficients)
+    one = mixture.coefficients == (1.0,)
+    params = next(trees) if one else mix(trees, mixture.coefficients)
+    return params if mesh is None else put_on_mesh(run, params, mesh)
 
 
 def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:

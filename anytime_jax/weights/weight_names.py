@@ -16,7 +16,6 @@ from anytime_jax.averaging import GrowingWindow, Rule
 from anytime_jax.checkpoints.checkpoint_listing import format_steps
 from anytime_jax.checks import require_positive
 from anytime_jax.errors import InputError
-from anytime_jax.models.decoder import Params
 from anytime_jax.schedules import DecayShape
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.weights.post_hoc_averages import (
@@ -27,7 +26,7 @@ from anytime_jax.weights.post_hoc_averages import (
     fit_mixture,
     merge_live_weights,
 )
-from anytime_jax.weights.saved_run import SavedRun, load_weights
+from anytime_jax.weights.saved_run import SavedRun
 
 FORMS = 'f=35, tail:0.3, mix:{"f25": 0.5, "last@480": 0.5}, merge:5 or merge:1-sqrt:0.1'
 _TOLERANCE = 0.005  # kernel error at which no further checkpoint is selected
@@ -46,18 +45,7 @@ class MixtureLimits:
 DEFAULT_LIMITS = MixtureLimits()
 
 
-def load(
-    run: SavedRun, name: str, limits: MixtureLimits = DEFAULT_LIMITS
-) -> tuple[Mixture, Params]:
-    """Returns the mixture with a name, and its weights as float32 arrays in host memory.
-
-    Raises the errors of `resolve` and `saved_run.load_weights`.
-    """
-    mixture = resolve(run, name, limits)
-    return mixture, load_weights(run, mixture)
-
-
-def resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
+def resolve(run: SavedRun, name: str, limits: MixtureLimits = DEFAULT_LIMITS) -> Mixture:
     """Returns the mixture with a name (see the module's docstring), without reading any array.
 
     Raises an InputError if there are no such weights, or their kernel error is above the limit.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from anytime_jax.commands import evaluate, run_options
-from anytime_jax.weights import evaluation_data, saved_run
+from anytime_jax.weights import evaluation, saved_run
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_invalid_option_is_one_line(trained, rejected, option, named):
 
 def test_dataset_of_another_vocabulary_is_rejected(trained, dataset, monkeypatch, rejected):
     other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
-    monkeypatch.setattr(evaluation_data, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
     assert "vocabulary" in rejected(evaluate, f"--run={trained}", "--data=x")
 
 
@@ -43,7 +43,7 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
     changed = (dataclasses.replace(first, sha256="0" * 64), *rest)
     other = dataclasses.replace(dataset, parts={**dataset.parts, "train": changed})
     assert other.fingerprint != dataset.fingerprint
-    monkeypatch.setattr(evaluation_data, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
     assert "--data=" in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
 
@@ -79,7 +79,7 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
 
     saved = record(dataset.path)
     assert saved.data_path == dataset.path
-    assert evaluation_data.find_vocabulary(saved, None)[0] == dataset.vocabulary_path
+    assert evaluation.find_vocabulary(saved, None)[0] == dataset.vocabulary_path
     for option in (["--data=none"], []):
         record(tmp_path / "gone")
         message = rejected(evaluate, f"--run={run}", *option)

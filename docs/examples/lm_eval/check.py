@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from anytime_jax.models import decoder, loss
-from anytime_jax.weights import evaluation_data, saved_run, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
 
 saved = saved_run.open_run(Path(sys.argv[1]))
 config = saved.config.model
-_, vocabulary = evaluation_data.find_vocabulary(saved)
+_, vocabulary = evaluation.find_vocabulary(saved)
 lines = Path(__file__).with_name("functions.jsonl").read_text(encoding="utf-8").splitlines()
 texts = [json.loads(line)["text"] for line in lines]
 documents = vocabulary.encode(texts)
@@ -38,6 +38,6 @@ def losses(params):
 
 size = sum(len(text.encode()) for text in texts)
 for name in sys.argv[2:]:
-    _, params = weight_names.load(saved, name)
+    params = saved_run.load_weights(saved, weight_names.resolve(saved, name))
     nats = np.sum(np.asarray(losses(params), np.float64), where=counted_BxL)
     print(f"{name}  {nats / math.log(2) / size:.4f} bits per byte")

@@ -1,10 +1,11 @@
-"""Data of a saved run: the windows on which its weights are evaluated, and its vocabulary."""
+"""Evaluation of a saved run: its mesh, its data, and its vocabulary."""
 
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import MeshConfig
@@ -12,8 +13,8 @@ from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset import DatasetInfo, load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.training.evaluator import Evaluator
-from anytime_jax.training.step import make_eval_step
+from anytime_jax.training.evaluator import Evaluator, make_evaluator
+from anytime_jax.training.step import make_program
 from anytime_jax.weights.saved_run import SavedRun
 
 
@@ -34,10 +35,9 @@ def open_evaluator(
     """
     config = run.config
     dataset = _load_evaluation_data(run, data)
-    available = dataset.splits[split].windows * dataset.length
-    windows = min(config.eval_windows(available // dataset.length), available // dataset.length)
-    tokens = tokens or windows * dataset.length
-    least = dataset.length * parts
+    windows, least = dataset.splits[split].windows, dataset.length * parts
+    available = windows * dataset.length
+    tokens = tokens or min(config.eval_windows(windows), windows) * dataset.length
     if not least <= tokens <= available:
         raise InputError(
             f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
@@ -48,8 +48,15 @@ def open_evaluator(
     part = tokens // dataset.length // parts
     batches = -(-part // (batch_size or config.eval.batch_size))
     size = -(-part // batches)
-    eval_step = make_eval_step(config.model, mesh)
-    return Evaluator.open(eval_step, mesh, dataset, split, part * parts, size)
+    program = make_program(config, mesh)
+    return make_evaluator(config, mesh, dataset, program, split, part * parts, size)
+
+
+def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
+    """Returns the mean of values and its standard error, assuming independent windows."""
+    if len(values) < 2:
+        return float(values.mean()), float("nan")
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
