@@ -40,7 +40,7 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
 def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Params]:
     """Returns the read-outs that must be computed.
 
-    Those that the state stores as they are are left out: jit would copy them.
+    Those that the state stores as they are, are left out: jit would copy them.
     """
     stored = optimizers.iterates(opt_state)
     trees = optimizers.eval_params(opt_state, params)
