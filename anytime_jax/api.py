@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 
 from anytime_jax.checks import format_value, require, require_choice, require_count
@@ -27,16 +26,16 @@ from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import SPLITS
-from anytime_jax.distributed import jax_settings, sharding
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.models import decoder, sampling
+from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop, preflight
 from anytime_jax.training.loop import Outcome
-from anytime_jax.weights import evaluation_data, saved_run, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights.generation import generate_text
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.weight_names import MixtureLimits
 
 
 def load_config(
@@ -95,12 +94,8 @@ def load(
     run = open_run(run_dir, step, trust=trust)
     if not isinstance(weights, str):
         raise InputError(f"weights = {format_value(weights)}: give one name, such as 'f25'")
-    params = _load(run, weights)
-    if not on_mesh:
-        return params
-    mesh = preflight.make_mesh(run.config)
-    shardings = sharding.parameter_shardings(params, decoder.parameter_axes(run.config.model), mesh)
-    return jax.device_put(params, shardings)
+    mesh = preflight.make_mesh(run.config) if on_mesh else None
+    return saved_run.load_weights(run, weight_names.resolve(run, weights), mesh)
 
 
 def evaluate(
@@ -125,11 +120,11 @@ def evaluate(
         if tokens is not None:
             require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
-    scorer, count = evaluation_data.open_scorer(
-        run, storage_path(data) if data else None, split, tokens
-    )
-    names = weights or run.labels
-    return {name: float(scorer.losses(_load(run, name), count).mean()) for name in names}
+    mixtures = {name: weight_names.resolve(run, name) for name in weights or run.labels}
+    path = storage_path(data) if data else None
+    evaluator = evaluation.open_evaluator(run, path, split, tokens)
+    trees = ((name, saved_run.load_weights(run, x, evaluator.mesh)) for name, x in mixtures.items())
+    return {name: float(evaluator.window_losses(tree).mean()) for name, tree in trees}
 
 
 def generate(
@@ -155,13 +150,9 @@ def generate(
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)
         require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
-    _, vocabulary = evaluation_data.find_vocabulary(run)
-    (ids,) = vocabulary.encode([prompt])
-    params = jax.device_put(_load(run, weights))
-    model, end = run.config.model, vocabulary.eos_id
-    new = sampling.generate_tokens(model, params, ids, settings, tokens, end)
-    text = vocabulary.incremental_decoder()
-    return "".join(text.decode(int(token)) for token in (*ids, *new)) + text.flush()
+    mixture = weight_names.resolve(run, weights)
+    _, words = evaluation.find_vocabulary(run)
+    return "".join(generate_text(run, mixture, words, prompt, settings, tokens))
 
 
 @contextlib.contextmanager
@@ -174,7 +165,3 @@ def _input_errors() -> Iterator[None]:
 
 def _is_utf8(text: str) -> bool:
     return text.isascii() or text.encode("utf-8", "ignore").decode("utf-8") == text
-
-
-def _load(run: SavedRun, name: str) -> Params:
-    return saved_run.load_weights(run, weight_names.resolve(run, name, MixtureLimits()))

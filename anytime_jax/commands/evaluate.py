@@ -12,7 +12,7 @@ from anytime_jax.commands.console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.scoring import mean_and_standard_error
+from anytime_jax.weights.evaluation import mean_and_standard_error
 
 EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 
@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
     mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
-    scorer, count = run_options.open_scorer(saved, arguments)
     console = open_console()
-    tokens = format_count(count * scorer.length)
+    evaluator = run_options.open_evaluator(saved, arguments, console)
+    tokens = format_count(evaluator.count * evaluator.length)
     console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
     # Prints each row at once, as one may take minutes.
     reference = names[0] if len(names[0]) <= _LONGEST else "the first"
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(cells("weights", *titles))
     first = None
     for name, mixture in mixtures.items():
-        losses = scorer.losses(saved_run.load_weights(saved, mixture), count)
+        losses = evaluator.window_losses(saved_run.load_weights(saved, mixture, evaluator.mesh))
         first = losses if first is None else first
         mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"

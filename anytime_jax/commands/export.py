@@ -26,7 +26,7 @@ from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes
 from anytime_jax.storage.atomic import remove_unfinished
-from anytime_jax.weights import evaluation_data, saved_run, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -76,8 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     config = saved.config.model
     model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
-    file, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
-    mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
+    file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    mixture = weight_names.resolve(saved, arguments.weights, limits)
+    params = saved_run.load_weights(saved, mixture)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
     if len(mixture.parts) > 1:

@@ -4,17 +4,15 @@ The prompt and its continuation go to standard output, everything else to standa
 """
 
 import argparse
-import itertools
 import sys
-
-import jax
 
 from anytime_jax.commands import run_options
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.models.sampling import SamplingSettings, generate_tokens
-from anytime_jax.weights import evaluation_data, saved_run, weight_names
+from anytime_jax.models.sampling import SamplingSettings
+from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights.generation import generate_text
 
 EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
 
@@ -43,19 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
-    _, vocabulary = evaluation_data.find_vocabulary(saved, arguments.vocabulary)
-    mixture, params = run_options.load_named_weights(saved, arguments.weights, limits)
+    mixture = weight_names.resolve(saved, arguments.weights, limits)
+    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    pieces = generate_text(saved, mixture, vocabulary, arguments.prompt, sampling, arguments.tokens)
     error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
     print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
-    (prompt,) = vocabulary.encode([arguments.prompt])
-    params = jax.device_put(params)  # one device: a single sequence is too small to shard
-    tokens = generate_tokens(
-        saved.config.model, params, prompt, sampling, arguments.tokens, vocabulary.eos_id
-    )
-    text_decoder = vocabulary.incremental_decoder()
-    for token in itertools.chain(prompt, tokens):
-        print(text_decoder.decode(int(token)), end="", flush=True)
-    print(text_decoder.flush(), flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print(flush=True)
     return 0
 
 

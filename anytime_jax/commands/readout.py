@@ -52,16 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
             f"{saved.run_dir} has no growing-window average at step {saved.step:,}, so no f to "
             "choose: train with config.averages, or choose another --step"
         )
-    scorer, count = run_options.open_scorer(saved, arguments, parts=2)
-    if count < 2:
-        raise InputError(f"--tokens={arguments.tokens}: give at least two windows")
+    console = open_console()
+    evaluator = run_options.open_evaluator(saved, arguments, console, parts=2)
     output = arguments.output or saved.run_dir
     make_writable_directory(output, f"--output={output}")
-    half = count // 2
-    console = open_console()
-    tokens = f"{format_count(half * scorer.length)} tokens of {arguments.split}"
+    tokens = f"{format_count(evaluator.count // 2 * evaluator.length)} tokens of {arguments.split}"
     console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
-    search = ReadoutSearch(saved, scorer, half, limits)
+    search = ReadoutSearch(saved, evaluator, limits)
     stored = [search.score(label) for label in saved.labels]
     windows = search.score_growing_windows(grid)
     best = [search.best_growing_window(windows)] if len(windows) > 2 else []

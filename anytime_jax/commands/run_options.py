@@ -1,20 +1,18 @@
-"""Options that select a saved run, its weights and its data, and functions that load them."""
+"""Options that select a saved run, its weights and its data."""
 
 import argparse
 from pathlib import Path
+
+from rich.console import Console
 
 from anytime_jax.checks import is_number
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
-from anytime_jax.models.decoder import Params
-from anytime_jax.weights import evaluation_data, saved_run, weight_names
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.training.evaluator import Evaluator
+from anytime_jax.weights import evaluation, weight_names
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.scoring import Scorer
-from anytime_jax.weights.weight_names import MixtureLimits
-
-_LIMITS = MixtureLimits()
+from anytime_jax.weights.weight_names import DEFAULT_LIMITS, MixtureLimits
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +24,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-error",
         type=float,
-        default=_LIMITS.kernel_error,
+        default=DEFAULT_LIMITS.kernel_error,
         metavar="ERROR",
         help="largest relative error of the averaging kernel of a post-hoc average",
     )
     add(
         "--checkpoints",
         type=positive_int,
-        default=_LIMITS.checkpoints,
+        default=DEFAULT_LIMITS.checkpoints,
         metavar="N",
         help="largest number of checkpoints to mix",
     )
@@ -76,14 +74,16 @@ def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
     return MixtureLimits(arguments.max_error, arguments.checkpoints)
 
 
-def load_named_weights(run: SavedRun, name: str, limits: MixtureLimits) -> tuple[Mixture, Params]:
-    """Returns weights of a run by name, float32 in host memory, and the mixture that gave them."""
-    mixture = weight_names.resolve(run, name, limits)
-    return mixture, saved_run.load_weights(run, mixture)
-
-
-def open_scorer(run: SavedRun, arguments: argparse.Namespace, parts: int = 1) -> tuple[Scorer, int]:
-    """Returns a scorer on the selected data, and the number of windows; see `evaluation_data`."""
-    return evaluation_data.open_scorer(
-        run, arguments.data, arguments.split, arguments.tokens, arguments.batch_size, parts
+def open_evaluator(
+    run: SavedRun, arguments: argparse.Namespace, console: Console, parts: int = 1
+) -> Evaluator:
+    """Returns an evaluator on the selected data (`evaluation.open_evaluator`)."""
+    return evaluation.open_evaluator(
+        run,
+        arguments.data,
+        arguments.split,
+        arguments.tokens,
+        arguments.batch_size,
+        parts,
+        lambda text: console.print(f"note: {text}"),
     )

@@ -1,8 +1,8 @@
-"""Validation loss of the live weights and of every average, on the same windows."""
+"""Loss of any weight trees on the same windows, in training and of a saved run."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training.step import Program
+from anytime_jax.training.step import EvalStep, Program
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -49,14 +49,15 @@ def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Param
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluates weight trees on the first `count` windows of the validation split.
+    """Evaluates weight trees on the first `count` windows of a split.
 
-    All trees are evaluated in one pass over the windows. `eval_step` returns the sum of the token
-    losses of a batch (`step.Program.eval_step`). `windows` is in stored order and repeats; `length`
-    is the number of tokens predicted in a window.
+    Attributes:
+      eval_step: that of a `step.Program`.
+      windows: windows of the split in stored order, repeating.
+      length: number of tokens predicted in a window.
     """
 
-    eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
+    eval_step: EvalStep
     windows: Windows
     length: int
     count: int
@@ -66,32 +67,54 @@ class Evaluator:
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
-        """Returns the mean token loss in nats of each tree.
+        """Returns the mean token loss in nats of each tree, from one pass over the windows.
 
-        `interrupted` is called before every batch; once it returns true, the result is None.
+        `interrupted` is called at every batch; once it returns true, the result is None.
         """
         sums: list[dict[str, Any]] = []
-        size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
-        for start in range(0, self.count, size):
+        for batch in self.batches(self.count):
             if interrupted():
                 return None
-            # The last batch is filled up with windows of weight zero.
-            weights = (np.arange(start, start + size) < self.count).astype(np.float32)[rows]
-            batch = self.windows.batch(start, size, rows), weights
-            inputs = [sharding.put_batch(self.mesh, array, size) for array in batch]
-            sums.append({label: self.eval_step(tree, *inputs) for label, tree in trees.items()})
+            sums.append({label: self.eval_step(tree, *batch)[0] for label, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
                 sums[-2] = {label: float(value) for label, value in sums[-2].items()}
         tokens = self.count * self.length
         return {label: math.fsum(float(x[label]) for x in sums) / tokens for label in trees}
 
+    def window_losses(self, params: decoder.Params) -> np.ndarray:
+        """Returns the mean token loss in nats of each window, float64; in a single process only."""
+        losses = [self.eval_step(params, *batch)[1] for batch in self.batches(self.count)]
+        return np.concatenate(losses).astype(np.float64)[: self.count] / self.length
 
-def make_evaluator(config: Config, mesh: Mesh, dataset: DatasetInfo, program: Program) -> Evaluator:
-    """Returns the evaluator of a run."""
-    length, shards = config.model.length, sharding.batch_shards(mesh)
-    windows = Windows(dataset, "validation", length=length, seed=0, repeat=True, shuffle=False)
-    # A batch beyond all windows would be filled up with windows of weight zero.
-    count = config.eval_windows(dataset.splits["validation"].windows)
-    batch_size = min(config.eval.batch_size, -(-count // shards) * shards)
-    return Evaluator(program.eval_step, windows, length, count, batch_size, mesh)
+    def batches(self, count: int) -> Iterator[tuple[jax.Array, jax.Array]]:
+        """Yields the tokens of the first `count` windows in batches, and a weight for each row.
+
+        The last batch is filled up with windows of weight 0; all others have weight 1.
+        """
+        size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
+        for start in range(0, count, size):
+            weights = (np.arange(start, start + size) < count).astype(np.float32)[rows]
+            batch = self.windows.batch(start, size, rows), weights
+            tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
+            yield tokens_BxT, weights_B
+
+
+def make_evaluator(
+    config: Config,
+    mesh: Mesh,
+    dataset: DatasetInfo,
+    program: Program,
+    split: str = "validation",
+    count: int | None = None,
+    batch_size: int | None = None,
+) -> Evaluator:
+    """Returns an evaluator on a split; count and batch size are by default those of training.
+
+    Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
+    """
+    count = count or config.eval_windows(dataset.splits[split].windows)
+    windows = Windows(dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False)
+    shards = sharding.batch_shards(mesh)
+    size = -(-min(batch_size or config.eval.batch_size, count) // shards) * shards
+    return Evaluator(program.eval_step, windows, dataset.length, count, size, mesh)

@@ -12,11 +12,14 @@ import numpy as np
 import scipy.optimize
 
 from anytime_jax.averaging import LIVE
+from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
+from anytime_jax.training import step
+from anytime_jax.training.evaluator import Evaluator
+from anytime_jax.weights.evaluation import mean_and_standard_error
 from anytime_jax.weights.post_hoc_averages import Mixture
-from anytime_jax.weights.saved_run import SavedRun, load_weights, mix
-from anytime_jax.weights.scoring import Scorer, mean_and_standard_error
+from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
 from anytime_jax.weights.weight_names import MixtureLimits, resolve
 
 _MIN_VARIANCE = 1e-5  # of a direction, relative to the largest; smaller ones are rounding errors
@@ -51,9 +54,9 @@ class ScoredReadout:
 class ReadoutSearch:
     """Search that scores every read-out of a run on the same two halves of some windows."""
 
-    def __init__(self, run: SavedRun, scorer: Scorer, half: int, limits: MixtureLimits):
-        """Uses the first 2 * `half` windows of the scorer."""
-        self._run, self._scorer, self._half, self._limits = run, scorer, half, limits
+    def __init__(self, run: SavedRun, evaluator: Evaluator, limits: MixtureLimits):
+        """Halves the windows of the evaluator, an even number."""
+        self._run, self._evaluator, self._limits = run, evaluator, limits
 
     def score(self, name: str) -> ScoredReadout:
         """Scores weights by name."""
@@ -106,23 +109,23 @@ class ReadoutSearch:
         self, trees: list[Params], start: int, report: Callable[[str], None]
     ) -> np.ndarray:
         """Returns the coefficients of the trees that minimize the selection loss."""
-        stacked = self._scorer.put(jax.tree.map(lambda *x: np.stack(x), *trees))
+        stacked = self._put(jax.tree.map(lambda *x: np.stack(x), *trees))
+        half = self._evaluator.count // 2
         directions = _directions(trees)
         origin = np.eye(len(trees))[start]
 
         @jax.jit
         @jax.value_and_grad
-        def loss_sum(x: jax.Array, stacked: Params, tokens: jax.Array, used: jax.Array):
+        def loss_sum(x: jax.Array, stacked: Params, tokens_BxT: jax.Array, weights_B: jax.Array):
             mixed = jax.tree.map(lambda w: jnp.tensordot(x, w, 1, precision="highest"), stacked)
-            losses = self._scorer.mean_losses(mixed, tokens)
-            return jnp.sum(jnp.where(jnp.arange(losses.size) < used, losses, 0.0))
+            return self._loss_sum(mixed, tokens_BxT, weights_B)
 
         def loss_and_gradient(z: np.ndarray) -> tuple[float, np.ndarray]:
             x = jnp.asarray(origin + directions @ z, jnp.float32)
-            batches = self._scorer.batches(self._half)
-            sums = [loss_sum(x, stacked, tokens, used) for tokens, used in batches]
-            loss = sum(float(value) for value, _ in sums) / self._half
-            gradient = sum(np.asarray(grad, np.float64) for _, grad in sums) / self._half
+            sums = [loss_sum(x, stacked, *batch) for batch in self._evaluator.batches(half)]
+            tokens = half * self._evaluator.length
+            loss = sum(float(value) for value, _ in sums) / tokens
+            gradient = sum(np.asarray(grad, np.float64) for _, grad in sums) / tokens
             report(f"a mixture of loss {loss:.4f}")
             return loss, directions.T @ gradient
 
@@ -144,9 +147,15 @@ class ReadoutSearch:
         return origin + directions @ result.x
 
     def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
-        losses = self._scorer.losses(params, 2 * self._half)
-        selection, heldout = np.split(losses, 2)
+        selection, heldout = np.split(self._evaluator.window_losses(self._put(params)), 2)
         return ScoredReadout(name, mixture, float(selection.mean()), heldout)
+
+    def _put(self, params: Params) -> Params:
+        return put_on_mesh(self._run, params, self._evaluator.mesh)
+
+    def _loss_sum(self, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array) -> jax.Array:
+        constrain = ShardingConstraint(self._evaluator.mesh)
+        return step.eval_step(self._run.config.model, constrain, params, tokens_BxT, weights_B)[0]
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

@@ -7,16 +7,20 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config, build
+from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
+from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
@@ -105,14 +109,13 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
     steps = saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    last = _find_step(step, steps, build(about["config"], trust), run_dir)
-    meta = checkpoint_reader.read_meta(checkpoint_path(run_dir, last))
+    file = str(run_dir / run_directory.RUN_FILE)
+    last = _find_step(step, steps, build_saved(about.get("config"), file, trust), run_dir)
+    meta, config = _read_checkpoint(run_dir, last, trust)
     history: list[StoredWeights] = []
     for earlier in steps[: steps.index(last)]:
         try:
-            history += _stored(
-                checkpoint_reader.read_meta(checkpoint_path(run_dir, earlier)), trust
-            )
+            history += _stored(*_read_checkpoint(run_dir, earlier, trust))
         except RunError:
             continue  # `runs --verify` reports it; the others suffice
     iterates = {
@@ -128,24 +131,35 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
         run_dir,
         last,
         meta["tokens"],
-        build(meta["config"], trust),
+        config,
         meta["vocabulary"],
         meta["fingerprint"],
-        (*history, *_stored(meta, trust)),
+        (*history, *_stored(meta, config)),
         storage_path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
         iterates,
         readouts,
     )
 
 
-def load_weights(run: SavedRun, mixture: Mixture) -> Params:
-    """Returns a mixture as float32 arrays in host memory.
+def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> Params:
+    """Returns a mixture as float32 arrays in host memory, or on a mesh.
 
     A single part with coefficient 1 is returned bit by bit. Every array is compared with its
     checksum: a missing or damaged one raises a RunError.
     """
     trees = (_load_part(run, part) for part in mixture.parts)
-    return next(trees) if mixture.coefficients == (1.0,) else mix(trees, mixture.coefficients)
+    one = mixture.coefficients == (1.0,)
+    params = next(trees) if one else mix(trees, mixture.coefficients)
+    return params if mesh is None else put_on_mesh(run, params, mesh)
+
+
+def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:
+    """Copies weights of a run to the devices of a mesh, sharded as in training.
+
+    Arrays may have further leading axes, as several trees stacked into one.
+    """
+    axes = decoder.parameter_axes(run.config.model)
+    return jax.device_put(params, sharding.parameter_shardings(params, axes, mesh))
 
 
 def mix(trees: Iterable[Params], coefficients: Sequence[float]) -> Params:
@@ -173,10 +187,17 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
     )
 
 
-def _stored(meta: checkpoint_reader.Meta, trust: Trust) -> list[StoredWeights]:
+def _read_checkpoint(
+    run_dir: Path, step: int, trust: Trust
+) -> tuple[checkpoint_reader.Meta, Config]:
+    path = checkpoint_path(run_dir, step)
+    meta = checkpoint_reader.read_meta(path)
+    return meta, build_saved(meta["config"], str(path), trust)
+
+
+def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]:
     """Returns the weights in a checkpoint, the live weights first."""
-    config, step = build(meta["config"], trust), meta["step"]
-    since = meta.get("averages_since", {})
+    step, since = meta["step"], meta.get("averages_since", {})
     stored = [StoredWeights(step, LIVE)]
     for label in sorted(meta["averages"], key=label_order):
         rule = config.averaging_rules[label]

@@ -42,7 +42,10 @@ class MixtureLimits:
     checkpoints: int = 4
 
 
-def resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
+DEFAULT_LIMITS = MixtureLimits()
+
+
+def resolve(run: SavedRun, name: str, limits: MixtureLimits = DEFAULT_LIMITS) -> Mixture:
     """Returns the mixture with a name (see the module's docstring), without reading any array.
 
     Raises an InputError if there are no such weights, or their kernel error is above the limit.

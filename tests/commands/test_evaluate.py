@@ -10,11 +10,11 @@ import pytest
 
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate
+from anytime_jax.data.windows import Windows
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import token_losses
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import Mixture
-from anytime_jax.weights.scoring import Scorer
 from anytime_jax.weights.weight_names import MixtureLimits
 
 
@@ -32,7 +32,8 @@ def test_losses_equal_those_of_training(trained, command):
 def test_differences_are_paired(trained, dataset, command):
     _, out, _ = command(evaluate, f"--run={trained}", "--weights", "f25", "last")
     saved = saved_run.open_run(trained)
-    tokens = Scorer(saved.config.model, dataset, "validation", 8)._windows.batch(0, 10)
+    order = {"length": dataset.length, "seed": 0, "shuffle": False}
+    tokens = Windows(dataset, "validation", **order).batch(0, 10)
     apply = jax.jit(functools.partial(decoder.apply, saved.config.model))
     losses = []
     for label in ("f25", "last"):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from anytime_jax.commands import evaluate, run_options
-from anytime_jax.weights import evaluation_data, saved_run
+from anytime_jax.weights import evaluation, saved_run
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_invalid_option_is_one_line(trained, rejected, option, named):
 
 def test_dataset_of_another_vocabulary_is_rejected(trained, dataset, monkeypatch, rejected):
     other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
-    monkeypatch.setattr(evaluation_data, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
     assert "vocabulary" in rejected(evaluate, f"--run={trained}", "--data=x")
 
 
@@ -43,7 +43,7 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
     changed = (dataclasses.replace(first, sha256="0" * 64), *rest)
     other = dataclasses.replace(dataset, parts={**dataset.parts, "train": changed})
     assert other.fingerprint != dataset.fingerprint
-    monkeypatch.setattr(evaluation_data, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
     assert "--data=" in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
 
@@ -59,10 +59,8 @@ def test_batches_are_not_padded_beyond_the_windows(
     arguments = argparse.Namespace(
         data=None, split="validation", tokens=tokens * dataset.length, batch_size=batch_size
     )
-    scorer, count = run_options.open_scorer(saved_run.open_run(trained), arguments, parts)
-    assert count == tokens
-    ((batch, _), *_) = scorer.batches(count // parts)
-    assert batch.shape[0] == expected
+    evaluator = run_options.open_evaluator(saved_run.open_run(trained), arguments, None, parts)
+    assert (evaluator.count, evaluator.batch_size) == (tokens, expected)
 
 
 def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monkeypatch, rejected):
@@ -71,8 +69,8 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     relative = dataclasses.replace(
         saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
     )
-    monkeypatch.setattr(saved_run, "build", lambda settings, trust: relative)
-    monkeypatch.setattr(saved_run, "_stored", lambda meta, trust: [])
+    monkeypatch.setattr(saved_run, "build_saved", lambda settings, where, trust: relative)
+    monkeypatch.setattr(saved_run, "_stored", lambda meta, config: [])
     about = json.loads((run / "run.json").read_text())
 
     def record(path):
@@ -81,7 +79,7 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
 
     saved = record(dataset.path)
     assert saved.data_path == dataset.path
-    assert evaluation_data.find_vocabulary(saved, None)[0] == dataset.vocabulary_path
+    assert evaluation.find_vocabulary(saved, None)[0] == dataset.vocabulary_path
     for option in (["--data=none"], []):
         record(tmp_path / "gone")
         message = rejected(evaluate, f"--run={run}", *option)

@@ -36,8 +36,11 @@ def state():
 def evaluator(windows, count=10, mesh=None):
     mesh = mesh or small_run.mesh()
     eval_step = small_run.program(CONFIG, mesh).eval_step
-    measure = Evaluator(eval_step, windows, small_run.LENGTH, count, 8, mesh)
-    return lambda state: measure.losses(weight_trees(state))
+    return Evaluator(eval_step, windows, small_run.LENGTH, count, 8, mesh)
+
+
+def evaluate(evaluator, state):
+    return evaluator.losses(weight_trees(state))
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +62,16 @@ def plain_losses(windows, state):
 @pytest.mark.parametrize("count", [10, 16, 3, ALL])  # 3 is less than a batch
 def test_losses_are_the_plain_mean_of_each_tree(windows, state, plain_losses, count):
     recording = mock.Mock(wraps=windows)
-    evaluate = evaluator(recording, count)
-    actual = evaluate(state)
+    recorded = evaluator(recording, count)
+    actual = evaluate(recorded, state)
     expected = {label: losses[:count].mean() for label, losses in plain_losses.items()}
     assert actual == pytest.approx(expected, rel=1e-6)
     assert len({round(loss, 3) for loss in actual.values()}) == 3
     # All trees share one pass, and another one repeats it.
     assert [call.args[0] for call in recording.batch.call_args_list] == [*range(0, count, 8)]
-    assert evaluate(state) == actual
+    assert evaluate(recorded, state) == actual
+    of_windows = recorded.window_losses(state.params)
+    np.testing.assert_allclose(of_windows, plain_losses["last"][:count].mean(axis=1), rtol=1e-5)
 
 
 def test_live_weights_come_first_then_averages_by_number(windows, state):
@@ -74,15 +79,16 @@ def test_live_weights_come_first_then_averages_by_number(windows, state):
     trees = dict.fromkeys(labels, state.params)
     many = state._replace(opt_state=averaging.replace_averages(state.opt_state, trees))
     expected = ["last", "ema0.9", "ema0.99", "f6.25", "f25", "f100", "uniform"]
-    assert list(evaluator(windows)(many)) == expected
+    assert list(evaluate(evaluator(windows), many)) == expected
 
 
 def test_another_tree_or_pass_compiles_nothing(windows, state, compilations):
-    evaluate = evaluator(windows)
-    evaluate(state)
+    repeated = evaluator(windows)
+    evaluate(repeated, state)
     with compilations() as count:
-        evaluate(state)
-        evaluate(state._replace(params=averaging.averages(state.opt_state)["f25"]))
+        evaluate(repeated, state)
+        repeated.window_losses(state.params)
+        evaluate(repeated, state._replace(params=averaging.averages(state.opt_state)["f25"]))
     assert count() == 0
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
@@ -91,5 +97,5 @@ def test_eight_devices_match_one(windows, state):
     mesh = small_run.mesh(8, fsdp=4, tensor=2)
     abstract = small_run.program(CONFIG, mesh).abstract_state
     sharded = jax.device_put(state, jax.tree.map(lambda x: x.sharding, abstract))
-    expected = pytest.approx(evaluator(windows)(state), rel=1e-6)
-    assert evaluator(windows, mesh=mesh)(sharded) == expected
+    expected = pytest.approx(evaluate(evaluator(windows), state), rel=1e-6)
+    assert evaluate(evaluator(windows, mesh=mesh), sharded) == expected

@@ -3,7 +3,6 @@
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,19 +30,27 @@ def test_best_window_is_the_vertex_of_the_parabola(best_f):
     assert float(best.name.removeprefix("f=")) == pytest.approx(np.clip(best_f, 3.1, 200), rel=2e-3)
 
 
+class DistanceSearch(ReadoutSearch):
+    """Losses that are the squared distance of a tree from a target."""
+
+    def __init__(self, target):
+        batches = [(np.zeros((4, 2)), np.ones(4))]
+        self._evaluator = types.SimpleNamespace(count=8, length=1, batches=lambda count: batches)
+        self._target = target
+
+    def _put(self, params):
+        return jax.device_put(params)
+
+    def _loss_sum(self, params, tokens_BxT, weights_B):
+        return weights_B.sum() * ((params["w"] - self._target) ** 2).sum()
+
+
 def test_minimize_finds_the_best_affine_combination():
     """A quadratic loss of three trees in a plane."""
     points = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 2.0]])
     target = np.array([0.3, 0.9])
-
-    scorer = types.SimpleNamespace(
-        mean_losses=lambda params, tokens: jnp.full(4, ((params["w"] - target) ** 2).sum()),
-        put=jax.device_put,
-        batches=lambda count: [(np.zeros((4, 2)), 4)],
-    )
-    search = ReadoutSearch(None, scorer, 4, None)
     trees = [{"w": np.float32(point)} for point in points]
-    coefficients = search._minimize(trees, 0, lambda text: None)
+    coefficients = DistanceSearch(target)._minimize(trees, 0, lambda text: None)
     assert coefficients.sum() == pytest.approx(1)
     np.testing.assert_allclose(coefficients @ points, target, atol=1e-4)
 

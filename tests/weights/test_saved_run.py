@@ -54,6 +54,16 @@ def test_open_run_rejects_directory_without_run_or_checkpoint(run, tmp_path):
         open_run(tmp_path)
 
 
+@pytest.mark.parametrize("config", [None, {"model": {"layers": "two"}}])
+def test_run_file_without_usable_settings_is_rejected(run, tmp_path, config):
+    copied = shutil.copytree(run, tmp_path / "run")
+    about = json.loads((copied / "run.json").read_text("utf-8"))
+    del about["config"]
+    (copied / "run.json").write_text(json.dumps(about | ({"config": config} if config else {})))
+    with pytest.raises(InputError, match=r"run\.json: .*config"):
+        open_run(copied)
+
+
 def test_average_added_later_has_its_first_step(run, dataset, tmp_path):
     copied = shutil.copytree(run, tmp_path / "late")
     start(copied, dataset, averages=("f25", "f35", "uniform20"), stop="42 steps")

@@ -11,13 +11,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from anytime_jax.commands import run_options
 from anytime_jax.models import decoder, loss
-from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights import evaluation, saved_run, weight_names
 
 saved = saved_run.open_run(Path(sys.argv[1]))
 config = saved.config.model
-_, vocabulary = run_options.find_vocabulary(saved, None)
+_, vocabulary = evaluation.find_vocabulary(saved)
 lines = Path(__file__).with_name("functions.jsonl").read_text(encoding="utf-8").splitlines()
 texts = [json.loads(line)["text"] for line in lines]
 documents = vocabulary.encode(texts)
@@ -39,6 +38,6 @@ def losses(params):
 
 size = sum(len(text.encode()) for text in texts)
 for name in sys.argv[2:]:
-    _, params = run_options.load_weights(saved, name, weight_names.MixtureLimits())
+    params = saved_run.load_weights(saved, weight_names.resolve(saved, name))
     nats = np.sum(np.asarray(losses(params), np.float64), where=counted_BxL)
     print(f"{name}  {nats / math.log(2) / size:.4f} bits per byte")

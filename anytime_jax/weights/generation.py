@@ -1,0 +1,30 @@
+"""Text generated with weights of a saved run."""
+
+import itertools
+from collections.abc import Iterator
+
+import jax
+
+from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.models.sampling import SamplingSettings, generate_tokens
+from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.saved_run import SavedRun, load_weights
+
+
+def generate_text(
+    run: SavedRun,
+    mixture: Mixture,
+    vocabulary: Vocabulary,
+    prompt: str,
+    settings: SamplingSettings,
+    tokens: int,
+) -> Iterator[str]:
+    """Yields a prompt and its continuation by at most `tokens` tokens, in pieces."""
+    # One device: a single sequence is too small to shard.
+    params = jax.device_put(load_weights(run, mixture))
+    (ids,) = vocabulary.encode([prompt])
+    new = generate_tokens(run.config.model, params, ids, settings, tokens, vocabulary.eos_id)
+    text = vocabulary.incremental_decoder()
+    for token in itertools.chain(ids, new):
+        yield text.decode(int(token))
+    yield text.flush()

@@ -1,0 +1,64 @@
+"""Tests of the losses of weights, window by window."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from anytime_jax.config.schema import MeshConfig
+from anytime_jax.errors import InputError
+from anytime_jax.weights import saved_run
+from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluator
+
+
+def with_config(saved, **changes):
+    return dataclasses.replace(saved, config=dataclasses.replace(saved.config, **changes))
+
+
+def losses_of(saved, dataset, batch_size=8, **options):
+    evaluator = open_evaluator(saved, tokens=11 * dataset.length, batch_size=batch_size, **options)
+    mixture = saved_run.Mixture((saved.weights["f25"],))
+    params = saved_run.load_weights(saved, mixture, evaluator.mesh)
+    return evaluator.window_losses(params), evaluator, params
+
+
+def test_losses_do_not_depend_on_the_batch_size(run, dataset):
+    saved = saved_run.open_run(run)
+    losses, *others = [losses_of(saved, dataset, size)[0] for size in (1, 8, 24)]
+    assert len(losses) == 11
+    for other in others:
+        np.testing.assert_allclose(losses, other, rtol=1e-5)
+
+
+def test_mesh_is_that_of_the_run_if_it_fits(run, dataset):
+    """There are eight devices."""
+    saved, said = saved_run.open_run(run), []
+    expected, *_ = losses_of(saved, dataset)
+    for mesh, shape, lines in (
+        (MeshConfig(data=2, fsdp=2, tensor=2), (2, 2, 2), 0),
+        (MeshConfig(data=1, fsdp=16, tensor=1), (8, 1, 1), 1),
+    ):
+        losses, evaluator, params = losses_of(
+            with_config(saved, mesh=mesh), dataset, say=said.append
+        )
+        assert (*evaluator.mesh.shape.values(),) == shape
+        assert len(said) == lines
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        head = params["head"]
+        assert head.addressable_shards[0].data.size == head.size // math.prod(shape[1:])
+    assert all(str(size) in said[0] for size in (16, 8))
+
+
+def test_standard_error_of_independent_values():
+    values = np.random.default_rng(0).normal(size=400)
+    mean, error = mean_and_standard_error(values)
+    assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
+    assert math.isnan(mean_and_standard_error(np.ones(1))[1])
+
+
+def test_windows_longer_than_those_of_training_are_rejected(run):
+    saved = saved_run.open_run(run)
+    shorter = with_config(saved, model=dataclasses.replace(saved.config.model, length=4))
+    with pytest.raises(InputError, match="windows of 8"):
+        open_evaluator(shorter)
