@@ -6,7 +6,7 @@ import itertools
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 
-_OVERHEAD = 2**18  # bytes besides the arrays, including partly filled file blocks
+_OVERHEAD = 2**18  # bytes in addition to the arrays, including partly filled file blocks
 
 
 @dataclasses.dataclass(frozen=True)

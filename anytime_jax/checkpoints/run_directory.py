@@ -15,7 +15,8 @@ from anytime_jax.storage.json_files import load_json
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
-_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}  # what a start that was killed may leave alone
+# Files that a killed start may leave in a directory without a run.
+_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}
 _ADVICE = "choose another run_dir"
 
 
@@ -64,7 +65,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
 
 
 def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns text about the settings that differ, "" for none."""
+    """Returns text about the settings that differ, "" if none do."""
     return "; ".join(
         f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
         for name in sorted(was.keys() | now.keys())
@@ -82,7 +83,7 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
         return
     content = json.dumps({"identity": identity, **about}, indent=1)
     try:
-        with contextlib.suppress(FileExistsError):  # another process began the run just now
+        with contextlib.suppress(FileExistsError):  # another process has just begun the run
             create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
     except OSError as error:
         raise InputError(
