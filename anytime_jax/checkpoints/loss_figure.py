@@ -80,5 +80,5 @@ def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -
         x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
         axes.plot(x, y, marker=".", label=label, **style)
     axes.set_ylim(gain_limits(evaluated))
-    axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
+    axes.set_ylabel(f"validation loss minus the loss of {LIVE} (nats)")
     draw_frame(axes)

@@ -22,7 +22,7 @@ from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
 
 EXIT_STATUS = (
-    "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
+    "exit status: 0 done, or a training saved after a signal; 1 failed; 2 bad input;\n"
     "75 another process of the run was lost, or a bucket is out of reach; 130 interrupted;\n"
     "141 output closed early"
 )

@@ -73,7 +73,7 @@ class HfTokenizer:
         if eos_id is None:
             raise InputError(
                 f"vocabulary {path} has no token {eos!r}, which {CONFIG_FILE} or "
-                f"{SPECIAL_TOKENS_FILE} beside it names as eos_token; name one that it has"
+                f"{SPECIAL_TOKENS_FILE} names as eos_token; name a token that it has"
             )
         self.eos_id: int = eos_id
         # Ids can have gaps, and a model needs a row for every id up to the highest.

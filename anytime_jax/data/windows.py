@@ -56,7 +56,7 @@ class Windows:
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
             raise InputError(
-                f"length {length} asked of {info.path}, which is prepared for length "
+                f"length {length} does not fit {info.path}, which is prepared for length "
                 f"{info.length}; use that, or prepare the text again with the other length"
             )
         if not 0 <= seed < 2**32:

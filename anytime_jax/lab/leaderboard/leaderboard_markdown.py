@@ -1,4 +1,4 @@
-"""Leaderboard page of a study: Markdown tables between two markers, and a CSV with every setting.
+"""Leaderboard page of a study: Markdown tables between two markers, and a CSV of all settings.
 
 The text around the markers is written by hand and stays.
 """
@@ -21,9 +21,9 @@ BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"
 
 
 def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
-    """Writes the page and the CSV beside it and returns both.
+    """Writes the page and its CSV in the same directory, and returns both.
 
-    A page that exists keeps all that is not between the markers.
+    An existing page keeps everything outside the markers.
 
     Raises:
       InputError: if the page exists and does not have the markers once.
