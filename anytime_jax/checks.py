@@ -33,7 +33,7 @@ def format_value(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite real number; a bool is not."""
+    """Returns whether a value is a finite real number; a bool is not."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:

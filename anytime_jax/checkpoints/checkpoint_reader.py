@@ -83,7 +83,7 @@ def check_complete(path: Path) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a checkpoint passes `verify_checkpoint`."""
+    """Returns whether a checkpoint passes `verify_checkpoint`."""
     try:
         verify_checkpoint(path)
     except RunError:

@@ -101,7 +101,7 @@ class CheckpointManager:
         self._directory_id = directory_id(self._directory)
 
     def _is_kept(self, step: int) -> bool:
-        """Whether a checkpoint is never deleted; a symbolic link is left to whoever made it."""
+        """Returns whether a checkpoint is never deleted, such as a symbolic link."""
         path = checkpoint_listing.checkpoint_path(self._run_dir, step)
         return self._policy.keeps_forever(step) or path.is_symlink()
 
@@ -138,7 +138,7 @@ class CheckpointManager:
             self._manager.save(step, args=args, force=True)
 
     def _was_removed(self) -> bool:
-        """Whether the directory was removed; Orbax would create another."""
+        """Returns whether the directory was removed; Orbax would create another."""
         return self._directory_id != directory_id(self._directory)
 
     def wait(self) -> None:

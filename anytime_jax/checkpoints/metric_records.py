@@ -134,7 +134,7 @@ def describe_missing(found: int, meta: Mapping[str, Any]) -> str | None:
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
-    """Whether the records of a run contain an evaluation at a step."""
+    """Returns whether the records of a run contain an evaluation at a step."""
     rows = [row for row in read_records(run_dir) if row.step == step]
     return any(name.startswith("eval/") for row in rows for name in row.values)
 

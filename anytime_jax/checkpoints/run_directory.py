@@ -106,5 +106,5 @@ def lock_holder(run_dir: Path) -> str:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether any process has locked a run directory, which need not be writable."""
+    """Returns whether any process has locked a run directory, which need not be writable."""
     return locks.is_held(run_dir / LOCK_FILE)

@@ -169,7 +169,7 @@ def _inspect(
 
 
 def _is_being_removed(path: Path) -> bool:
-    """Whether a run in training has removed, or is removing, a checkpoint: its files vanish."""
+    """Returns whether a run in training has removed, or is removing, a checkpoint."""
     before = None
     while path.exists():
         files = len(list_files(path))

@@ -81,7 +81,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
 
 
 def would_find(pattern: str, suffixes: tuple[str, ...], file: Path) -> bool:
-    """Whether `find_files` finds a file, which need not exist yet."""
+    """Returns whether `find_files` finds a file, which need not exist yet."""
     if is_address(file) or not file.name.endswith(suffixes):
         return False
     root, paths = local_path(pattern), {os.path.abspath(file), os.path.realpath(file)}
@@ -137,7 +137,7 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path matches a glob, both split into parts; "**" is any number of folders."""
+    """Returns whether a split path matches a split glob; "**" is any number of folders."""
     if not pattern:
         return not parts
     if pattern[0] == "**":

@@ -30,7 +30,7 @@ def import_tokenizers() -> Any:
 
 
 def is_hf_tokenizer(content: bytes, path: Path) -> bool:
-    """Whether a file looks like JSON, which no SentencePiece model does."""
+    """Returns whether a file looks like JSON, which no SentencePiece model does."""
     return path.suffix == ".json" or content.lstrip()[:1] == b"{"
 
 

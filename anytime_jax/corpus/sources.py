@@ -61,7 +61,7 @@ class Source(Protocol):
         return {"kind": f"{type(self).__module__}:{type(self).__name__}", **fields}
 
     def reads(self, file: Path) -> bool:
-        """Whether a file, which need not exist yet, is part of the text."""
+        """Returns whether a file, which need not exist yet, is part of the text."""
         del file
         return False
 

@@ -112,12 +112,12 @@ def _check(coordinator: str, processes: int, process: int) -> None:
 
 
 def is_single() -> bool:
-    """Whether this is the only process of the run; does not initialize devices."""
+    """Returns whether this is the only process of the run; does not initialize devices."""
     return not jax.distributed.is_initialized() or jax.process_count() == 1
 
 
 def is_sign_of_loss(error: Exception) -> bool:
-    """Whether an error means that another process was lost or failed.
+    """Returns whether an error means that another process was lost or failed.
 
     A collective raises a JaxRuntimeError, or a ValueError when its result is copied to the host.
     """
@@ -125,7 +125,7 @@ def is_sign_of_loss(error: Exception) -> bool:
 
 
 def is_primary() -> bool:
-    """Whether this is process 0, which prints and writes for all."""
+    """Returns whether this is process 0, which prints and writes for all."""
     return jax.process_index() == 0
 
 

@@ -119,7 +119,7 @@ def describe(platform: str) -> Iterator[tuple[Setting, str]]:
 
 
 def is_flag(name: str) -> bool:
-    """Whether a flag of this name is in the environment: `--NAME=VALUE`, `--NAME` or `--noNAME`."""
+    """Returns whether the environment has the flag, as `--NAME=VALUE`, `--NAME` or `--noNAME`."""
     words = " ".join(os.environ.get(variable, "") for variable in _FLAG_VARIABLES).split()
     flags = {word.lstrip("-").partition("=")[0] for word in words}
     return not flags.isdisjoint((name, f"no{name}"))

@@ -21,7 +21,7 @@ _GCSFS_SETTING = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path from `storage_path` is in a bucket."""
+    """Returns whether a path from `storage_path` is in a bucket."""
     return not isinstance(path, pathlib.PurePath)
 
 

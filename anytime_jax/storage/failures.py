@@ -21,7 +21,7 @@ def storage_errors() -> tuple[type[Exception], ...]:
 
 
 def is_temporary(error: Exception, path: Path | None = None) -> bool:
-    """Whether retrying may help: an error of a bucket that did not refuse the request.
+    """Returns whether retrying may help: an error of a bucket that did not refuse the request.
 
     Errors of local disks are never temporary. `path` says which storage raised the error.
     """
@@ -77,7 +77,7 @@ def check_directory(path: Path, name: str) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether an error says that the bucket denies access or rejects the request."""
+    """Returns whether an error says that the bucket denies access or rejects the request."""
     # gcsfs raises errors of these types, without a status, for 403 and 400.
     if type(error) in (OSError, ValueError):
         return str(error).startswith(_REFUSED)

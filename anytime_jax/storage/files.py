@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def is_directory(path: Path) -> bool:
-    """Whether a directory exists; raises an error if that cannot be known.
+    """Returns whether a directory exists; raises an error if that cannot be known.
 
     In a bucket, the method `is_dir` returns False on every error.
     """
@@ -36,7 +36,7 @@ def is_directory(path: Path) -> bool:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether a file exists; unlike `is_file`, raises an error if that cannot be known."""
+    """Returns whether a file exists; unlike `is_file`, raises an error if that cannot be known."""
     return _type(path) == "file" if is_remote(path) else path.is_file()
 
 
@@ -138,7 +138,7 @@ def rename_directory(path: Path, target: Path) -> None:
 
 
 def can_rename_directories(path: Path) -> bool:
-    """Whether a rename is atomic, so that a directory appears complete under its name."""
+    """Returns whether a rename is atomic, so that a directory appears complete under its name."""
     return not is_remote(path)
 
 

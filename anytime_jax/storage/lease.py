@@ -106,7 +106,7 @@ def holder(path: Path) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a lease was renewed recently, by this machine's clock."""
+    """Returns whether a lease was renewed recently, by this machine's clock."""
     try:
         return time.time() - path.stat().st_mtime < EXPIRY_SECONDS
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) 
 
 
 def _is_held(version: Version) -> bool:
-    """Whether there is a lease, rather than no file or the lock file of a copied directory."""
+    """Returns whether this is a lease, not a missing file or a copied directory's lock file."""
     return len(_name(version).split()) == _WORDS
 
 

@@ -64,7 +64,7 @@ def holder(path: Path) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Whether any process holds the lock of a file, which need not be writable."""
+    """Returns whether any process holds the lock of a file, which need not be writable."""
     if is_remote(path):
         return lease.is_held(path)
     try:

@@ -22,7 +22,7 @@ _MOUNT = "mount the bucket (s3:// with mountpoint-s3, others with rclone), give 
 
 
 def is_address(path: str | os.PathLike[str] | Path) -> bool:
-    """Whether a path is an address, such as `gs://bucket/run`, rather than a local path."""
+    """Returns whether a path is an address, such as `gs://bucket/run`, rather than a local path."""
     return _ADDRESS.match(str(path)) is not None
 
 

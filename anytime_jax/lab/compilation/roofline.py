@@ -219,7 +219,7 @@ def _result_size(communication: hlo.Instruction) -> int:
 
 
 def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instruction) -> bool:
-    """Whether a kernel is scheduled between the start of a communication or copy and its end."""
+    """Returns whether a kernel is scheduled between start and end of a communication or copy."""
     if _async_part(module, start) == "Start":
         return any(_async_part(module, user) == "Middle" for user in _users(computation, start))
     if not start.opcode.endswith("-start"):

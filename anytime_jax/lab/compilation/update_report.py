@@ -129,7 +129,7 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether the compiler gave up because the program exceeds the device's memory."""
+    """Returns whether the compiler gave up because the program exceeds the device's memory."""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 

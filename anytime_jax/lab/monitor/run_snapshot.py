@@ -79,7 +79,7 @@ class Snapshot:
         return {name: value for row in self.rows for name, value in row.values.items()}
 
     def is_news_after(self, before: "Snapshot") -> bool:
-        """Whether something that is shown has changed since another snapshot."""
+        """Returns whether something that is shown has changed since another snapshot."""
         return (before.rows[-1:], before.is_training, before.warnings) != (
             (self.rows[-1:], self.is_training, self.warnings)
         )

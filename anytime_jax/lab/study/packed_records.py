@@ -158,7 +158,7 @@ class PackedRecords:
                 yield trunk, f"its branch {name} needs a checkpoint, which no archive has"
 
     def _has_trunk(self, task: StudyTask) -> bool:
-        """Whether the trunk of a packed branch is here: its checkpoint, or the packed records."""
+        """Returns whether a packed branch has its trunk: a checkpoint here, or packed records."""
         trunk = self._tasks[task.run.trunk or ""]
         if task.start_step in checkpoint_listing.saved_steps(trunk.run.run_dir):
             return True  # `_compare` has checked the branch's digest of it
