@@ -6,7 +6,7 @@ A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by
     opt       the optimizer state without the averages
     averages  the averages of the weights, by label
     meta      JSON: step, samples, tokens, configuration, versions, the checksums of all arrays, and
-              a digest of these
+              a digest of the rest
 
 Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. In
 a bucket, where nothing can be renamed, Orbax writes the file that completes a checkpoint last.
@@ -72,7 +72,7 @@ class CheckpointManager:
         policy: RetentionPolicy,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """Removes half-written saves; `report` gets a line for each foreign entry."""
+        """Removes half-written saves, and reports each entry that is not a checkpoint."""
         self._run_dir, self._policy = absolute_path(run_dir), policy
         self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
@@ -101,7 +101,7 @@ class CheckpointManager:
         self._directory_id = directory_id(self._directory)
 
     def _is_kept(self, step: int) -> bool:
-        """Returns whether a checkpoint is never deleted, such as a symbolic link."""
+        """Returns whether a checkpoint is never deleted; symbolic links are always kept."""
         path = checkpoint_listing.checkpoint_path(self._run_dir, step)
         return self._policy.keeps_forever(step) or path.is_symlink()
 
@@ -244,8 +244,8 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
 class _OrbaxManager(ocp.CheckpointManager):
     """Manager that leaves preemption to `processes.PreemptionSignal`.
 
-    JAX counts the calls that check for preemption and compares the counts between processes. An
-    extra call by Orbax would let a SIGTERM that arrives during a save be missed.
+    JAX compares the numbers that all calls pass when they check for preemption. Orbax would pass a
+    step among the numbers of the signal, and a SIGTERM that arrives during a save would be missed.
     """
 
     def reached_preemption(self, step: int) -> bool:

@@ -150,7 +150,7 @@ def _check_file(path: str, suffixes: tuple[str, ...]) -> int:
     """The size of a file that can be read and is what its name says."""
     if not {METADATA_NAME, WORK_NAME}.isdisjoint(Path(path).parts):
         raise InputError(
-            f"{path} belongs to a prepared dataset or an exported model, which is no text; leave "
+            f"{path} belongs to a prepared dataset or an exported model, which is not text; leave "
             "that directory out"
         )
     if not path.endswith(suffixes):

@@ -183,7 +183,7 @@ def _check_values(info: DatasetInfo) -> None:
             raise ValueError(f'the parts of split "{split}" do not add up')
         for part in parts:
             if part.tokens == 0 or not re.fullmatch(f"{re.escape(split)}/[0-9]+", part.name):
-                raise ValueError(f"it names {part.name!r}, which is no part of its split")
+                raise ValueError(f"it names {part.name!r}, which is not a part of its split")
 
 
 def _check_files(info: DatasetInfo) -> None:

@@ -140,10 +140,10 @@ def count_params(config: ModelConfig) -> dict[str, int]:
 def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attention:
     """Returns the configured attention path; for "auto", the fastest known for the platform.
 
-    On CPU, the gradient takes twice the time of the plain einsum with
-    `jax.nn.dot_product_attention`, and half with blocks. cuDNN's flash attention needs 16-bit
-    operands and a head size of at most 128, divisible by 8. Splash attention needs a length
-    divisible by 128; for other lengths "xla" is used.
+    On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
+    the gradient of "blocks" half of it. cuDNN's flash attention needs 16-bit operands and a head
+    size of at most 128, divisible by 8. Splash attention needs a length divisible by 128; for other
+    lengths "xla" is used.
     """
     if config.attention == "splash" and length % 128:
         return "xla"

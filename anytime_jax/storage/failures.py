@@ -21,7 +21,7 @@ def storage_errors() -> tuple[type[Exception], ...]:
 
 
 def is_temporary(error: Exception, path: Path | None = None) -> bool:
-    """Returns whether retrying may help: an error of a bucket that did not refuse the request.
+    """Returns whether retrying may help, as after a bucket's error that is not a refusal.
 
     Errors of local disks are never temporary. `path` says which storage raised the error.
     """

@@ -34,7 +34,7 @@ class GrowingFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Stores what is left and closes the file."""
+        """Stores the remaining text and closes the file."""
         ...
 
 

@@ -114,7 +114,7 @@ def is_held(path: Path) -> bool:
 
 
 def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) -> bytes:
-    """Returns the generation of the lease once it is ours."""
+    """Waits for the lease, takes it and returns its generation."""
     seen: Version | None = None
     unchanged, last = 0.0, time.monotonic()
     while True:

@@ -81,7 +81,7 @@ class FunctionalFit:
       history: the losses of the first run after its warmup.
       prior: the beliefs about the first run.
       misfit: root mean square of the residuals in units of their standard deviations, each clipped
-        at ten, as a spike of the loss is no misfit of the law.
+        at ten, as a spike of the loss is not a misfit of the law.
       training_offset: training loss minus held-out loss, in nats.
     """
 

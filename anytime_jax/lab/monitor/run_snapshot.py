@@ -34,7 +34,7 @@ class RunSettings(NamedTuple):
     """Settings from the `run.json` of a run.
 
     `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk
-    and the step at which the run left it, None for a run that is no branch.
+    and the step at which the run left it, None for a run that is not a branch.
     """
 
     name: str

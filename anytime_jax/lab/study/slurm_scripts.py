@@ -34,7 +34,7 @@ _HEAD = """\
 #   {submit} --gpus-per-node=1 --time=8:00:00
 #
 # Written by: {command}
-# When these jobs have ended, the same command writes what is unfinished then.
+# When these jobs have ended, the same command writes scripts for the unfinished runs.
 set -euo pipefail
 cd {cwd}
 

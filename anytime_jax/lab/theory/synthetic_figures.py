@@ -223,7 +223,7 @@ def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
 
 
 def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
-    """The figure of the paper: the running average of each schedule over the minimax rate."""
+    """Plots the paper's figure: the running average of each schedule over the minimax rate."""
     title, y_label = "running average", "excess risk"
     figure, axes = _panels(config, len(config.source_ratio), noise, title, y_label)
     for panel, problem in zip(axes.flat, config.problems, strict=True):
@@ -244,7 +244,7 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
 
 
 def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
-    """The same for every average, each relative to the running one of its schedule."""
+    """Plots every average relative to the running average of its schedule."""
     rows = list(itertools.product(config.source_ratio, config.schedules))
     title, y_label = "every average over the running one", "risk / risk of the running average"
     figure, axes = _panels(config, len(rows), noise, title, y_label)
