@@ -142,7 +142,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, other in wrong[source].items():
         if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for {other}: leave it out beside --{source}")
+            raise InputError(f"{option} is for {other}: leave it out with --{source}")
     if arguments.every is not None and not arguments.watch:
         raise InputError(f"--every={arguments.every:g} is for --watch: give both, or leave it out")
 
