@@ -8,7 +8,7 @@
     losses = api.evaluate("runs/mine", ["last", "f25", "f=35"])
     text = api.generate("runs/mine", "def main(", weights="f25", tokens=100)
 
-A run is named by its directory, and may still be training. Names of weights are those of the
+A run is named by its directory, and may still be training. Names of weights are as in the
 commands: "last", the live weights; labels such as "f25", the average of factor 25 that the run
 tracks; and averages that it does not track, such as "f=35" (docs/readout.md). Mistakes raise an
 `errors.InputError`, failures an `errors.RunError`.

@@ -35,7 +35,8 @@ import optax
 
 from anytime_jax.checks import format_value, is_number, require, require_count, require_positive
 
-LIVE = "last"  # label of the live weights, beside those of the averages
+_LONG = 2.0**12  # spacings of an increment that is rounded to nearest: the loss is below 1e-4 of it
+LIVE = "last"  # label of the live weights, where averages have labels
 
 
 class Rule(abc.ABC):
@@ -52,8 +53,8 @@ class Rule(abc.ABC):
         """Name under which the average is stored and reported."""
 
     @abc.abstractmethod
-    def _newest(self, t: Any, xp: Any) -> Any:
-        """`1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns `1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
 
     def newest_weight(self, t: jax.Array, span: int = 1) -> jax.Array:
         """Returns `1 - tau_t` in float32, for t = 1, 2, ...
@@ -89,8 +90,8 @@ class Rule(abc.ABC):
 
     def _newest_of(self, t: Any, span: int, xp: Any) -> Any:
         if span == 1:
-            return self._newest(t, xp)
-        newest = self._newest(t[..., None] - xp.arange(span), xp)
+            return self.newest(t, xp)
+        newest = self.newest(t[..., None] - xp.arange(span), xp)
         with np.errstate(divide="ignore"):
             return -xp.expm1(xp.log1p(-newest).sum(axis=-1))
 
@@ -119,7 +120,8 @@ class GrowingWindow(Rule):
         """`f25` for f = 25, `f6.25` for f = 6.25."""
         return f"f{_digits(self.f)}"
 
-    def _newest(self, t: Any, xp: Any) -> Any:
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns `1 - 2^(-f/t)`."""
         return -xp.expm1(-self.f * math.log(2) / t)
 
 
@@ -143,7 +145,8 @@ class FixedDecay(Rule):
         """`ema0.999` for a decay of 0.999."""
         return f"ema{_digits(self.decay)}"
 
-    def _newest(self, t: Any, xp: Any) -> Any:
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns `1 - decay`."""
         return xp.full_like(t, 1 - self.decay)
 
 
@@ -170,7 +173,8 @@ class Uniform(Rule):
         """`uniform`, or `uniform1000` for a mean that starts after update 1000."""
         return f"uniform{self.start}" if self.start else "uniform"
 
-    def _newest(self, t: Any, xp: Any) -> Any:
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns `1 / (t - start)`, and 1 up to `start`."""
         return 1 / xp.maximum(t - self.start, 1)
 
 
@@ -376,29 +380,35 @@ def _is_state(node: Any) -> bool:
 def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any:
     def one(avg: jax.Array, theta: jax.Array) -> jax.Array:
         increment = newest * (theta.astype(jnp.float32) - avg)
-        # A dither of half a spacing either way before rounding to nearest is stochastic rounding.
-        dither = _spacing(avg) * _uniform(avg.shape, count)
-        moved = jnp.where(increment == 0, avg, avg + (increment + dither))
+        spacing = _spacing(avg, increment)
+        steps = jnp.floor(increment / spacing + _uniform(avg.shape, count))
+        is_small = jnp.abs(increment) < _LONG * spacing  # also false where the spacing is 0
+        moved = jnp.where(is_small, avg + steps * spacing, avg + increment)
         return jnp.where(newest == 1, theta.astype(jnp.float32), moved)
 
     return jax.tree.map(one, average, params)
 
 
-def _spacing(x: jax.Array) -> jax.Array:
-    """The distance between neighboring float32 numbers at x: its power of two, times 2^-23."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0x7F800000)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32) * jnp.float32(2.0**-23)
+def _spacing(x: jax.Array, direction: jax.Array) -> jax.Array:
+    """The distance from x to the next float32 number in the direction of a sign.
+
+    It is the power of two of x, times 2^-23; towards zero from a power of two, half of that.
+    """
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    power = jax.lax.bitcast_convert_type(bits & jnp.uint32(0x7F800000), jnp.float32)
+    is_power, is_inward = power == jnp.abs(x), (direction < 0) == (x > 0)
+    return power * jnp.where(is_power & is_inward, jnp.float32(2.0**-24), jnp.float32(2.0**-23))
 
 
 def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
-    """Numbers spread evenly over [-1/2, 1/2): a hash of the position and the update count."""
+    """Numbers spread evenly over [0, 1): a hash of the position and the update count."""
     bits = count.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)
     for axis, size in enumerate(shape):
         bits = bits * jnp.uint32(size | 1)
         bits += jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     for multiplier in (0x21F0AAAD, 0x735A2D97):
         bits = (bits ^ (bits >> 16)) * jnp.uint32(multiplier)
-    return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24) - 0.5
+    return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
 def _digits(number: float) -> str:

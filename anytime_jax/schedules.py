@@ -47,10 +47,16 @@ class Schedule(abc.ABC):
     Schedules are frozen dataclasses: immutable, hashable and equal by value. Calling one computes
     float32, under jit or not; `evaluate` computes the same formula in NumPy float64.
 
-    A subclass defines `formula`. If it has the fields `warmup` and `warmup_init`, its rate rises
-    linearly to that of the formula at the end of the warmup. If it has a `horizon` N, it is defined
-    for 0 <= t <= N: outside, a concrete time raises and a traced one gives NaN, because a rate past
-    the end of its schedule is a mistake and not a zero.
+    A subclass has a field `peak` and defines `formula`. If it has the fields `warmup` and
+    `warmup_init`, its rate rises linearly to the formula's at the end of the warmup. If it has a
+    `horizon` N, it is defined for 0 <= t <= N: outside, a concrete time raises and a traced one
+    gives NaN, because a rate past the end of its schedule is a mistake and not a zero.
+
+    Attributes:
+      peak: largest learning rate.
+      warmup: end of the linear warmup.
+      warmup_init: learning rate of the first update over the peak.
+      horizon: end of the decay and of the schedule.
 
     Examples:
       >>> schedule = schedules.cosine(peak=1.0, horizon=100, floor=0.0)
@@ -73,7 +79,7 @@ class Schedule(abc.ABC):
 
     def __post_init__(self) -> None:
         """Checks the shared fields; a subclass that checks its own calls this first."""
-        checks.require_positive("peak", self.peak)
+        checks.require_positive("peak", getattr(self, "peak", None))
         end, warmup = self.end, self.warmup_end
         checks.require_count("warmup", warmup)
         checks.require_fraction("warmup_init", getattr(self, "warmup_init", 0.0))
@@ -143,11 +149,6 @@ class Constant(Schedule):
 
         eta_t = peak
 
-    Attributes:
-      peak: largest learning rate.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
-
     Examples:
       >>> schedules.constant(1.0, warmup=10).evaluate([0, 5, 10, 1_000_000])
       array([0.1 , 0.55, 1.  , 1.  ])
@@ -175,11 +176,8 @@ class Power(Schedule):
     With alpha = 1 it is `peak / n^gamma`, where n = t + 1 counts updates from 1 (Theorem 1).
 
     Attributes:
-      peak: largest learning rate.
       gamma: exponent of the decay, 0 or more.
       alpha: time over which the rate stays near its peak, in updates of the first batch size.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
 
     Examples:
       >>> schedules.Power(peak=1.0, gamma=0.5).evaluate([0, 3, 99])
@@ -218,10 +216,7 @@ class InverseSqrt(Schedule):
         eta_t = peak * sqrt(alpha / (t - warmup + alpha))
 
     Attributes:
-      peak: largest learning rate.
       alpha: time over which the rate stays near its peak, in updates of the first batch size.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
 
     Examples:
       >>> schedules.inverse_sqrt(1.0, alpha=100, warmup=10).evaluate([0, 10, 310])
@@ -243,8 +238,7 @@ class InverseSqrt(Schedule):
 
     def formula(self, t: Any, xp: ModuleType) -> Any:
         """Returns the inverse square root from the end of the warmup on."""
-        base = self.alpha / (xp.maximum(t - self.warmup, 0) + self.alpha)
-        return self.peak * xp.sqrt(base)
+        return self.peak * xp.sqrt(self.alpha / (xp.maximum(t - self.warmup, 0) + self.alpha))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,10 +249,6 @@ class Cosine(Schedule):
         u = (t - warmup) / (horizon - warmup)
 
     Attributes:
-      peak: largest learning rate.
-      horizon: end of the decay and of the schedule.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
       floor: learning rate at the horizon over the peak.
 
     Examples:
@@ -295,13 +285,6 @@ class Linear(Cosine):
 
         eta_t = peak * (floor + (1 - floor) * (1 - u))
         u = (t - warmup) / (horizon - warmup)
-
-    Attributes:
-      peak: largest learning rate.
-      horizon: end of the decay and of the schedule.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
-      floor: learning rate at the horizon over the peak.
 
     Examples:
       >>> schedules.linear(1.0, horizon=100, floor=0.0).evaluate([0, 25, 100])
@@ -398,11 +381,7 @@ class WSD(Schedule):
     It is the `Decay` of a constant rate.
 
     Attributes:
-      peak: largest learning rate.
-      horizon: end of the decay and of the schedule.
       start: start of the decay; by default 90% of the horizon.
-      warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
       floor: learning rate at the horizon over the peak.
       shape: shape of the decay.
 

@@ -8,7 +8,7 @@ reached it, and is only read. `--config.decay.shape` is "linear", "1-sqrt" or "c
 `--config.decay.floor` the last learning rate over the peak. With `--config.branch.at="STEP steps"`
 it starts from another checkpoint.
 
-Settings: those of the trunk, configs/150m_b4096_constant.py.
+Settings: as in the trunk, configs/150m_b4096_constant.py.
 Cost:     0.3 hours of one H100 at 1x, 4.9 hours at 16x: 10% of a run of that length.
 Result:   unpublished as numbers (the paper's large-batch figure).
 """

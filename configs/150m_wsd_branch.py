@@ -8,7 +8,7 @@ reached it, and is only read. `--config.decay.shape` is "linear", "1-sqrt" or "c
 `--config.decay.floor` the last learning rate over the peak. With `--config.branch.at="STEP steps"`
 it starts from another checkpoint.
 
-Settings: those of the trunk, configs/150m_constant.py.
+Settings: as in the trunk, configs/150m_constant.py.
 Cost:     0.3 hours of one H100 at 1x, 9.7 hours at 32x: 10% of a run of that length.
 Result:   validation loss of the last iterate, published (the best branch of any trunk):
 

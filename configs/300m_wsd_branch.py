@@ -8,7 +8,7 @@ reached it, and is only read. `--config.decay.shape` is "linear", "1-sqrt" or "c
 `--config.decay.floor` the last learning rate over the peak. With `--config.branch.at="STEP steps"`
 it starts from another checkpoint.
 
-Settings: those of the trunk, configs/300m_constant.py.
+Settings: as in the trunk, configs/300m_constant.py.
 Cost:     1.1 hours of one H100 at 1x, 18 hours at 16x: 10% of a run of that length.
 Result:   validation loss of the last iterate, published (the best branch of any trunk):
 

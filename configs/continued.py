@@ -5,8 +5,8 @@ r"""Continued pretraining of an existing model, as an anytime run.
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
 DIR has the weights, shape and vocabulary of a model: OLMo 2 in the layout of `transformers`, OLMo
-in that of AI2's `ai2-olmo`, or an export of `python -m anytime_jax export`. The run starts at step
-0 from these weights, with a constant rate after a warmup; every average starts from them.
+in the layout of AI2's `ai2-olmo`, or an export of `python -m anytime_jax export`. The run starts at
+step 0 from these weights, with a constant rate after a warmup; every average starts from them.
 
 Cost:   depends on the model; `anytime compile --config=configs/continued.py:DIR --topology=h100:8`
         estimates the device memory.

@@ -11,7 +11,7 @@ last checkpoint. `--config.decay.shape` is "linear", "1-sqrt" or "cosine", `--co
 the last learning rate over the peak.
 
 Cost:   a tenth of a run to the horizon.
-Result: validation loss of `last` at the horizon, beside the averages of the trunk there.
+Result: validation loss of `last` at the horizon, to compare with the averages of the trunk there.
 """
 
 from collections.abc import Collection

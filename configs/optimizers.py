@@ -6,8 +6,8 @@ docs/optimizers.md has the methods and what they evaluate, and docs/extend.md ho
 docs/evidence/leaderboard.md says how good they are. Those that lost are named by their class, such
 as `anytime_jax.lab.optimizers:GPA`.
 
-Cost:   that of the quickstart, about 3 minutes on two CPU cores.
-Result: validation losses beside those of the quickstart, in runs/quickstart_KIND.
+Cost:   as the quickstart, about 3 minutes on two CPU cores.
+Result: validation losses in runs/quickstart_KIND, to compare with the quickstart's.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@ r"""Your own text: the quickstart's small model and schedule, on a dataset that 
         --length=256 --output=data/mine
     python -m anytime_jax.main --config=configs/own_text.py:data/mine
 
-Length, vocabulary and the size of an evaluation are those of the dataset; an update has about as
+Length, vocabulary and the size of an evaluation follow from the dataset; an update has about as
 many tokens as the quickstart's. Data that end before the stop are repeated.
 
 Cost:   some ten minutes on two CPU cores to 4x, 6.6M tokens; a larger vocabulary takes longer.

@@ -394,3 +394,19 @@ def test_what_names_no_rule_is_refused(value):
     with pytest.raises(ValueError) as caught:
         averaging.parse_rule(value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [1.0, -1.0, 1.5, 0.5])
+@pytest.mark.parametrize("step", [3e-9, -3e-9, 2e-8, -2e-8])
+def test_rounding_is_right_on_average_at_powers_of_two(start, step):
+    """There the spacing of float32 numbers towards zero is half of the spacing away from it."""
+    size, target = 200_000, start + step / 1e-4
+    transform = averaging.average_params([averaging.FixedDecay(1 - 1e-4)])
+    params = jnp.full(size, target, jnp.float32)
+    state = averaging.replace_averages(
+        transform.init(params), {"ema0.9999": jnp.full(size, start, jnp.float32)}
+    )
+    _, state = jax.jit(transform.update)(jnp.zeros(size), state, params)
+    moved = np.asarray(averaging.averages(state)["ema0.9999"], np.float64) - start
+    expected = 1e-4 * (float(params[0]) - start)
+    assert moved.mean() == pytest.approx(expected, abs=5e-10)

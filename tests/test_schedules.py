@@ -123,6 +123,18 @@ def test_schedule_of_ones_own_has_its_warmup_and_its_end():
         Square(1.0, horizon=10, warmup=11)
 
 
+def test_schedule_of_ones_own_needs_a_peak():
+    @dataclasses.dataclass(frozen=True)
+    class Table(schedules.Schedule):
+        rates: tuple = (1.0,)
+
+        def formula(self, t, xp):
+            return xp.asarray(self.rates)[t]
+
+    with pytest.raises(ValueError, match="peak = None"):
+        Table()
+
+
 @st.composite
 def decays(draw) -> Decay:
     """Any decay on a trunk without a horizon."""

@@ -17,7 +17,7 @@ Attributes:
 
     read(Evaluation, {"tokens": 4096})
 
-Facts that only a run needs, such as whether a resume may change a setting, are added by `setting`.
+Whether a resume or a branch may change a setting is added by `setting`.
 """
 
 import ast
@@ -49,19 +49,16 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """What a run does with a setting.
+    """Rules for changing a setting: on a resume, and in a branch.
 
     Attributes:
       identity: whether a resume has to have the same value.
       branch: whether a branch "inherits" the value from its trunk, may have another if
         `branch.change` lists the setting ("named"), or may always have another ("free").
-      variant: whether a study compares runs that differ in it, instead of treating them as
-        replicates or parts of one curve.
     """
 
     identity: bool = True
     branch: Literal["inherits", "named", "free"] = "inherits"
-    variant: bool = True
 
 
 def setting(
@@ -229,6 +226,8 @@ def parse(hint: Any, name: str, text: str) -> Any:
     plain, words = _alternatives(hint)
     if text in words or str in plain:
         return str(text)
+    if text == "None" and type(None) in typing.get_args(hint):
+        return None
     if is_time(hint):
         return int(text) if text.isdecimal() else str(text)
     for kind in plain:
@@ -249,8 +248,8 @@ def parse(hint: Any, name: str, text: str) -> Any:
 def change(cls: Any, values: dict[str, Any], changes: Mapping[str, Any], trust: Trust) -> None:
     """Changes settings in nested dictionaries by dotted names, in place.
 
-    A value that is a `Text` is parsed as its setting's type. Another kind keeps those of the given
-    settings that it has too. Raises an InputError for a name that is no setting.
+    A value that is a `Text` is parsed as its setting's type. A new kind keeps the given settings
+    that it has too, and drops the others. Raises an InputError for a name that is no setting.
     """
     kinds_first = sorted(changes, key=lambda name: not name.endswith(".kind"))
     for name in kinds_first:

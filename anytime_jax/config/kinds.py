@@ -25,7 +25,7 @@ from typing import Any, Literal
 from anytime_jax.checks import format_value, reject, require
 
 Trust = Collection[str] | Literal["everything"]
-"""Packages or modules whose classes may be imported, besides those of this package."""
+"""Packages or modules whose classes may be imported; those of this package always are."""
 
 NOBODY: Trust = ()
 EVERY_PACKAGE: Trust = "everything"
@@ -76,8 +76,8 @@ class Kinds:
       module: the module whose dataclasses have short names.
       method: the method that makes a dataclass one of these kinds.
       default: the kind where none is named; None if one has to be.
-      has_times: whether settings can be points in a run, so that a `Kind` is kept until there is a
-        clock.
+      has_times: whether fields may be text such as "4x". Reading then gives a `Kind`, from which
+        `resolve` makes the instance once there is a clock.
       setting: what a message calls the name of the kind.
     """
 

@@ -47,6 +47,8 @@ class ModelConfig:
     format: ClassVar[str | None] = None  # of a library to which it is exported; not inherited
     # Axes of further parameters, by name, as `models.decoder.PARAMETER_AXES` has them.
     parameter_axes: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
+    # Axes of further matrices of the blocks, by name, as `models.decoder.MATRIX_AXES` has them.
+    matrix_axes: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
     layers: int = 12
     heads: int = 16

@@ -1,6 +1,6 @@
 """Python files of configurations and studies: found by path or name, listed, and executed.
 
-A name such as `quickstart` is that of a file in `configs/` of the working directory (a study's in
+A name such as `quickstart` stands for a file in `configs/` of the working directory (a study's in
 `configs/studies/`), or else of one that is shipped. Inside a file, `from configs import base` finds
 modules in the same places, but first in the `configs` folder in which the file itself is: a file
 works wherever it is copied, and a shipped one always imports shipped modules.

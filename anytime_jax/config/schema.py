@@ -1,7 +1,7 @@
 """Settings of a run, each declared once, and what follows from them.
 
 `build` turns the settings of a configuration file into a `Config`: the `Settings` with clock,
-learning rate, averages, stop and branch, which `resolve` works out. The defaults are those of the
+learning rate, averages, stop and branch, which `resolve` works out. The defaults are the
 paper's 150M model. docs/settings.md is generated from these declarations.
 """
 
@@ -56,7 +56,7 @@ class DataConfig:
 
     path: str = setting("data/c4-t5-1024", identity=False)
     builtin_megabytes: float = setting(0.0, identity=False)
-    seed: int = setting(0, variant=False)
+    seed: int = 0
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class GuardConfig:
 
     Attributes:
       skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
-        skips such updates; "spikes" skips those of a spiking loss too.
+        skips such updates; "spikes" skips updates of a spiking loss too.
       spike: standard deviations above the mean of recent losses from which a loss is a spike.
       limit: bad updates in a row that are skipped before the run stops.
     """
@@ -249,7 +249,7 @@ class Settings:
 
     name: str = setting(identity=False)
     run_dir: str = setting("", identity=False)
-    seed: int = setting(0, variant=False)
+    seed: int = 0
     initial_weights: str = setting("", identity=False)
     batch_size: int = 256
     microbatches: int = setting(8, identity=False)
@@ -260,13 +260,9 @@ class Settings:
     clip_norm: float = setting(1.0, branch="named")
     model: ModelConfig = setting(kinds=MODELS)
     data: DataConfig = setting(DataConfig)
-    branch: BranchConfig = setting(BranchConfig, branch="free", variant=False)
-    schedule: Kind = setting(
-        kinds=SCHEDULES,
-        branch="named",
-        each={name: {"variant": False} for name in ("kind", "horizon", "start")},
-    )
-    decay: DecayConfig = setting(DecayConfig, branch="free", variant=False)
+    branch: BranchConfig = setting(BranchConfig, branch="free")
+    schedule: Kind = setting(kinds=SCHEDULES, branch="named")
+    decay: DecayConfig = setting(DecayConfig, branch="free")
     optimizer: Any = setting(
         kinds=OPTIMIZERS, branch="named", each={"kind": {"branch": "inherits"}}
     )
@@ -298,9 +294,10 @@ class Config(Settings):
     """The settings of a run, and what follows from them; made by `build` or `resolve`.
 
     Attributes:
+      given: the settings as they were given: without the directory that follows from the name.
       clock: conversion between steps, time, tokens and Chinchilla multiples.
       learning_rate: the learning rate as a function of time.
-      horizon: the step at which the learning rate ends; None if it does not.
+      horizon: last step at which the schedule is defined; None if it does not end.
       averaging_rules: the averages by label.
       stop_rule: the step at which the run stops, and whether it doubles afterwards.
       branch_step: the step at which the run leaves its trunk; None for a run without one.
@@ -310,6 +307,7 @@ class Config(Settings):
       log_steps: updates between rows of the records.
     """
 
+    given: Settings
     clock: Clock
     learning_rate: schedules.Schedule
     horizon: int | None
@@ -332,12 +330,11 @@ class Config(Settings):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `build`."""
-        return to_dict(self, Settings)
+        return to_dict(self.given)
 
     def replace(self, **settings: Any) -> "Config":
         """Returns the configuration with other settings or groups of settings."""
-        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(Settings)}
-        return resolve(Settings(**{**values, **settings}))
+        return resolve(dataclasses.replace(self.given, **settings))
 
     def facts(self) -> dict[str, Facts]:
         """Returns the facts of every setting by dotted name."""
@@ -427,6 +424,7 @@ def _resolve(settings: Settings) -> Config:
     keep = settings.checkpoint.keep_every
     config = Config(
         **{x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)},
+        given=settings,
         clock=clock,
         learning_rate=rate,
         horizon=horizon,

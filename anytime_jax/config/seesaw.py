@@ -1,8 +1,8 @@
 """Seesaw: where a schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
 
 The noise of Adam's updates goes with the rate over the square root of the batch, which is halved in
-both cases. The loss after so many tokens should be that of a schedule that halves its rate at the
-cuts, in fewer updates, as long as the batch is below the critical one.
+both cases. At equal tokens, the loss should be as with a schedule that halves its rate at the
+cuts, but in fewer updates, as long as the batch is below the critical one.
 
 Source: Meterez et al. 2025, "Seesaw: Accelerating Training by Balancing Learning Rate and Batch
 Size Scheduling", arXiv 2510.14717.

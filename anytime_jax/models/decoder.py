@@ -125,6 +125,12 @@ def param_shapes(config: ModelConfig) -> Params:
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
+def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns the reduction and the output axis of every matrix of a model's blocks, by name."""
+    axes = {**MATRIX_AXES, **config.matrix_axes}
+    return {name: axes[name] for name in param_shapes(config)["blocks"] if name in axes}
+
+
 @functools.lru_cache
 def count_params(config: ModelConfig) -> dict[str, int]:
     """Returns the number of parameters in the block matrices, in the head and in total."""

@@ -33,7 +33,6 @@ from anytime_jax.optimizers.readouts import eval_params, iterates, readouts
 from anytime_jax.optimizers.schedule_free import (
     ScheduleFreeAdamW,
     ScheduleFreeState,
-    scale_by_root_mean_square,
 )
 
 __all__ = [
@@ -59,5 +58,4 @@ __all__ = [
     "readouts",
     "scale_by_adam",
     "scale_by_muon",
-    "scale_by_root_mean_square",
 ]

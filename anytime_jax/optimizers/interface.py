@@ -37,8 +37,8 @@ class RunInfo:
     """What an optimizer is told about its run; alone, it needs a learning rate.
 
     Attributes:
-      learning_rate: the rate as a function of the number of updates done before, as in Optax.
-        In a run, it is the argument of the compiled update whatever the count.
+      learning_rate: learning rate as a function of Optax's count. The trainer passes the rate to
+        the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
       warmup_init: rate of the first update of the warmup over the rate at its end.
       matrix_axes: the parameters that are matrices, or stacks of them, and the axes of these.
@@ -88,10 +88,9 @@ class SelfFreezing(optax.GradientTransformationExtraArgs):
 
 
 def freeze_state(method: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns a transform that keeps its float state after an update that is `bad`.
+    """Returns a transform that keeps its state after an update that is `bad`.
 
-    `update` takes a bool scalar `bad`. If it is true, only the integers of the state change: its
-    counts advance.
+    `update` takes a bool scalar `bad`. If it is true, only the counts advance: the integer scalars.
 
     Examples:
       >>> optimizer = optimizers.freeze_state(optax.adam(0.1))
@@ -120,7 +119,7 @@ def freeze_state(method: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def freeze_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
-    """Returns the new state; if `bad`, the old state with the new integer counts.
+    """Returns the new state; if `bad`, the old state with the new counts, its integer scalars.
 
     Examples:
       >>> optimizers.freeze_if_bad(True, (jnp.array(1), jnp.nan), (jnp.array(0), jnp.ones(())))
@@ -128,7 +127,7 @@ def freeze_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
     """
 
     def select(new: Any, old: Any) -> Any:
-        is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer)
+        is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer) and jnp.ndim(new) == 0
         return new if is_count else jnp.where(bad, old, new)
 
     return jax.tree.map(select, new_state, old_state)

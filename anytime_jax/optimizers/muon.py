@@ -44,7 +44,7 @@ class Muon(AdamW):
 
     The update of a matrix is `0.2 sqrt(max(rows, columns))` times its momentum, with Nesterov's
     look-ahead, after its singular values were moved near 1: as large as Adam's, so that one
-    learning rate serves all parameters. Weight decay is that of AdamW.
+    learning rate serves all parameters. Weight decay acts as in AdamW.
 
     Attributes:
       momentum: decay of the momentum of matrices.
@@ -107,7 +107,7 @@ def scale_by_muon(
     Args:
       matrix_axes: has exactly the names of the parameters.
       b1: decay of the momentum; at 0 the gradient itself is orthogonalized.
-      epsilon: added to the norms by which is divided.
+      epsilon: added to norms before dividing by them.
       rms: root mean square of an update; Adam's is 0.2.
       options: other arguments of `orthogonalize_momentum`.
 
@@ -149,7 +149,7 @@ def orthogonalize_momentum(
     Args:
       matrix_axes: has exactly the names of the parameters.
       b1: decay of the momentum; at 0 the gradient itself is orthogonalized.
-      epsilon: added to the norms by which is divided.
+      epsilon: added to norms before dividing by them.
       nesterov: orthogonalizes the mean of momentum and gradient that Optax's Muon does.
       steps: number of Newton-Schulz steps.
       dtype: type of their products; bfloat16 is usual on accelerators.

@@ -1,4 +1,4 @@
-"""Weights to evaluate that an optimizer's state implies, besides the parameters themselves.
+"""Weights to evaluate that an optimizer's state implies, in addition to the parameters.
 
 A node of the state has them if it has two methods. `iterates()` returns trees like the parameters
 by name, and `readouts()` the coefficients of the weights to evaluate, by label: float32 scalars
@@ -15,7 +15,7 @@ from anytime_jax.averaging import LIVE
 
 
 def iterates(opt_state: optax.OptState) -> dict[str, Any]:
-    """Returns the iterates that a state holds besides the parameters: trees like them, by name.
+    """Returns the further iterates that a state holds: trees like the parameters, by name.
 
     Raises:
       ValueError: if the state holds more than one node with read-outs.

@@ -57,7 +57,11 @@ class ScheduleFreeAdamW:
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns Optax's transform, whose state has read-outs."""
-        descent = descend(scale_by_root_mean_square(self.b2, self.epsilon), self.weight_decay, run)
+        descent = descend(
+            optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True),
+            self.weight_decay,
+            run,
+        )
         # Optax counts the updates of the wrapper from 1.
         method = optax.contrib.schedule_free(
             descent, lambda count: run.learning_rate(count - 1), self.interpolation
@@ -97,15 +101,3 @@ class ScheduleFreeState(optax.contrib.ScheduleFreeState):
 
 def _with_readouts(state: Any) -> ScheduleFreeState:
     return ScheduleFreeState(*state)
-
-
-def scale_by_root_mean_square(b2: float, epsilon: float) -> optax.GradientTransformation:
-    """Returns Adam's direction without its first moment.
-
-    Examples:
-      >>> direction = optimizers.scale_by_root_mean_square(0.98, 1e-8)
-      >>> gradient = jnp.array([2.0, -3.0])
-      >>> direction.update(gradient, direction.init(gradient))[0].round(3)
-      Array([ 1., -1.], dtype=float32)
-    """
-    return optax.scale_by_rms(b2, epsilon, eps_in_sqrt=False, bias_correction=True)

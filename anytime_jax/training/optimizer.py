@@ -20,7 +20,7 @@ from anytime_jax.training.bad_updates import skip_bad_updates
 
 def make_optimizer(
     config: Config,
-    learning_rate: Callable[[Any], Any] | None = None,
+    learning_rate: Callable[[Any], Any],
     constrain_stack: Callable[[jax.Array], jax.Array] = lambda stack: stack,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the configured method, clipped by global norm and guarded, then the averages.
@@ -30,16 +30,16 @@ def make_optimizer(
 
     Args:
       config: the run.
-      learning_rate: by the number of updates done, instead of the configured one.
+      learning_rate: learning rate as a function of Optax's count.
       constrain_stack: shards stacks of matrices (`optimizers.RunInfo`).
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
     """
     run = RunInfo(
-        learning_rate=config.learning_rate if learning_rate is None else learning_rate,
-        warmup_steps=config.learning_rate.warmup_end,
+        learning_rate=learning_rate,
+        warmup_steps=config.clock.step_of(config.learning_rate.warmup_end),
         warmup_init=getattr(config.learning_rate, "warmup_init", 0.0),
-        matrix_axes=decoder.MATRIX_AXES,
+        matrix_axes=decoder.matrix_axes(config.model),
         constrain_stack=constrain_stack,
     )
     method = freeze_state(config.optimizer.transform(run))

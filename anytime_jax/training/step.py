@@ -51,7 +51,8 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     """Returns the functions of a run; raises InputError if the mesh does not divide a parameter."""
 
     def init_from_params(params: decoder.Params) -> TrainState:
-        return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(config).init(params))
+        optimizer = make_optimizer(config, lambda count: 0.0)  # no state depends on the rate
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def init(seed: int = config.seed) -> TrainState:
         return init_from_params(decoder.init_params(config.model, jax.random.key(seed)))

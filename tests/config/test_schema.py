@@ -316,13 +316,6 @@ def test_a_branch_inherits_all_but_its_decay():
     assert names_where(lambda x: x.branch == "named") == named
 
 
-def test_variants_of_a_study_differ_in_more_than_seed_and_horizon():
-    assert names_where(lambda x: x.identity and not x.variant) == {
-        *("seed", "data.seed", "branch.at", "schedule.kind", "schedule.horizon"),
-        *("schedule.start", "decay.horizon", "decay.floor", "decay.shape"),
-    }
-
-
 def test_kinds_have_the_default_of_their_group():
     declared = schema.all_settings()
     defaults = {x: declared[f"{x}.kind"].default for x in ("model", "optimizer", "schedule")}
@@ -359,6 +352,13 @@ def test_build_leaves_its_input_alone():
     assert source == before
     with pytest.raises(dataclasses.FrozenInstanceError):
         schema.build(source).seed = 1
+
+
+def test_directory_that_follows_from_the_name_is_no_setting():
+    built = schema.build(quickstart())
+    assert (built.run_dir, built.to_dict()["run_dir"]) == ("runs/quickstart", "")
+    assert built.replace(name="other").run_dir == "runs/other"
+    assert built.replace(run_dir="mine").to_dict()["run_dir"] == "mine"
 
 
 # What follows from a branch

@@ -125,3 +125,18 @@ def test_a_bad_setting_is_named(kind, name, value):
     with pytest.raises(ValueError, match=f"^{name} = ") as caught:
         kind(**{name: value})
     assert "\n" not in str(caught.value)
+
+
+def test_counts_alone_advance_in_a_bad_update():
+    """An array of integers, such as quantized moments, is no count."""
+
+    def update(updates, state, params=None, **_):
+        count, moments = state
+        return updates, (count + 1, moments + 1)
+
+    def init(params):
+        return jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int8)
+
+    method = freeze_state(optax.GradientTransformationExtraArgs(init, update))
+    _, (count, moments) = method.update(jnp.ones(2), init(None), bad=jnp.array(True))
+    assert (int(count), moments.tolist()) == (1, [0, 0])

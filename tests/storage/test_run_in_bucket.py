@@ -91,7 +91,7 @@ def test_damaged_checkpoint_is_set_aside(dataset, bucket):
 def test_decay_of_a_run_in_a_bucket(dataset, whole, bucket, tmp_path):
     trunk = bucket_copies.to_bucket(whole, bucket)
     config = decay.get_config(f"{trunk}@2x")
-    assert config.run_dir == f"{trunk}_decay_2x"
+    assert build(config.to_dict()).run_dir == f"{trunk}_decay_2x"
     config.run_dir = str(tmp_path / "branch")
     config.data.path = str(dataset.path)
     outcome = train(build(config.to_dict()))

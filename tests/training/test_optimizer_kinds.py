@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import optax
 import pytest
 import safetensors.numpy
 import small_run
+from flax import linen as nn
 from optimizer_kinds import KINDS, kind_parameters, optimizer
 from run_command import run_command
 from training_runs import after, bits, finished, records, start
@@ -17,8 +19,10 @@ from anytime_jax import api
 from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
+from anytime_jax.config.model import Olmo2
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
+from anytime_jax.models import decoder
 from anytime_jax.training import step
 from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run, weight_names
@@ -321,3 +325,41 @@ def test_a_strangers_state_is_sharded_and_trains_like_on_one_device():
     jax.tree.map(check, jax.device_get(state), jax.device_get(expected))
     shapes = {leaf.shape for leaf in jax.tree.leaves(state.opt_state)}
     assert shapes > {(), (1,), (2, 16), (2, 16, 3)}  # counts, placeholders, factors
+
+
+class NarrowBlock(decoder.Block):
+    """An MLP with matrices of its own, one of them under another name."""
+
+    def mlp(self, x, layer):
+        D, F = self.config.width, self.config.mlp_width
+        up = self.param("up", nn.initializers.normal(0.02), (D, F))
+        down = self.param("mlp_out", nn.initializers.normal(0.02), (F, D))
+        return nn.relu(x @ up) @ down
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrow(Olmo2):
+    parameter_axes: ClassVar = {"up": ("width", "mlp")}
+    matrix_axes: ClassVar = {"up": (-2, -1)}
+
+    def block(self):
+        return NarrowBlock
+
+
+@pytest.mark.parametrize("kind", ["muon", "normuon", "adamw"])
+def test_block_of_ones_own_has_matrices_of_its_own(kind):
+    config = small_run.config("run", **({} if kind == "adamw" else optimizer(kind)))
+    config = config.replace(model=Narrow(**dataclasses.asdict(config.model)))
+    assert set(decoder.matrix_axes(config.model)) == {"qkv", "attn_out", "up", "mlp_out"}
+    mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
+    state = step.make_program(config, mesh).abstract_state
+    up = state.params["blocks"]["up"]
+    assert up.sharding.spec[-2:] == ("fsdp", "tensor")
+    moments = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        if "up" in jax.tree_util.keystr(path) and leaf.shape == up.shape
+    ]
+    assert all(leaf.sharding == up.sharding for leaf in moments)
+    copies = len(moments) - len(config.averaging_rules)
+    assert copies == (2 if kind == "adamw" else 1)  # Muon has the momentum alone

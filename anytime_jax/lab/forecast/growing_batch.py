@@ -76,7 +76,8 @@ class RuleByUpdate(Rule):
         """The label of the rule."""
         return self.rule.label
 
-    def _newest(self, t: Any, xp: Any) -> Any:
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns the weight of the newest iterate after `t` updates."""
         t = np.asarray(t)
         times, newest = times_of(self.clock, t), np.ones(t.shape)
         for stage in self.clock.stages:

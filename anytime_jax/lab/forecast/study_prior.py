@@ -9,6 +9,7 @@ from anytime_jax.lab.forecast import run_loss_history
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.lab.forecast.prior import Belief, LawError, Prior, general_prior
 from anytime_jax.lab.forecast.run_loss_history import RecordedRun
+from anytime_jax.lab.study.results import compared_settings
 
 _MOST_RUNS = 12  # most runs in a fit, which then takes a few seconds
 _SHORTEST = 0.1  # fraction of the longest run: shorter runs say little about later losses
@@ -103,8 +104,6 @@ def _is_same(x: RecordedRun, run: RecordedRun) -> bool:
 
 def _differences(x: RecordedRun, run: RecordedRun) -> set[str]:
     """Settings that change a law in which two runs differ; seeds and schedules do not count."""
-    ours, theirs = (
-        {**z.config.select(lambda s: s.identity and s.variant), "data": z.data} for z in (x, run)
-    )
+    ours, theirs = ({**compared_settings(z.config), "data": z.data} for z in (x, run))
     names = {name for name in ours.keys() | theirs.keys() if not name.startswith("schedule.")}
     return {name for name in names if ours.get(name) != theirs.get(name)}

@@ -16,7 +16,6 @@ from anytime_jax.optimizers import (
     descend,
     partition_matrices,
     scale_by_muon,
-    scale_by_root_mean_square,
 )
 
 
@@ -55,7 +54,7 @@ class AMUSE(ScheduleFreeAdamW):
         muon = scale_by_muon(
             run.matrix_axes, self.momentum, self.epsilon, constrain_stack=run.constrain_stack
         )
-        others = scale_by_root_mean_square(self.b2, self.epsilon)
+        others = optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True)
         direction = partition_matrices(muon, others, run.matrix_axes)
         descent = descend(direction, self.weight_decay, run)
         weight = schedule_free_weight(run.warmup_steps, run.warmup_init)

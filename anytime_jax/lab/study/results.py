@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.study.plan import Study, StudyRun
 
 COSINE = "cosine"  # the schedule of the envelope
+_NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
 NOTE = "note"  # an old run's note on what its settings do not say
 
@@ -238,12 +240,21 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
             )
 
 
+def compared_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings by which a study compares runs, by dotted name.
+
+    Others make runs replicates of each other, or parts of one curve.
+    """
+    identity = config.select(lambda x: x.identity)
+    return {name: value for name, value in identity.items() if not _NOT_COMPARED.match(name)}
+
+
 def _varying_settings(configs: Sequence[Config]) -> dict[str, list[str]]:
     """Dotted names of the settings that vary among the runs of each kind of schedule."""
     seen: dict[str, dict[str, set[str]]] = {}
     for config in configs:
         values = seen.setdefault(schedule_kind(config), {})
-        for name, value in config.select(lambda x: x.identity and x.variant).items():
+        for name, value in compared_settings(config).items():
             values.setdefault(name, set()).add(json.dumps(value))
     return {
         kind: sorted(x for x, each in values.items() if len(each) > 1 or x == "schedule.peak")

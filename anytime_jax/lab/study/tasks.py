@@ -201,8 +201,8 @@ def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
     if task.state == "missing" and trunk.is_finished and trunk.step < trunk.stop_step:
         raise InputError(
             f"it branches from {trunk.run.name}, of which there are records but no checkpoints: "
-            "put its checkpoints back, or move its directory and the directories of its branches away "
-            "to train all of them again"
+            "put its checkpoints back, or move its directory and the directories of its branches "
+            "away to train all of them again"
         )
     is_kept = retention_policy(trunk.config).keeps_forever(task.start_step)
     if not is_kept and task.start_step != trunk.stop_step:

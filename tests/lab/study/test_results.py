@@ -4,11 +4,12 @@ import dataclasses
 import json
 
 import pytest
+import small_run
 import synthetic_study
 from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
 
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study.results import Results
+from anytime_jax.lab.study.results import Results, compared_settings
 from anytime_jax.storage.json_files import json_digest
 
 
@@ -114,3 +115,16 @@ def test_lost_records_are_a_warning(tmp_path):
     Results(study, warn=warnings.append)
     (line,) = [line for line in warnings if "are lost" in line]
     assert line.startswith(f"{run.name}: ")
+
+
+def test_seeds_and_decays_are_not_compared():
+    decay = {"decay__horizon": "2x", "stop": "horizon", "branch__from_run": "trunk"}
+    config = small_run.config("run", schedule={"kind": "constant", "peak": 1.0}, **decay)
+    identity = config.select(lambda facts: facts.identity)
+    assert identity.keys() - compared_settings(config).keys() == {
+        *("seed", "data.seed", "schedule.kind", "branch.at"),
+        *("decay.horizon", "decay.floor", "decay.shape"),
+    }
+    cosine = small_run.config("run", schedule={"kind": "cosine", "peak": 1.0, "horizon": "2x"})
+    assert "schedule.horizon" not in compared_settings(cosine)
+    assert "schedule.peak" in compared_settings(cosine)
