@@ -26,13 +26,14 @@ def format_value(value: Any) -> str:
     """Formats a value for a message: its `repr`, on one line and cut to 120 characters."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # any __repr__, or an int with more digits than Python converts
+    # __repr__ may raise anything, and an int may have more digits than Python converts.
+    except Exception:
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite real number; a bool is not."""
+    """Returns whether a value is a finite real number; a bool is not."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:
@@ -60,7 +61,7 @@ def require_decay(name: str, value: Any) -> None:
 
 
 def require_inside(name: str, value: Any) -> None:
-    """Requires a number above 0 and below 1, whose inverse too is a float32 number."""
+    """Requires a number above 0 and below 1 whose inverse is a float32 number too."""
     ok = is_number(value) and 2**-126 <= value < _BELOW_ONE
     require(ok, name, value, "above 0 and below 1, in float32 too")
 

@@ -20,19 +20,19 @@ class RunError(RuntimeError):
 
 
 class ProcessLostError(RunError):
-    """The end of a process because another one of its run was lost: status 75 (`os.EX_TEMPFAIL`).
+    """Another process of the run was lost, so this one ends: status 75 (`os.EX_TEMPFAIL`).
 
     The message names the last good checkpoint. The scripts of `launch/` start all processes again.
     """
 
 
 class BucketError(RunError):
-    """The end of a process because a bucket is out of reach: status 75 (`os.EX_TEMPFAIL`)."""
+    """A bucket is out of reach: the process ends with status 75 (`os.EX_TEMPFAIL`)."""
 
 
 @contextlib.contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Names an extra of the package in an InputError if an import of the block fails."""
+    """If an import in the block fails, raises an InputError that says which extra to install."""
     try:
         yield
     except ImportError as error:

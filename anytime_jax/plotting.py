@@ -1,6 +1,6 @@
 """Figure style: colors, the look of each kind of schedule, legends and saving.
 
-Matplotlib takes half a second to import: import this module where a figure is drawn.
+Import this module only where a figure is drawn: Matplotlib takes half a second to import.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Tables: rows of values, made text for a terminal, a Markdown or HTML page, or a CSV file.
+"""Tables of values, rendered for a terminal, a Markdown or HTML page, or a CSV file.
 
 >>> table = Table("losses", ["run", *numbers("1x", "2x", format=".2f")], [["a", 3.25, None]])
 >>> table.text()
@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 
 Value = str | int | float | None
-_FOLDED = 12  # characters: columns that fold are at most so narrow
+_FOLDED = 12  # characters: the least width of a column that folds
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "title_justify": "left"}
 
 
@@ -45,7 +45,7 @@ def numbers(*names: str, format: str = "") -> list[Column]:
 
 
 class Table:
-    """Table of values; on a terminal, columns that do not fit continue below, beside the first."""
+    """Table of values; on a terminal, columns that do not fit continue below, after the first."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        """The characters of a terminal that all columns take beside each other."""
+        """The width in characters of all columns side by side."""
         cells = list(zip(*self.text(), strict=True))
         return self._width(cells, range(len(self.columns)))
 

@@ -1,4 +1,4 @@
-"""Time for which a save blocks training, compared with a copy of the state and a write to disk.
+"""Time that a save blocks training, compared with a copy of the state and a write to disk.
 
     python -m benchmarks.checkpoint --width=512 --layers=8
 

@@ -77,8 +77,9 @@ def _source(options: argparse.Namespace, scratch: Path) -> Source:
 def _prepare(
     source: Source, vocabulary: Path | int, length: int, output: Path
 ) -> tuple[list[record.Row], DatasetInfo]:
-    """Prepares text in this process; the row is about its tokenization."""
-    times: list[tuple[float, float]] = []  # CPU and wall seconds, at the start and after each part
+    """Prepares text in this process; returns the dataset's row for its tokenization."""
+    # (CPU seconds, wall seconds) at the start and after each part.
+    times: list[tuple[float, float]] = []
 
     def report(progress: Progress) -> None:
         times.append((time.process_time(), time.perf_counter()))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.forecast
 
-Laws are fitted to some curves and predict six others that they have not seen, of models of 25M and
-100M parameters, as in arXiv 2503.12811: to a cosine, a constant run and a drop of the rate, and,
-harder, without the cosine. The published law is the authors' own fit. Then the functional law is
+Laws are fitted to some curves of models of 25M and 100M parameters and predict six other curves, as
+in arXiv 2503.12811. They are fitted to a cosine, a constant run and a drop of the rate, and, which
+is harder, without the cosine. The published law is the authors' own fit. Then the functional law is
 fitted to the beginning of one curve, as `forecast --csv` does.
 """
 
@@ -34,14 +34,14 @@ class Law(Protocol):
         ...
 
 
-# Fits by the name of their law; another law is one more line.
+# Fits by the name of their law; to add a law, add a line.
 FITS: Mapping[str, Callable[[Sequence[LossHistory]], Law]] = {
     "power": lambda histories: power_law_fit.fit(PowerLaw, histories),
     "multi-power": lambda histories: power_law_fit.fit(MultiPowerLaw, histories),
     "functional": lambda histories: FunctionalFit(histories, general_prior(histories[0])).law,
 }
 _FITTED = (loss_curves.FITTED, ("constant_24000", "wsdcon_9"))
-_LONG_CURVES = ("constant_72000", "cosine_72000")  # that are cut
+_LONG_CURVES = ("constant_72000", "cosine_72000")  # the curves that are cut
 _OTHER_CURVES = ("wsdld_20000_24000", "cosine_24000", "cosine_72000")
 _CUTS = (4_000, 6_000, 8_000, 12_000, 18_000, 24_000, 36_000)
 _LONG = 1_000_000  # updates
@@ -83,7 +83,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 
 def _cuts(size: str) -> list[record.Row]:
-    """Forecasts of one curve from its beginning: of itself, and of other schedules."""
+    """Forecasts one curve from its beginning, and curves of other schedules from it."""
     curves = loss_curves.load(size)
     rows: list[record.Row] = []
     for name in _LONG_CURVES:
@@ -108,7 +108,7 @@ def _compare(
     history: LossHistory,
     step: int,
 ) -> record.Row:
-    """A row of a forecast and the mean loss within a percent of its step."""
+    """Returns a row of a forecast and the mean loss within a percent of its step."""
     actual = float(history.losses[np.abs(history.last / step - 1) < 0.01].mean())
     prediction = fit.predict(history.schedule, [min(step, history.step)])
     error = float(prediction.losses[0, 0]) - actual
@@ -118,7 +118,7 @@ def _compare(
 
 
 def _time(function: Callable[[], Law], rounds: int) -> tuple[float, Law]:
-    """The median seconds of some calls, and the last result."""
+    """Returns the median seconds of some calls, and the last result."""
     seconds, result = [], function()
     for _ in range(rounds):
         start = time.perf_counter()

@@ -29,8 +29,8 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
 from benchmarks import harness, record
 
-_DEVICE_SECONDS = 10  # to find the devices: with all parts at most 540
-# In a separate process, so that this one allocates nothing on a GPU.
+_DEVICE_SECONDS = 10  # time limit for finding the devices; all parts together take at most 540
+# Runs in a separate process, so that this one allocates nothing on a GPU.
 _DESCRIBE = (
     "import json, jax; from benchmarks import record; print(json.dumps(record.describe_machine()))"
 )

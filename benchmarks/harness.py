@@ -58,7 +58,7 @@ def train_command(model: str, data: Path, settings: Mapping[str, Any]) -> list[s
     info = load_dataset(data)
     settings = {
         "data.path": info.path.absolute(),
-        "data.builtin_megabytes": 0.0,  # already prepared
+        "data.builtin_megabytes": 0.0,  # the dataset is prepared already
         **{f"model.{name}": value for name, value in dataset_settings(info).items()},
         "log.every": "1 steps",
         "eval.tokens": info.length,

@@ -1,6 +1,6 @@
 """Loss curves of real pretraining runs, with their schedules and a published law of them.
 
-Training losses of models of 25M and 100M parameters, of nine schedules each. Source:
+The curves are training losses of models of 25M and 100M parameters, nine schedules each. Source:
 github.com/thu-yao-01-luo/MultiPowerLaw, arXiv 2503.12811 (MIT License, Copyright (c) 2025 Kairong
 Luo); `tests/oracles/README.md` describes the file.
 """
@@ -19,7 +19,7 @@ from benchmarks.rival_laws import MultiPowerLaw
 FILE = REPOSITORY / "tests" / "fixtures" / "loss_curves.npz"
 PEAK, WARMUP_STEPS = 3e-4, 2160
 
-# The laws that the authors fitted to `FITTED`, as they round them.
+# Laws that the authors fitted to `FITTED`, with their rounding.
 PUBLISHED = {
     "25M": MultiPowerLaw(3.040, 0.525, 0.508, 363.79, 2.066, 0.583, 0.641),
     "100M": MultiPowerLaw(2.651, 0.601, 0.453, 437.95, 2.132, 0.598, 0.655),
@@ -32,11 +32,11 @@ PREDICTED = (
 
 
 def load(size: str, names: Sequence[str] = (*FITTED, *PREDICTED)) -> dict[str, LossHistory]:
-    """Returns curves by name, of the models of a key of `PUBLISHED`."""
+    """Returns curves by name, for the model size `size`, a key of `PUBLISHED`."""
     with np.load(FILE) as arrays:
         curves = {name: arrays[f"{size}/{name}"] for name in names}
     return {
-        # The file's steps count from 0: at step 0 one update is done.
+        # The file counts steps from 0: at step 0, one update is done.
         name: loss_csv.from_columns(
             (curve[0] + 1).tolist(),
             (curve[1] * 1e-4).tolist(),
@@ -50,8 +50,8 @@ def load(size: str, names: Sequence[str] = (*FITTED, *PREDICTED)) -> dict[str, L
 def schedule(name: str) -> Schedule:
     """Returns the learning rates of the runs of a name.
 
-    constant_N and cosine_N are over N updates; wsd_M_N decays from update M to N exponentially,
-    wsdld_M_N linearly; wsdcon_X is constant, and X * 1e-5 from update 8,000 to 16,000.
+    constant_N and cosine_N have N updates; wsd_M_N decays exponentially from update M to N,
+    wsdld_M_N linearly; wsdcon_X is constant, then X * 1e-5 from update 8,000 to 16,000.
     """
     kind, *numbers = name.split("_")
     first, last = int(numbers[0]), int(numbers[-1])

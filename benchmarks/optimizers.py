@@ -1,4 +1,4 @@
-"""Time of an update with each optimizer of a study, over that with AdamW.
+"""Time of an update with each optimizer of a study, relative to AdamW.
 
     python -m benchmarks.optimizers
     python -m benchmarks.optimizers --study=rivals --output=optimizers.json
@@ -57,7 +57,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     seconds = harness.interleave(timers, options.rounds)
     rows = []
     for name, update in updates.items():
-        # Ratios within a round, so that drift of the machine's speed cancels.
+        # Ratios are taken within a round, so that drift of the machine's speed cancels.
         ratios = [mine / adamw for mine, adamw in zip(seconds[name], seconds[ADAMW], strict=True)]
         row = {"optimizer": name, **harness.milliseconds(seconds[name])}
         rows.append({**row, "times_adamw": statistics.median(ratios), **update.columns()})

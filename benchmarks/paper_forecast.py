@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper_forecast
 
-The law is fitted to the losses of the average f25 of the constant run up to 2x, 4x or 8x, two to
-four numbers, with the general prior. It predicts that run's later losses, and losses of runs that
-it never saw: of the inverse square root, of the WSD branches and of the cosines.
+The law is fitted to the two to four losses of the average f25 of the constant run up to 2x, 4x or
+8x, with the general prior. It predicts that run's later losses, and the losses of unseen runs: the
+inverse square root, the WSD branches and the cosines.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
-    del options  # nothing is timed
+    del options  # nothing is timed, so the load does not matter
     rows = [
         row
         for model, losses in published.losses().items()
@@ -48,7 +48,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
 def _forecast(
     model: str, losses: Mapping[str, Mapping[float, float]], begin: int
 ) -> list[record.Row]:
-    """The rows of a forecast from the losses up to the multiple `begin`."""
+    """Returns the rows of a forecast from the losses up to the multiple `begin`."""
     constant, inverse_sqrt, cosine = (
         _config(f"{model.lower()}_{name}") for name in ("constant", "inv_sqrt", "cosine")
     )

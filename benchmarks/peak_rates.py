@@ -1,13 +1,13 @@
-"""Roofline of the machine: rates of matrix products and of copies.
+"""Roofline of the machine: the rates of matrix products and of copies.
 
     python -m benchmarks.peak_rates
     python -m benchmarks.peak_rates --model=150m
 
-Products have float32 operands on a CPU; elsewhere bfloat16 ones with a float32 sum, if the model
-has. Their shapes are those of a microbatch of the model, and a large square. A copy counts the
-bytes read and written.
+Products have float32 operands on a CPU, and elsewhere bfloat16 operands with a float32 sum if the
+model uses them. Their shapes are taken from a microbatch of the model, and one is a large square. A
+copy counts the bytes read and written.
 
-T tokens of a microbatch, D width, F MLP width, V rows of the embedding.
+Shape suffixes: T tokens of a microbatch, D width, F MLP width, V rows of the embedding.
 """
 
 import argparse
@@ -75,8 +75,9 @@ def _product(rows: int, inner: int, columns: int, dtype: str) -> Task:
 
 def _copy(count: int) -> Task:
     source = jnp.ones(count // 4, jnp.float32)
-    target = [jnp.zeros_like(source)]  # donated each time, so that no page has to be cleared
-    # The negation makes a kernel read every number; the small result shows when it has finished.
+    # The array is donated each time, so that no page has to be cleared.
+    target = [jnp.zeros_like(source)]
+    # With the negation, a kernel reads every number; the small result shows when it has finished.
     copy = jax.jit(lambda _, x: (-x, x[:1]), donate_argnums=0, keep_unused=True)
 
     def function() -> jax.Array:

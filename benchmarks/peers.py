@@ -1,4 +1,4 @@
-"""Comparison with the same training in PyTorch: losses, then the ratio of the speeds.
+"""Comparison with the same training in PyTorch: first losses, then the ratio of the speeds.
 
     python -m benchmarks.peers --torch-python=/path/to/an/environment/with/torch/bin/python
 
@@ -40,7 +40,7 @@ from benchmarks import harness, record
 
 OURS = "anytime_jax"
 CHECKED = 5  # updates before the second comparison of losses
-# Largest difference of the losses, from the same weights and after `CHECKED` updates.
+# Largest differences of the losses: from the same weights, and after `CHECKED` updates.
 TOLERANCE = {"float32": (1e-4, 1e-3), "bfloat16": (1e-3, 1e-2)}
 _BATCHES = 8
 _WORKER = Path(__file__).with_name("torch_peer.py")
@@ -51,7 +51,7 @@ _SHAPE = (
 
 
 class Trainer:
-    """The training in JAX, on the same batches as the workers.
+    """Training in JAX, on the same batches as the workers.
 
     `arrays` are the initial weights by ai2-olmo's names, and the tokens.
     """

@@ -1,7 +1,7 @@
 """Fit of a power law or a multi-power law to the losses of the live weights of some runs.
 
 `fit` minimizes a Huber loss of the residuals of log losses, from several starts, in `Coordinates`
-of order 1, with weak priors of what few curves leave open.
+of order 1, with weak priors for what few curves do not determine.
 """
 
 import abc
@@ -18,23 +18,23 @@ from benchmarks.rival_laws import MultiPowerLaw, PowerLaw, RateSums, sum_rates
 
 L = TypeVar("L", PowerLaw, MultiPowerLaw)
 
-_HUBER = 1e-3  # residual of a logarithm from which its weight falls, as in arXiv 2503.12811
-_RATIO = 0.01  # of the blocks of updates: errors below 1e-4 nats, in half the time
-_CORRELATED = 20  # losses of a curve that say as much as one independent one
-_EVALUATIONS = 100  # of the law in one fit
-_SMALLEST = 1e-9  # loss that has a logarithm
+_HUBER = 1e-3  # the weight of a log residual falls from this size on, as in arXiv 2503.12811
+_RATIO = 0.01  # relative length of blocks of updates: errors below 1e-4 nats, half the time
+_CORRELATED = 20  # so many losses of a curve count as one independent loss
+_EVALUATIONS = 100  # evaluations of the law in one fit
+_SMALLEST = 1e-9  # smallest loss of which the logarithm is taken
 
 
 class Coordinates(abc.ABC):
-    """Numbers of order 1, whatever the unit of the rates, that stand for the parameters of a law.
+    """Parameters of a law as numbers of order 1, whatever the unit of the rates.
 
-    They are the floor, the logarithms of the other terms at the last loss, and those of parameters
-    that are positive.
+    They are the floor, and the logarithms of the other terms at the last loss and of positive
+    parameters.
 
     Attributes:
-      bounds: the least and the largest value of each.
-      centers: the mean of a normal prior of each.
-      spreads: its standard deviation, infinite where there is no prior.
+      bounds: the least and the largest value of each coordinate.
+      centers: the mean of each coordinate's normal prior.
+      spreads: the standard deviation of the prior, infinite without a prior.
     """
 
     bounds: tuple[Sequence[float], Sequence[float]]
@@ -106,14 +106,15 @@ class MultiPowerCoordinates(Coordinates):
         self.log_peak = np.log(max(x.rates.max() for x in sums))
         steps = max(x.steps.max() for x in sums)
         self.starting_scales = np.log([steps / 500, steps / 10])
-        # A reduction gains in a tenth of an update at least, and in a hundred runs at most.
+        # The gain of a reduction takes at least a tenth of an update, and at most a hundred runs.
         highest = np.log(10 * steps)
         self.bounds = (
             [0.0, -20.0, -5.0, -20.0, np.log(0.01), -5.0, -1.0],
             [self.top, 10.0, 2.0, 10.0, highest, 3.0, 3.0],
         )
-        # One or two reductions do not tell a slow gain from a large one, so weak priors do: the
-        # peak costs about 0.1 nats, which a reduction begins to gain within 20 updates.
+        # One or two reductions do not distinguish a slow gain from a large one, so weak priors
+        # assume that the peak costs about 0.1 nats, which a reduction begins to gain within 20
+        # updates.
         self.centers = [0.0, 0.0, 0.0, np.log(0.1), np.log(0.05 * steps), np.log(0.5), 0.5]
         self.spreads = [np.inf, np.inf, np.inf, 1.5, 2.0, 0.5, 0.3]
 
@@ -186,7 +187,7 @@ def _minimize(
     start: np.ndarray,
 ) -> Any:
     """The result of `least_squares`, or None if it did not converge."""
-    # A prior adds residuals, of which the Huber loss is not taken.
+    # A prior adds residuals, to which the Huber loss is not applied.
     prior = _HUBER * np.sqrt(_CORRELATED) / np.array(coordinates.spreads)
 
     def residuals(x: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ _PACKAGES = (
     *("anytime_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
     *("tensorstore", "sentencepiece", "numpy"),
 )
-_VARIABLES = (  # that affect speed
+_VARIABLES = (  # packages that affect speed
     *("GLIBC_TUNABLES", "OMP_NUM_THREADS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS"),
     "XLA_CLIENT_MEM_FRACTION",
 )
@@ -118,7 +118,7 @@ def format_cell(value: Any) -> str:
 
 
 def _round(value: Any) -> Any:
-    """Rounds a float to six digits; timings on a shared machine are no better."""
+    """Rounds a float to six digits, beyond the precision of the timings."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -149,7 +149,7 @@ def describe_machine() -> dict[str, Any]:
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
+    except OSError:  # the system is not Linux
         return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())

@@ -1,4 +1,4 @@
-"""Power law and multi-power law of the loss, with which the benchmark compares the functional law.
+"""Power law and multi-power law of the loss, which are compared with the functional law.
 
     >>> law = PowerLaw(floor=2.0, scale=3.0, exponent=0.5)
     >>> law.losses(schedules.constant(1.0), [1, 9])
@@ -16,7 +16,7 @@ import numpy as np
 from anytime_jax.lab.forecast.update_blocks import RATIO, group
 from anytime_jax.schedules import Schedule
 
-_LEAST_RATE = 1e-100  # of a reduction; a rate of 0 has a power of infinity
+_LEAST_RATE = 1e-100  # least rate after a reduction, since a power of 0 is infinite
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class RateSums:
     Attributes:
       steps: float64[n], updates done.
       totals: float64[n], the sum of the rates of those updates.
-      reductions: float64[k], the rate before each change minus that after it.
+      reductions: float64[k], the rate before each change minus the rate after it.
       rates: float64[k], the rate after each change.
       since: float64[n, k], the sum of the rates from each change to each step, 0 before the change.
     """
@@ -81,7 +81,7 @@ class RateSumLaw(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PowerLaw(RateSumLaw):
-    """Power law of the number of updates, whatever their rates: the baseline.
+    """Baseline: power law of the number of updates, whatever their rates.
 
     L(t) = floor + scale * t^-exponent
     """
@@ -102,14 +102,14 @@ class PowerLaw(RateSumLaw):
 
 @dataclasses.dataclass(frozen=True)
 class MultiPowerLaw(RateSumLaw):
-    """Multi-power law: a power of the sum of rates, minus what each reduction of the rate gains.
+    """Multi-power law: a power of the sum of rates, minus the gain of each rate reduction.
 
         L(t) = floor + scale * S(t)^-exponent
                - drop * sum_{k <= t} (eta_{k-1} - eta_k) * G(eta_k^-rate_exponent * S_k(t))
         G(x) = 1 - (1 + drop_scale * x)^-drop_exponent
 
-    S(t) is the sum of the rates up to t, S_k(t) that from k on. The sum has the warmup in it,
-    whose terms are negative: `floor` is the loss at a rate of zero.
+    S(t) is the sum of the rates up to t, S_k(t) the sum from k to t. The sum over reductions
+    includes the warmup, with negative terms: `floor` is the loss at a rate of zero.
 
     Source: arXiv 2503.12811, equation 1.
     """

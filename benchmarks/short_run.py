@@ -26,7 +26,7 @@ from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record
 
 _AVERAGE = "f25"
-_LAST = 3  # updates whose mean is the last loss
+_LAST = 3  # the last loss is the mean over so many updates
 
 
 def main(argv: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from anytime_jax.errors import RunError
 from benchmarks import harness, record
 
 TARGETS = {"cold": 15.0, "cached": 5.0}  # seconds
-# First words of the line that ends each phase.
+# Phases, each with the first words of the line that ends it.
 _PHASES = {"imports, data": "run ", "checks": "from ", "compiling, first update": "step 1 "}
 
 
@@ -75,9 +75,9 @@ def _start(command: Sequence[str], cache: Path) -> dict[str, float]:
 def _cpu_seconds(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # not Linux
+    except OSError:  # the system is not Linux
         return math.nan
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system time
 
 
 def _row(kind: str, starts: Sequence[Mapping[str, float]]) -> record.Row:

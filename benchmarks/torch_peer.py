@@ -118,7 +118,8 @@ class Run:
         try:
             with self.precision():
                 compiled(part).backward()
-        except Exception as error:  # torch.compile needs a C++ compiler, and more
+        # torch.compile needs a C++ compiler, and may fail for other reasons.
+        except Exception as error:
             self.mode = f"eager: {type(error).__name__}"
         else:
             self.loss, self.mode = compiled, "compiled"

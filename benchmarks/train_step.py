@@ -3,9 +3,9 @@
     python -m benchmarks.train_step
     python -m benchmarks.train_step --model 150m 300m --microbatches 4 8
 
-Times the update of a run (`step.make_program`) on random tokens, with the configuration's averages
-and without, in turn with the products of `benchmarks.peak_rates`. Model FLOPs are those of `mfu`
-(`flops.flops_per_token`).
+Times the update of a run (`step.make_program`) on random tokens, with and without the
+configuration's averages, in turn with the products of `benchmarks.peak_rates`. Model FLOPs are
+counted as for `mfu` (`flops.flops_per_token`).
 """
 
 import argparse

@@ -7,8 +7,8 @@ depends on its position:
 
     h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
 
-where word_i are the bits of the i-th element in row-major order. A change of any single word
-changes the sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
+word_i has the bits of the i-th element in row-major order. A change of any single word changes the
+sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
 """
 
 from typing import Any

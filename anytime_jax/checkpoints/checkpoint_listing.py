@@ -14,9 +14,11 @@ from anytime_jax.storage.paths import absolute_path
 DIRECTORY = "checkpoints"
 DAMAGED_SUFFIX = ".damaged"  # suffix of a checkpoint that was set aside
 COMPLETE_MARK = "_CHECKPOINT_METADATA"  # Orbax writes this file last
-_LAST_MARK = "commit_success.txt"  # and this one after all, where it cannot rename directories
+# Orbax writes this file last of all where it cannot rename directories.
+_LAST_MARK = "commit_success.txt"
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
-_STEP = re.compile("0|[1-9][0-9]{0,9}")  # as a save writes it: 00200 is not step 200
+# Matches names as a save writes them: 00200 is not step 200.
+_STEP = re.compile("0|[1-9][0-9]{0,9}")
 
 EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
 
@@ -71,7 +73,7 @@ def describe_latest(run_dir: str | Path) -> str:
         steps = saved_steps(run_dir)
     except storage_errors() as error:
         return f"the checkpoints in {directory} cannot be listed ({error})"
-    last = f"that of step {steps[-1]:,}" if steps else "none"
+    last = f"step {steps[-1]:,}" if steps else "none"
     return f"the last good checkpoint in {directory} is {last}"
 
 

@@ -22,7 +22,8 @@ from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
-# Orbax's own, without a file of each process that a restore does not need and that may be damaged.
+# Orbax's handler, without the file of each process, which a restore does not need and which may be
+# damaged.
 _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
     (jax.Array, ocp.type_handlers.ArrayHandler(array_metadata_store=None)),
     (np.ndarray, ocp.type_handlers.NumpyHandler()),
@@ -50,16 +51,16 @@ def read_meta(path: Path) -> Meta:
 
 def _check_run(path: Path, meta: Meta) -> None:
     """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
-    with contextlib.suppress(InputError):  # a damaged run file is reported by those who need it
+    with contextlib.suppress(InputError):  # commands that need the run file report its damage
         run = run_directory.read_identity(path.parent.parent) or {}
         saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
-        saved.pop("initial_weights", None)  # a path; the digest is in the origin
+        saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
         saved |= meta.get("origin", {})
         saved = {name: value for name, value in saved.items() if value is not None}
         names = run.keys() & saved.keys()
         was, now = ({name: x[name] for name in names} for x in (run, saved))
         if differences := run_directory.describe_differences(was, now):
-            raise RunError(f"checkpoint {path} is that of another run ({differences})")
+            raise RunError(f"checkpoint {path} belongs to another run ({differences})")
 
 
 def verify_checkpoint(path: Path) -> Meta:
@@ -82,7 +83,7 @@ def check_complete(path: Path) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a checkpoint passes `verify_checkpoint`."""
+    """Returns whether a checkpoint passes `verify_checkpoint`."""
     try:
         verify_checkpoint(path)
     except RunError:
@@ -129,13 +130,13 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
             partial_restore=True,
         )
         (array,) = jax.tree.leaves(handler.restore(epath.Path(str(path / item)), args=args))
-        if array is placeholder:  # Orbax returns this for an unknown name.
+        if array is placeholder:  # Orbax returns a placeholder for an unknown name.
             raise ValueError(f"{name} is missing")
         return array
 
     try:
-        # One call per array: where one call reads all, the first failure closes the event loop
-        # of the others, each of which then prints a traceback from C++. One call is not faster.
+        # Each array has its own call. If one call read all, the first failure would close the event
+        # loop, and every other read would print a traceback from C++. One call is not faster.
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(targets, threads.map(read, targets), strict=True))
     except Exception as error:  # Orbax and TensorStore raise many types of errors.

@@ -42,11 +42,12 @@ def draw_frame(axes: Axes, label: str = "training tokens (millions)", columns: i
     axes.set_xscale("log", base=2)
     axes.set_xlabel(label)
     low, high = axes.get_xlim()
-    if high < _FEW_DOUBLINGS * low:  # few powers of two, or none
+    if high < _FEW_DOUBLINGS * low:  # the range has few powers of two, or none
         axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.grid(alpha=0.3)
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # covers no line
+    # Below the axes, it covers no line.
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
     axes.legend(frameon=False, ncols=columns, columnspacing=1.2, **below)
 
 
@@ -79,5 +80,5 @@ def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -
         x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
         axes.plot(x, y, marker=".", label=label, **style)
     axes.set_ylim(gain_limits(evaluated))
-    axes.set_ylabel(f"validation loss minus that of {LIVE} (nats)")
+    axes.set_ylabel(f"validation loss minus the loss of {LIVE} (nats)")
     draw_frame(axes)

@@ -6,7 +6,7 @@ A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by
     opt       the optimizer state without the averages
     averages  the averages of the weights, by label
     meta      JSON: step, samples, tokens, configuration, versions, the checksums of all arrays, and
-              a digest of all this
+              a digest of the rest
 
 Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. In
 a bucket, where nothing can be renamed, Orbax writes the file that completes a checkpoint last.
@@ -44,7 +44,7 @@ from anytime_jax.storage.json_files import json_digest
 from anytime_jax.storage.paths import absolute_path
 
 _REMOVED = "the directory was removed while the run trained"
-# Orbax's limit of a save, by the system's clock, which may be set forward while a save is written.
+# Orbax's time limit of a save: by the system's clock, which may be set forward during a save.
 _TIMEOUT_SECONDS = 10 * 365 * 86_400
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -72,7 +72,7 @@ class CheckpointManager:
         policy: RetentionPolicy,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """Removes half-written saves; `report` gets a line for each entry that is no checkpoint."""
+        """Removes half-written saves, and reports each entry that is not a checkpoint."""
         self._run_dir, self._policy = absolute_path(run_dir), policy
         self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
@@ -93,7 +93,7 @@ class CheckpointManager:
         names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
         try:
             self._manager = _OrbaxManager(str(self._directory), item_names=names, options=options)
-        except RecursionError as error:  # other damage to these files is ignored by Orbax
+        except RecursionError as error:  # Orbax ignores other damage to these files
             raise RunError(
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
                 "remove that checkpoint, or choose another run_dir"
@@ -101,7 +101,7 @@ class CheckpointManager:
         self._directory_id = directory_id(self._directory)
 
     def _is_kept(self, step: int) -> bool:
-        """Whether a checkpoint is never deleted; a symbolic link is left to whoever made it."""
+        """Returns whether a checkpoint is never deleted; symbolic links are always kept."""
         path = checkpoint_listing.checkpoint_path(self._run_dir, step)
         return self._policy.keeps_forever(step) or path.is_symlink()
 
@@ -120,7 +120,7 @@ class CheckpointManager:
         arrays = {
             item: ocp.args.PyTreeSave(unflatten_by_name(flatten_by_name(tree)))
             for item, tree in items.items()
-            if tree  # Orbax has no empty items, and a run may track no averages
+            if tree  # Orbax does not save empty items, and a run may track no averages
         }
         needed = checkpoint_bytes(sum(leaf.nbytes for leaf in jax.tree.leaves(items)))
         with self._saving():
@@ -142,7 +142,7 @@ class CheckpointManager:
             self._manager.save(step, args=args, force=True)
 
     def _was_removed(self) -> bool:
-        """Whether the directory was removed; Orbax would make another."""
+        """Returns whether the directory was removed; Orbax would create another."""
         return self._directory_id != directory_id(self._directory)
 
     def wait(self) -> None:
@@ -180,7 +180,7 @@ class CheckpointManager:
                 if processes.broadcast(
                     processes.is_primary() and checkpoint_reader.is_intact(path)
                 ):
-                    raise  # the cause is not on disk
+                    raise  # the checkpoint itself is not damaged
                 if not fall_back:
                     advice = _fall_back_advice(self._run_dir, steps)
                     raise RunError(f"{error}. {advice}") from error
@@ -248,8 +248,8 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
 class _OrbaxManager(ocp.CheckpointManager):
     """Manager that leaves preemption to `processes.PreemptionSignal`.
 
-    JAX compares the numbers of all calls that ask for it. A step among those of the signal would
-    let a SIGTERM that arrives during a save be missed.
+    JAX compares the numbers that all calls pass when they check for preemption. Orbax would pass a
+    step among the numbers of the signal, and a SIGTERM that arrives during a save would be missed.
     """
 
     def reached_preemption(self, step: int) -> bool:
@@ -272,7 +272,7 @@ def _fall_back_advice(run_dir: Path, steps: Sequence[int]) -> str:
     for step in reversed(steps):
         if checkpoint_reader.is_intact(checkpoint_listing.checkpoint_path(run_dir, step)):
             return (
-                f"The newest good one is that of step {step:,}: --fall-back sets the damaged ones "
+                f"The newest good one is of step {step:,}: --fall-back sets the damaged ones "
                 "aside and resumes from there"
             )
     return "There is no good one: choose another run_dir, or --fall-back to start again"
@@ -287,10 +287,10 @@ def _items(state: TrainState) -> dict[str, Any]:
 
 
 def _describe_readouts(opt: Any, params: Any) -> dict[str, Any]:
-    """Returns where `opt` has the further iterates of a method, and what it evaluates of them.
+    """Returns where `opt` stores the method's other iterates, and the read-outs made of them.
 
     `iterates` are prefixes of names in the item `opt` by label, `readouts` coefficients of the
-    iterates by label; both are left out for a method that has none.
+    iterates by label; both are missing for a method without them.
     """
     coefficients = jax.tree.map(float, jax.device_get(optimizers.readouts(opt)))
     if not coefficients:

@@ -2,9 +2,9 @@
 
 Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
 header with the format, the version of the code and the step it starts from; it supersedes rows of
-earlier segments after that step. The records of a run that was killed and resumed therefore equal
-those of an uninterrupted one, except for timings. A segment that has grown long is continued in the
-next, since a bucket stores a file anew when it grows.
+earlier segments after that step. Except for timings, a run that was killed and resumed therefore
+has the same records as an uninterrupted one. A long segment is continued in the next, since a
+bucket stores a file anew when it grows.
 
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
@@ -25,7 +25,8 @@ from anytime_jax.storage.paths import storage_path
 DIRECTORY = "records"
 FORMAT_VERSION = 1
 _SEGMENT_BYTES = 1_000_000
-TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")  # names that differ between equal runs
+# Values that differ between equal runs.
+TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RecordWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
         self._step = from_step
-        self._names: set[str] = set()  # written at that step
+        self._names: set[str] = set()  # names written at that step
         steps = [row.step for row in read_records(run_dir) if row.step <= from_step]
         self._last_row, self._rows = max(steps, default=-1), len(steps)
         self._file = self._create_segment()
@@ -98,12 +99,14 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
     """Returns the rows of a run that were not superseded, one per step, in order.
 
     `warn` is called with one line for every segment that another version wrote or that is not valid
-    to its end. A last line truncated by a kill loses nothing: the run saved no checkpoint after it.
+    to its end. A last line that a kill truncated loses nothing, as no checkpoint was saved after
+    it.
     """
     rows: dict[int, Row] = {}
     for segment in segments(run_dir):
         for line in _parse(segment, warn):
-            if isinstance(line, int):  # the header; without one, a segment supersedes nothing
+            # The first item is the header's step; without a header, a segment supersedes nothing.
+            if isinstance(line, int):
                 rows = {step: row for step, row in rows.items() if step <= line}
                 continue
             earlier = rows.get(line.step)
@@ -129,7 +132,7 @@ def describe_missing(found: int, meta: Mapping[str, Any]) -> str | None:
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
-    """Whether the records of a run contain an evaluation at a step."""
+    """Returns whether the records of a run contain an evaluation at a step."""
     rows = [row for row in read_records(run_dir) if row.step == step]
     return any(name.startswith("eval/") for row in rows for name in row.values)
 
@@ -141,13 +144,13 @@ def segments(run_dir: str | Path) -> list[Path]:
 
 
 def last_change(run_dir: str | Path) -> tuple[float, int]:
-    """Returns when the records were last written, in seconds since 1970, and their bytes.
+    """Returns the time of the last write to the records, in seconds since 1970, and their size.
 
     Equal answers mean equal records, which need not be read again. Both are 0 without records.
     """
     times, sizes = [0.0], [0]
     for segment in segments(run_dir):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the segment was removed meanwhile
             status = segment.stat()
             times.append(status.st_mtime)
             sizes.append(status.st_size)
@@ -156,7 +159,7 @@ def last_change(run_dir: str | Path) -> tuple[float, int]:
 
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
     """Yields the step from which a segment starts, then its rows, as far as they are valid."""
-    if not is_regular_file(segment):  # to read a pipe would wait for ever
+    if not is_regular_file(segment):  # reading a pipe could wait forever
         warn(f"{segment}: it is not a regular file")
         return
     complete, _, torn = segment.read_bytes().rpartition(b"\n")

@@ -33,7 +33,7 @@ def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without
 def gains(
     evaluated: Sequence[tuple[Row, Mapping[str, float]]], label: str
 ) -> list[tuple[Row, float]]:
-    """Returns the loss of an average minus that of the live weights, where it was evaluated."""
+    """Returns an average's loss minus the live weights' loss, wherever it was evaluated."""
     return [
         (row, losses[label] - losses[LIVE])
         for row, losses in evaluated
@@ -44,7 +44,8 @@ def gains(
 def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[float, float]:
     """Returns the range in which to draw `gains`.
 
-    The widest averages still hold the initial weights early on: their start does not count.
+    The first evaluations of the widest averages do not count: they still contain the initial
+    weights.
     """
     labels = weight_labels(evaluated, LIVE)
     late = evaluated[2:] or evaluated
@@ -67,8 +68,8 @@ def loss_table(
 ) -> Table:
     """Returns a table of `evaluations` with the best loss of each row marked.
 
-    The columns are all weight labels, also of averages that a resumed run added or dropped, or
-    those in `labels`.
+    The columns are `labels`, or all weight labels, including averages that a resumed run added or
+    dropped.
     """
     labels = [x for x in weight_labels(evaluated) if labels is None or x in labels]
     columns = [*numbers("budget"), *numbers("steps", format=","), *numbers("tokens", *labels)]

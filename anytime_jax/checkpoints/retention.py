@@ -6,7 +6,7 @@ import itertools
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.schema import Config
 
-_OVERHEAD = 2**18  # bytes besides the arrays, including partly filled file blocks
+_OVERHEAD = 2**18  # bytes in addition to the arrays, including partly filled file blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RetentionPolicy:
     rolling: int
 
     def keeps_forever(self, step: int) -> bool:
-        """Whether the checkpoint of a step is never deleted."""
+        """Returns whether the checkpoint of a step is never deleted."""
         return self.clock.is_milestone(step) or (self.every is not None and step % self.every == 0)
 
     def count_kept(self, start: int, goal: int) -> int:

@@ -15,7 +15,8 @@ from anytime_jax.storage.json_files import load_json
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
-_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}  # what a start that was killed may leave alone
+# Files that a killed start may leave in a directory without a run.
+_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}
 _ADVICE = "choose another run_dir"
 
 
@@ -64,7 +65,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
 
 
 def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns text about the settings that differ, "" for none."""
+    """Returns text about the settings that differ, "" if none do."""
     return "; ".join(
         f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
         for name in sorted(was.keys() | now.keys())
@@ -105,5 +106,5 @@ def lock_holder(run_dir: Path) -> str:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether any process has locked a run directory, which need not be writable."""
+    """Returns whether any process has locked a run directory, which need not be writable."""
     return locks.is_held(run_dir / LOCK_FILE)

@@ -1,6 +1,6 @@
 """Command line: one module for each command, named like it; the laboratory has its own.
 
-Seven modules are no commands but what they share: `dispatch.py` runs a command by its name;
+Seven modules are shared by the commands: `dispatch.py` runs a command by its name;
 `command_line.py` parses its options and turns errors into one line and an exit status;
 `config_file.py` loads configuration files and `config_help.py` lists them and their settings,
 `run_options.py` has the options of saved runs; `console.py` prints; `standard_streams.py` sets up

@@ -22,12 +22,12 @@ from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
 
 EXIT_STATUS = (
-    "exit status: 0 done, or a training saved when asked to end; 1 failed; 2 bad input;\n"
+    "exit status: 0 done, or a training saved after a signal; 1 failed; 2 bad input;\n"
     "75 another process of the run was lost, or a bucket is out of reach; 130 interrupted;\n"
     "141 output closed early"
 )
 
-_MAX_MESSAGE = 580  # characters
+_MAX_MESSAGE = 580  # characters of a message
 
 
 class Parser(argparse.ArgumentParser):
@@ -92,7 +92,7 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     others = [word for word in argv if not word.startswith(PREFIX)]
     if bare := next((word for word in overrides if "=" not in word), None):
         parser.error(f"{bare} has no value: give it as {bare}=VALUE")
-    # Parsers of subcommands lack --debug.
+    # Parsers of subcommands have no --debug.
     arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
         parser.error(f"unrecognized arguments: {overrides[0]}")
@@ -104,14 +104,14 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
     """Calls `work` and returns its exit status; an error is printed as one line.
 
-    The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C, 141
-    if the reader of the output has gone (as of `| head`; without a message), and 1 for any other
-    error.
+    The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C,
+    141, without a message, if the reader of the output has gone (as with `| head`), and 1 for any
+    other error.
     """
     try:
         status = work()
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a failure is reported
+            sys.stdout.flush()  # a failure to flush is reported here
         return status
     except KeyboardInterrupt:
         standard_streams.print_error("\ninterrupted")

@@ -14,7 +14,7 @@ from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 
-PREFIX = "--config."  # of a setting on the command line
+PREFIX = "--config."  # prefix of a setting on the command line
 T = TypeVar("T")
 
 

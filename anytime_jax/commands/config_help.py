@@ -1,4 +1,4 @@
-"""Help on what `--config` takes: the configurations and studies by name, and the settings of a run.
+"""Help on `--config`: the configurations and studies by name, and the settings of a run.
 
 All of it is derived: from the docstrings of the files, and from the declarations of the settings.
 """
@@ -65,7 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def list_files(*kinds: Kind) -> str:
-    """Returns a line for every file of some kinds, and where the files are."""
+    """Returns a line for every configuration and study, and where their files are."""
     lines = []
     for kind in kinds:
         entries = itertools.starmap(_entry, python_files.summaries(kind).items())
@@ -86,6 +86,6 @@ def _explain() -> str:
 
 
 def _entry(name: str, text: str) -> str:
-    """A name with a text beside it, wrapped."""
+    """Returns a name and its wrapped text, side by side."""
     head = f"  {name:{_NAME_WIDTH}} "
     return textwrap.fill(text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))

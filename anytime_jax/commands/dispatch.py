@@ -1,4 +1,4 @@
-"""Commands by name: lists them, imports the one that is asked for, and runs it.
+"""Commands by name: lists them, and imports and runs the requested one.
 
 This module imports little, so that a wrong name is reported at once.
 """
@@ -40,7 +40,7 @@ COMMANDS = {
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
-# The laboratory's commands, by their modules in `lab`; the others are modules beside this one.
+# Modules in `lab` of the laboratory's commands; all other commands are modules of this package.
 _LABORATORY = {
     "sweep": "study.command",
     "watch": "monitor.command",
@@ -94,8 +94,9 @@ def _run(name: str, program: str, argv: Sequence[str]) -> int:
             "anytime_jax is installed (after `make quickstart`, .venv/bin/python)"
         ) from error
     faulthandler.enable()
-    logging.disable(logging.ERROR)  # libraries log errors, with tracebacks, that they also raise
-    standard_streams.on_interrupt(signal.default_int_handler)  # raises KeyboardInterrupt
+    logging.disable(logging.ERROR)  # libraries log, with tracebacks, errors that they also raise
+    # This handler raises KeyboardInterrupt.
+    standard_streams.on_interrupt(signal.default_int_handler)
     try:
         return command.run(parse(command, program, argv))
     finally:
@@ -116,7 +117,7 @@ def _uninterrupted_imports() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # later collections skip them too
+        gc.freeze()  # later collections skip the imported objects too
         gc.enable()
 
 

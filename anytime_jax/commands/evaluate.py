@@ -16,7 +16,7 @@ from anytime_jax.weights.evaluation import mean_and_standard_error
 
 EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
 
-_LONGEST = 20  # characters of a name beside its losses; a longer one has a line of its own
+_LONGEST = 20  # longest name, in characters, that shares a line with its losses
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     evaluator = run_options.open_evaluator(saved, arguments, console)
     tokens = format_count(evaluator.count * evaluator.length)
     console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
-    # Prints each row at once, as one may take minutes.
+    # Each row is printed at once, as it may take minutes.
     reference = names[0] if len(names[0]) <= _LONGEST else "the first"
     titles = ("loss", "perplexity", f"minus {reference}", "kernel error")
     width = max(len(name) for name in ("weights", *names) if len(name) <= _LONGEST)

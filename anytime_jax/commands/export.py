@@ -33,9 +33,9 @@ from anytime_jax.weights.saved_run import SavedRun
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
 
 _VERIFIERS = Path(verifiers.__file__).parent
-_PROBE_SECONDS = 60  # to start an interpreter, perhaps from a busy network file system
+_PROBE_SECONDS = 60  # to start an interpreter, perhaps from a slow network file system
 _VERIFY_SECONDS = 3600  # to load a model
-_MAX_DIFFERENCE = 1e-4  # of any logit, in float32
+_MAX_DIFFERENCE = 1e-4  # largest difference of a logit, in float32
 _PROMPT = "def mean(xs):\n    return sum(xs) / len(xs)  # any weights, at any f: café, 3.14\n"
 
 
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=command_line.path, required=True, metavar="DIR", help="directory to create"
     )
     formats = sorted(model_reader.FORMATS)
-    add("--format", choices=formats, help="(default: that of the model's kind)")
+    add("--format", choices=formats, help="(default: by the model's kind)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def verify(model: Path, format_name: str, python: str) -> list[str]:
-    """Compares logits and tokens of an exported model with those of its library; returns a report.
+    """Compares an exported model's logits and tokens with its library's; returns a report.
 
     Raises:
       InputError: if the interpreter `python` does not run or lacks the library.
@@ -130,7 +130,7 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
             f"--verify-python={python} did not report a comparison: give a Python interpreter"
         ) from error
     for name, difference in logits.items():
-        if not difference <= _MAX_DIFFERENCE:  # also where it is NaN
+        if not difference <= _MAX_DIFFERENCE:  # rejects NaN too
             raise RunError(
                 f"{name} gives other logits: they differ by {difference:.2g}, allowed is "
                 f"{_MAX_DIFFERENCE:g}"
@@ -158,7 +158,7 @@ def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.Comp
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            process_group=0,  # its children, which may hold the pipes open, end with it
+            process_group=0,  # kills its children too, which may hold the pipes open
         )
     except OSError as error:
         raise InputError(

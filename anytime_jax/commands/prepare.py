@@ -1,8 +1,8 @@
 """Turn text into a dataset of token windows.
 
 After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing. --share=I/N
-does one of N shares of the work, next to the others; the same command without it does the rest.
---verify reads the dataset at --output whole and compares its checksums.
+does one of N shares of the work, which can run at the same time; the same command without it does
+the rest. --verify reads the dataset at --output whole and compares its checksums.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXAMPLES = (
 _DEFAULT_LENGTH = 1024
 _BUILTIN_MEGABYTES = 12.0
 _FEW_WINDOWS = 8
-_LINE_SECONDS = 5.0  # between lines of progress in a log
+_LINE_SECONDS = 5.0  # seconds between lines of progress in a log
 # Options that only some sources have.
 _SOURCES = {
     "input": ("json", "folder", "tfds"),
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\nthe same command resumes the preparation", file=sys.stderr)
         raise
     except (RunError, OSError) as error:
-        is_unnamed = isinstance(error, OSError) and error.filename is None  # of a write
+        is_unnamed = isinstance(error, OSError) and error.filename is None  # a write failed
         place = f"--output={arguments.output}: " if is_unnamed else ""
         raise RunError(f"{place}{error}; the same command resumes the preparation") from error
     return 0
@@ -164,7 +164,7 @@ def _prepare(arguments: argparse.Namespace) -> str:
 
 
 def training_notes(info: DatasetInfo, program: str) -> list[str]:
-    """Describes what is small for a training, and the command of one."""
+    """Returns warnings about splits too small to train on, and the `train` command to run next."""
     notes = [
         f"note: {name} has {count_noun(split.windows, 'window')}, {problem}; give more text or a "
         "smaller --length"

@@ -26,7 +26,7 @@ from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout, gro
 EXAMPLES = ("--run=runs/quickstart",)
 
 _POINTS = 13  # values of f
-_STANDARD_ERRORS = 2  # of a gain that counts
+_STANDARD_ERRORS = 2  # standard errors of a gain that counts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +87,8 @@ def judge(
 ) -> tuple[ScoredReadout, str]:
     """Returns the read-out to use, and why: the simplest one, unless another is better.
 
-    Better means a held-out loss below that of the best stored weights by more than two standard
-    errors.
+    Another read-out is better if its held-out loss is lower than the loss of the best stored
+    weights by more than two standard errors.
     """
     reference = _best(stored)
     better = []

@@ -54,7 +54,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=command_line.path,
         metavar="DIR",
-        help="prepared dataset (default: that of the run)",
+        help="prepared dataset (default: the run's)",
     )
     add("--split", choices=("validation", "train"), default="validation", help="part of it")
     add("--tokens", type=positive_int, metavar="N", help="(default: as many as in training)")
@@ -63,7 +63,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_vocabulary(parser: argparse.ArgumentParser) -> None:
     """Adds the option that selects a vocabulary file."""
-    text = "vocabulary of the run (default: the one beside its data)"
+    text = "vocabulary of the run (default: the one with its data)"
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help=text)
 
 

@@ -42,7 +42,7 @@ EXAMPLES = ("", "--run=runs/quickstart --verify")
 
 # File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
-_REMOVAL_SECONDS = 0.5  # in which a removal in progress deletes a file
+_REMOVAL_SECONDS = 0.5  # seconds within which a removal in progress deletes a file
 _RUNS = Path("runs")
 _KINDS = {
     "half-written": "half-written: a save in progress, or cut short by a kill",
@@ -77,7 +77,7 @@ def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
     try:
         runs = sorted((file.parent for file in folder.rglob(run_directory.RUN_FILE)), key=str)
-    except FileNotFoundError:  # of a bucket
+    except FileNotFoundError:  # a bucket cannot be reached
         runs = []
     if not runs:
         if folder == _RUNS and not folder.exists():
@@ -94,7 +94,8 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     entries = checkpoint_listing.list_entries(run_dir)
     listed = [_inspect(entry, verify, notes.get(entry.path.name)) for entry in entries]
     warnings: list[str] = []
-    rows = read_records(run_dir, warnings.append)  # after the checkpoints, which they precede
+    # Read after the checkpoints: records are written before them.
+    rows = read_records(run_dir, warnings.append)
     console.print(_table(listed, rows) if listed else "  no checkpoint yet")
     metas = [x.meta for x in listed if x.meta is not None]
     for meta in metas[-1:]:
@@ -128,7 +129,7 @@ def _describe(run_dir: Path) -> str:
 class _Listed:
     """An entry of the checkpoint directory as it is listed.
 
-    `meta` is None unless it is a readable checkpoint; `note` is that of its last verification.
+    `meta` is None unless it is a readable checkpoint; `note` is from its last verification.
     """
 
     entry: checkpoint_listing.Entry
@@ -168,7 +169,7 @@ def _inspect(
 
 
 def _is_being_removed(path: Path) -> bool:
-    """Whether a run that is training has removed a checkpoint, or does so: its files vanish."""
+    """Returns whether a run in training has removed, or is removing, a checkpoint."""
     before = None
     while path.exists():
         files = len(list_files(path))
@@ -222,7 +223,7 @@ def _read_notes(run_dir: Path) -> dict[str, Any]:
     try:
         return dict(load_json(run_dir / NOTE))
     except (OSError, ValueError, TypeError):
-        return {}  # a damaged note counts as missing
+        return {}  # a damaged file of notes counts as missing
 
 
 def _write_notes(run_dir: Path, notes: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports of a program ended by a closed pipe
+BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports for a program that a closed pipe ended
 INTERRUPTED = 130  # 128 + SIGINT
 
 _SIGNS = {"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"}
@@ -23,10 +23,10 @@ _ERRORS = "anytime_jax.escape"
 def configure() -> None:
     """Opens closed standard streams as `/dev/null`, and makes writes to the others safe.
 
-    Otherwise a file that is opened later would become standard output. A character that the
-    encoding of a stream lacks is replaced, and what cannot be written to standard error is dropped.
+    A file opened later would otherwise become standard output. Characters that the encoding of a
+    stream lacks are replaced, and what cannot be written to standard error is dropped.
     """
-    # Called first, this is run last at exit: from there on, Python no longer handles signals.
+    # Registered first, this runs last at exit; after that, Python no longer handles signals.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.unraisablehook = _handle_unraisable
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -49,7 +49,7 @@ def lossy_stdout() -> Iterator[None]:
     """Drops what cannot be written to standard output, such as to a terminal that was closed."""
     stdout = sys.stdout
     if stdout is not sys.__stdout__ or not isinstance(stdout, io.TextIOWrapper):
-        yield  # it was replaced
+        yield  # standard output was replaced
         return
     flush()
     sys.stdout = _lossy(stdout)
@@ -82,7 +82,7 @@ def print_error(line: str) -> None:
 
 
 def discard_closed() -> bool:
-    """Discards further output whose reader has gone, as of `| head`; returns whether one has."""
+    """Discards further output if its reader has gone, as with `| head`; returns whether it has."""
     closed = [descriptor for descriptor in (1, 2) if _has_no_reader(descriptor)]
     for descriptor in closed:
         _discard(descriptor)
@@ -90,7 +90,7 @@ def discard_closed() -> bool:
 
 
 def flush() -> None:
-    """Writes what is buffered, or discards it where it cannot be written."""
+    """Writes what is buffered, or discards it if it cannot be written."""
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             if stream is not None:
@@ -102,8 +102,8 @@ def flush() -> None:
 def exit_process(status: int) -> NoReturn:
     """Ends this process with an exit status; at once, without cleaning up, unless it is 0.
 
-    Threads of Orbax, or of the runtime of several hosts, may wait for minutes, those of TensorStore
-    and JAX crash while the interpreter ends, and objects that they leave behind print warnings.
+    Otherwise threads of Orbax and of the multi-host runtime may wait for minutes, threads of
+    TensorStore and JAX may crash while the interpreter ends, and leftover objects print warnings.
     """
     flush()
     if status:
@@ -114,13 +114,13 @@ def exit_process(status: int) -> NoReturn:
 
 
 def on_interrupt(handler: Callable[[int, Any], Any]) -> None:
-    """Handles Ctrl-C by a function, unless this process was told to ignore it (`&` of a shell)."""
+    """Sets a handler of Ctrl-C, unless this process was told to ignore it (`&` in a shell)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)
 
 
 def end_interrupted(*signal_and_frame: object) -> None:
-    """Handler of SIGINT that ends the process where there is nothing to clean up."""
+    """Handler of SIGINT that ends the process if there is nothing to clean up."""
     del signal_and_frame
     with contextlib.suppress(OSError):
         os.write(2, b"\ninterrupted\n")
@@ -139,7 +139,7 @@ def _handle_unraisable(unraisable: Any) -> None:
 
 def _discard(descriptor: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, descriptor)  # which children inherit
+    os.dup2(null, descriptor)  # children inherit the new descriptor
     if null != descriptor:
         os.close(null)
 

@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run."""
     asyncio.set_event_loop_policy(EventLoopPolicy())
-    with standard_streams.lossy_stdout():  # a closed terminal ends no training
+    with standard_streams.lossy_stdout():  # a closed terminal must not end the training
         return _train(arguments)
 
 
@@ -127,7 +127,8 @@ def _next_command(
     """Returns advice on continuing to the next doubling, within the schedule and the data."""
     clock, horizon = config.clock, config.horizon
     step = clock.next_doubling(outcome.step)
-    multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"  # a step may round it up
+    # A whole number of steps may exceed it slightly.
+    multiple = f"{2 ** round(math.log2(clock.multiple(step))):g}x"
     stop = None if config.stop_rule.doubles else multiple
     if horizon is not None and outcome.step >= horizon:
         run = config.branch.from_run or "a constant or inverse_sqrt run"
@@ -157,11 +158,11 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
 
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     try:
-        # Half a second: not before the first update.
+        # Matplotlib takes half a second to import, which the first update need not wait.
         from anytime_jax.checkpoints import loss_figure
 
         return loss_figure.draw(config.run_dir, config.name, rows)
-    except Exception as error:  # of Matplotlib or of the disk: the run itself has ended well
+    except Exception as error:  # Matplotlib or the disk failed; the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)
         return None

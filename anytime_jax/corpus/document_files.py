@@ -1,4 +1,4 @@
-"""Text files: search, and documents; damage is named with the file and the line."""
+"""Text files: search and reading of documents; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from anytime_jax.storage.files import file_size, read_file
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
 
-TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex")  # of files that are one document
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex")  # each file is one document
 JSON_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 _HEAD_BYTES = 64
 _GZIP = b"\x1f\x8b"
 _DECOMPRESS = "decompress it, or compress it with gzip"
-# Beginnings of files that are not the text that their name promises.
+# First bytes of files whose content is not the text that their name promises.
 _OTHER_KINDS = {
     _GZIP: "gzip-compressed; if it holds JSON lines, name it .json.gz, else decompress it",
     rb"\x28\xb5\x2f\xfd": f"zstandard-compressed; {_DECOMPRESS}",
@@ -53,8 +53,8 @@ def local_path(path: str) -> str:
 def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]:
     """Finds the files of a path, a glob or a folder, which is searched recursively.
 
-    Files with other suffixes are skipped in a folder, and else refused, as is a JSON file that is
-    empty or not what its name says.
+    Files with other suffixes are skipped in a folder and rejected elsewhere. A JSON file that is
+    empty or not what its name says is rejected too.
 
     Returns:
       Paths and sizes in bytes, sorted by path.
@@ -67,7 +67,8 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
         files = [path for path in files if path.endswith(suffixes)]
     else:
         total = 0
-        # A pattern such as "**" matches folders too; one that is named like a file is a mistake.
+        # A pattern such as "**" matches folders too; a folder that is named like a file is a
+        # mistake.
         matches = [root] if os.path.lexists(root) else glob.glob(root, recursive=True)
         files = [path for path in matches if not os.path.isdir(path) or path.endswith(suffixes)]
     if not files:
@@ -80,7 +81,7 @@ def find_files(pattern: str, suffixes: tuple[str, ...]) -> list[tuple[str, int]]
 
 
 def would_find(pattern: str, suffixes: tuple[str, ...], file: Path) -> bool:
-    """Whether `find_files` finds a file, which need not exist yet."""
+    """Returns whether `find_files` finds a file, which need not exist yet."""
     if is_address(file) or not file.name.endswith(suffixes):
         return False
     root, paths = local_path(pattern), {os.path.abspath(file), os.path.realpath(file)}
@@ -101,7 +102,7 @@ def read_text(path: str) -> Iterator[str]:
         raise _unreadable(path, error) from error
     _check_kind(content[:_HEAD_BYTES], path)
     try:
-        text = content.decode("utf-8-sig")  # a byte order mark is no text
+        text = content.decode("utf-8-sig")  # a byte order mark is not text
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error}); convert or remove it") from error
     if "\0" in text:
@@ -136,7 +137,7 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a glob, where "**" is any number of folders."""
+    """Returns whether a split path matches a split glob; "**" is any number of folders."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -149,7 +150,7 @@ def _check_file(path: str, suffixes: tuple[str, ...]) -> int:
     """The size of a file that can be read and is what its name says."""
     if not {METADATA_NAME, WORK_NAME}.isdisjoint(Path(path).parts):
         raise InputError(
-            f"{path} belongs to a prepared dataset or an exported model, which is no text; leave "
+            f"{path} belongs to a prepared dataset or an exported model, which is not text; leave "
             "that directory out"
         )
     if not path.endswith(suffixes):
@@ -215,7 +216,7 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str:
             "holds the text"
         )
     try:
-        text.encode("utf-8")  # JSON can spell half of a surrogate pair, which is no text
+        text.encode("utf-8")  # JSON can spell half of a surrogate pair, which is not text
     except UnicodeEncodeError as error:
         raise InputError(f"{place} is not valid Unicode ({error}); correct that line") from error
     return text

@@ -1,8 +1,8 @@
 """Tokenizers of the Hugging Face libraries, as vocabularies.
 
-`tokenizer.json` has the rules of a tokenizer, but not the token that ends a document, which
-`tokenizer_config.json` or `special_tokens_map.json` beside it names. A dataset keeps these files as
-one, a bundle: a JSON object with the text of each under its name.
+`tokenizer.json` has a tokenizer's rules but not its EOS token, which is named in
+`tokenizer_config.json` or `special_tokens_map.json` in the same directory. A dataset stores these
+files as one bundle: a JSON object that maps each file name to its text.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 def import_tokenizers() -> Any:
     """Imports the package `tokenizers`; raises InputError if it is not installed."""
     with needs_extra("export"):
-        import tokenizers  # SentencePiece models do without
+        import tokenizers  # SentencePiece models do not need this library
     return tokenizers
 
 
 def is_hf_tokenizer(content: bytes, path: Path) -> bool:
-    """Whether a file is meant as JSON: no SentencePiece model begins like it."""
+    """Returns whether a file looks like JSON, which no SentencePiece model does."""
     return path.suffix == ".json" or content.lstrip()[:1] == b"{"
 
 
 def bundle(content: bytes, path: Path) -> bytes:
-    """Bundles a `tokenizer.json` with the files beside it; returns a bundle as it is.
+    """Bundles a `tokenizer.json` with its companion files; returns a bundle unchanged.
 
     The same files give the same bytes in any folder.
     """
@@ -63,7 +63,7 @@ class HfTokenizer:
         eos = _eos_token(files, path)
         try:
             self._tokenizer = library.Tokenizer.from_str(files.get(TOKENIZER_FILE, ""))
-        except Exception as error:  # the library raises this very class
+        except Exception as error:  # the library raises no narrower class
             reason = " ".join(str(error).split())
             raise InputError(
                 f"vocabulary {path} is not a tokenizer that tokenizers {library.__version__} can "
@@ -73,20 +73,20 @@ class HfTokenizer:
         if eos_id is None:
             raise InputError(
                 f"vocabulary {path} has no token {eos!r}, which {CONFIG_FILE} or "
-                f"{SPECIAL_TOKENS_FILE} beside it names as eos_token; name one that it has"
+                f"{SPECIAL_TOKENS_FILE} names as eos_token; name a token that it has"
             )
         self.eos_id: int = eos_id
-        # Ids can have holes, and a model needs a row for every one below the highest.
+        # Ids can have gaps, and a model needs a row for every id up to the highest.
         self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        # Settings of the file that do not suit training text: documents truncated or padded, and
-        # "<|endoftext|>" inside one read as its end.
+        # These settings do not suit training text: they truncate or pad documents, and read
+        # "<|endoftext|>" inside a document as its end.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""
-        # One by one, since batches start threads: preparation runs one process per core.
+        # A batch would start threads, but preparation already runs one process per core.
         encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

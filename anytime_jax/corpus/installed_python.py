@@ -18,7 +18,7 @@ from anytime_jax.storage.files import read_file
 
 @dataclasses.dataclass(frozen=True)
 class BuiltinSource:
-    """The standard library's source, then that of the installed packages, up to a size.
+    """Source code of the standard library, then of the installed packages, up to a size.
 
     Files that are not UTF-8, contain a NUL, are empty or repeat an earlier one are skipped.
 
@@ -31,7 +31,7 @@ class BuiltinSource:
     validation_fraction: float = 0.05
 
     def parts(self) -> Sequence[Part]:
-        """Lists the files, those of each folder in the order of the hash of their names."""
+        """Lists the files, ordered within each folder by the hash of their names."""
         check_fraction(self.validation_fraction)
         if not self.megabytes > 0:
             raise InputError(f"{self.megabytes} megabytes of built-in text; ask for more than 0")
@@ -48,7 +48,7 @@ class BuiltinSource:
                 total += len(text)
         if total < self.megabytes * 1e6:
             raise InputError(
-                f"{self.megabytes:g} MB of built-in text asked for, this machine has "
+                f"{self.megabytes:g} MB of built-in text were requested, but this machine has "
                 f"{total / 1e6:.1f} MB; ask for less, or give a folder of text instead"
             )
         return group_files(files, self.validation_fraction)
@@ -72,7 +72,7 @@ def _source_files() -> Iterator[Path]:
             skipped = {"__pycache__", "site-packages", "dist-packages"}
             folders[:] = [name for name in folders if name not in skipped]
             files += [Path(folder, name) for name in names if name.endswith(".py")]
-        # By hash: any prefix is then a fair mixture, not the modules that begin with "a".
+        # In hash order any prefix is a fair mixture, not the modules that begin with "a".
         yield from sorted(
             files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()
         )

@@ -1,9 +1,9 @@
 """Preparation: from text to a dataset of tokens, in parallel, resumable, deterministic.
 
 Each part of the text becomes an array of tokens for each split, every document followed by EOS.
-Laid end to end, the arrays of a split are its tokens. The result of a part is written after its
-arrays, so a start after a kill skips what is complete; no byte depends on the number of workers.
-The parts can be divided into shares: processes on any hosts that have the directory in common.
+Concatenated, the arrays of a split are its tokens. A part's result is written after its arrays, so
+a restart after a kill skips completed parts. The bytes do not depend on the number of workers.
+Shares divide the parts among processes on any hosts that share the directory.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from anytime_jax.storage.files import is_regular_file, remove_directory
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
 from anytime_jax.storage.paths import absolute_path
 
-# A vocabulary is trained on the beginnings of so many parts, so many characters of each.
+# A vocabulary is trained on this many parts, on the first characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
-_BATCH_DOCUMENTS = 256  # per call of the tokenizer: its cost vanishes, and they fit in memory
+_BATCH_DOCUMENTS = 256  # per call of the tokenizer: they fit in memory
 
 
 class RemainingWork(NamedTuple):
-    """Parts of the text, and those that a share leaves to others."""
+    """Number of parts of the text, and how many of them are left to other shares."""
 
     parts: int
     parts_left: int
@@ -103,10 +103,10 @@ def prepare_share(
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> RemainingWork | DatasetInfo:
-    """Tokenizes one share of the parts, beside processes that do others; `prepare` completes it.
+    """Tokenizes one share of the parts; `prepare` completes the dataset afterwards.
 
-    Arguments are those of `prepare`; all but `workers` must be the same for all shares. A share of
-    None is all of the preparation. Returns the work left to others, or the metadata of the dataset
+    Takes the arguments of `prepare`; all but `workers` must be the same for all shares. With share
+    None, prepares everything. Returns the work left to other shares, or the metadata of the dataset
     if it is complete.
     """
     if length < 1:
@@ -133,7 +133,7 @@ def prepare_share(
         )
     parts = source.parts()
     with lock_preparation(output, settings, share) as work:
-        if info := _load_complete(output, settings):  # completed by another process just now
+        if info := _load_complete(output, settings):  # another process has just completed it
             return info
         own_vocabulary = _place_vocabulary(work, vocabulary_or_size, parts, length)
         tasks = [
@@ -150,7 +150,7 @@ def prepare_share(
         names = {part.name for part in itertools.chain(*info.parts.values())}
         for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
             if f"{directory.parent.name}/{directory.name}" not in names:
-                remove_directory(directory)  # of input that has changed since
+                remove_directory(directory)  # the input has changed since
         save_metadata(info, work.scratch)
     return load_dataset(output)
 
@@ -159,7 +159,7 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     try:
         if not is_regular_file(output / METADATA_NAME):
             return None
-    except storage_errors() as error:  # a name too long, a closed directory
+    except storage_errors() as error:  # the name is too long, or the directory cannot be read
         raise read_failure(output, error) from error
     info = load_dataset(output)
     check_settings(output, "holds a dataset", info.settings, settings)
@@ -197,7 +197,7 @@ def _place_vocabulary(
 
 
 def _sample(parts: Sequence[Part]) -> Iterator[str]:
-    """Yields training documents from the beginnings of parts spread over the text."""
+    """Yields training documents from the start of parts spread over the text."""
     chosen = np.unique(np.linspace(0, len(parts) - 1, _SAMPLE_PARTS).astype(int))
     most = _SAMPLE_PARTS * _SAMPLE_CHARACTERS // len(chosen)
     for part in (parts[index] for index in chosen):
@@ -222,7 +222,7 @@ def _check_splits(
         tokens = sum(result.arrays[split].tokens for result in results if split in result.arrays)
         if tokens > length:
             continue
-        remove_directory(work.results, missing_ok=True)  # so that other settings can be given
+        remove_directory(work.results, missing_ok=True)  # lets the next start use other settings
         work.results.mkdir()
         documents = sum(sum(result.documents.values()) for result in results)
         advice = explain_split(
@@ -333,6 +333,6 @@ class _TokenizePart:
 def _load_cached(path: Path, sha256: str) -> Vocabulary:
     """Loads the vocabulary once per process."""
     vocabulary = load_vocabulary(path)
-    if vocabulary.sha256 != sha256:  # by a share that sees other input
+    if vocabulary.sha256 != sha256:  # a share that sees other input has replaced it
         raise RunError(f"{path} was replaced by another process; run the same command again")
     return vocabulary

@@ -1,7 +1,7 @@
-"""Work directory of a preparation: its locks, and the settings that its processes have in common.
+"""Work directory of a preparation: its locks, and the settings that its processes share.
 
-A process holds the lock of what it prepares, the whole dataset or a share, and then looks whether
-another that it excludes is held: the whole and any share exclude each other.
+A process locks what it prepares, the whole dataset or a share, and then checks that no conflicting
+lock is held: the whole dataset conflicts with every share.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def lock_preparation(
     with locks.hold(work / f"{own}.lock", name, lambda text: print(text, file=sys.stderr)):
         if held := _held_locks(work, others, own):
             raise in_use(str(output), locks.holder(held[0]))
-        remove_directory(directories.scratch, missing_ok=True)  # files of a killed process
+        remove_directory(directories.scratch, missing_ok=True)  # a killed process left these files
         for directory in (directories.results, directories.scratch):
             directory.mkdir(exist_ok=True)
         previous = read_json(work / "settings.json")
@@ -78,7 +78,7 @@ def lock_preparation(
         try:
             yield directories
         except InputError:
-            # Unless something is finished, or others are at work.
+            # The directory stays if a part is finished or another process works on it.
             if not (list_files(directories.results) or _held_locks(work, "*", own)):
                 remove_directory(work, missing_ok=True)
                 (output / VOCABULARY_NAME).unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def check_settings(
 ) -> None:
     """Raises InputError if `output`, which "is half" or "holds a dataset", has other settings."""
     differences = [
-        f"{key} {previous.get(key)!r} (asked: {settings.get(key)!r})"
+        f"{key} {previous.get(key)!r} (requested: {settings.get(key)!r})"
         for key in sorted({*previous, *settings})
         if previous.get(key) != settings.get(key)
     ]

@@ -14,7 +14,7 @@ import sentencepiece
 from anytime_jax.errors import InputError
 
 _LOG_NOTHING = 5  # above FATAL in absl's numbering
-_CHARACTER_BYTES = 4  # of UTF-8, at most
+_CHARACTER_BYTES = 4  # maximum, in UTF-8
 
 # Enough text for every pair worth merging to be frequent, little enough for a second of training.
 _SAMPLE_CHARACTERS = 4_000_000
@@ -73,13 +73,13 @@ class _Decoder:
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor):
         self._processor = processor
-        # Stands for the text before: the unknown piece is in every vocabulary, and reads as
-        # characters of its own, so that what follows is not at the start.
+        # The unknown piece stands for the text before. It is in every vocabulary and decodes to
+        # visible characters, so what follows is not at the start.
         self._before: list[int] = []
         self._pending: list[int] = []
 
     def decode(self, token: int) -> str:
-        if self._processor.IsControl(token):  # reads as nothing, and ends a run of bytes
+        if self._processor.IsControl(token):  # decodes to nothing, and ends a run of bytes
             return self.flush()
         self._pending.append(token)
         text = self._decode_pending()
@@ -88,7 +88,7 @@ class _Decoder:
             # Each character held is one byte, which is one piece.
             self._pending = self._pending[len(self._pending) - held :]
         else:
-            del self._pending[1:]  # of spaces left out at the start, one is enough
+            del self._pending[1:]  # one space is enough: the decoder drops it at the start
         return self._emit(text[: len(text) - held])
 
     def flush(self) -> str:
@@ -125,7 +125,7 @@ def train_sentencepiece(texts: Iterable[str], size: int) -> bytes:
     try:
         return _train(sample, size)
     except (RuntimeError, OSError, ValueError) as error:  # ValueError: a size beyond int32
-        reason = str(error).rsplit("] ")[-1].strip(" .")  # after the C++ source line
+        reason = str(error).rsplit("] ")[-1].strip(" .")  # the message follows the C++ source line
         if largest := _largest_size(sample, size, reason):
             raise InputError(
                 f"cannot train a vocabulary of {size} pieces: this text supports at most {largest};"
@@ -146,7 +146,7 @@ def _largest_size(sample: Sequence[str], size: int, reason: str) -> int | None:
         try:
             _train(sample, size)
             return size
-        except (RuntimeError, OSError) as error:  # a smaller one has fewer characters
+        except (RuntimeError, OSError) as error:  # a smaller vocabulary has fewer characters
             reason = str(error)
     return None
 
@@ -191,8 +191,8 @@ def _slices(texts: Iterable[str]) -> Iterator[str]:
 def _drop_rare_characters(texts: Sequence[str], most: int) -> Iterator[str]:
     """Yields the text between characters that are rare, or not among the `most` common ones.
 
-    Those are spelled in bytes, and leave room for pairs in a small vocabulary. (SentencePiece's own
-    `character_coverage` does not go below 0.98.)
+    Rare characters are spelled in bytes, which leaves room for pairs in a small vocabulary.
+    (SentencePiece's own `character_coverage` does not go below 0.98.)
     """
     counts = collections.Counter[str]()
     for text in texts:

@@ -1,4 +1,4 @@
-"""Sources of text: what one is, and the one that reads files.
+"""Sources of text: the interface, and the source that reads files.
 
 A source lists its parts in an order that depends on nothing but the input. A part is a unit of work
 that any process can read, in any order: small, picklable, without open files.
@@ -26,7 +26,7 @@ from anytime_jax.corpus.document_files import (
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 
-# About a second of tokenization: a kill loses little, and every core has work.
+# A part takes about a second to tokenize: a kill loses little, and every core has work.
 PART_BYTES = 4_000_000
 
 
@@ -35,12 +35,12 @@ class Part(Protocol):
 
     @property
     def validation_fraction(self) -> float:
-        """Fraction of the documents that go to validation, by their hash; from 0 to 1."""
+        """Fraction of the documents, from 0 to 1, that go to validation by their hash."""
         ...
 
     @property
     def identity(self) -> list[Any]:
-        """Names and sizes of the input, as JSON values, by which a changed part is noticed."""
+        """Names and sizes of the input as JSON values, which reveal a changed part."""
         ...
 
     def documents(self) -> Iterator[str]:
@@ -61,7 +61,7 @@ class Source(Protocol):
         return {"kind": f"{type(self).__module__}:{type(self).__name__}", **fields}
 
     def reads(self, file: Path) -> bool:
-        """Whether a file, which need not exist yet, is part of the text."""
+        """Returns whether a file, which need not exist yet, is part of the text."""
         del file
         return False
 

@@ -1,8 +1,8 @@
 """Text from a prepared TFDS dataset, such as C4, read without TensorFlow.
 
-Only names and numbers are taken from the dataset's own description: `dataset_info.json` is read as
-plain JSON, the files it names must be in its directory, and `features.json`, from which TFDS would
-import any Python class by its name, is not read. Records are `tf.train.Example`s.
+Only names and numbers are taken from the dataset's description: `dataset_info.json` is read as
+plain JSON, and the files it names must be in its directory. `features.json` is not read, as TFDS
+would import any Python class that it names. Records are `tf.train.Example`s.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TfdsPart:
                     f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; "
                     f"{_REMEDY}"
                 )
-            # In batches: one by one, the calls cost more than the records.
+            # Single calls would cost more than the records, so records are read in batches.
             end = self.skip + self.take
             for start in range(self.skip, end, _BATCH_RECORDS):
                 yield from reader.read(start, min(start + _BATCH_RECORDS, end))
@@ -79,7 +79,7 @@ class TfdsPart:
             reader.close()
 
     def _parse(self, record: bytes, number: int) -> str:
-        from tensorflow_datasets.proto import tf_example_pb2  # a second: not for other sources
+        from tensorflow_datasets.proto import tf_example_pb2  # takes a second
 
         example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
         example.ParseFromString(record)
@@ -139,7 +139,7 @@ class TfdsSource:
     def _list(self, splits: Any, split: str, fraction: float) -> list[TfdsPart]:
         try:
             instructions = splits[split].file_instructions
-        except Exception as error:  # TFDS has no exception of its own for what it cannot parse
+        except Exception as error:  # TFDS has no own exception for what it cannot parse
             raise InputError(
                 f"{os.path.join(local_path(self.input), _INFO_NAME)} has no split {split!r} "
                 f"({_one_line(error)}); it has {sorted(splits)}"
@@ -160,7 +160,7 @@ def _read_splits(directory: str) -> Any:
 
     path = os.path.join(directory, _INFO_NAME)
     try:
-        file_size(path)  # raises for a pipe, which may never end
+        file_size(path)  # rejects a pipe, which may never end
         info = load_json(Path(path))
         stored_as = info.get("fileFormat") or "tfrecord"
         if stored_as != "array_record":
@@ -178,7 +178,7 @@ def _read_splits(directory: str) -> Any:
             f"{directory} is not a prepared TFDS dataset ({_INFO_NAME}: {error.strerror}); give "
             f"the directory that holds {_INFO_NAME}"
         ) from error
-    # Anything that JSON of unknown types and TFDS can raise.
+    # Parsing JSON of unknown types, and TFDS, can raise any of these.
     except Exception as error:
         raise InputError(
             f"{path} is damaged ({type(error).__name__}: {_one_line(error)}); {_REMEDY}"
@@ -205,7 +205,7 @@ def _split_info(directory: str, name: str, split: dict[str, Any]) -> Any:
         file = os.path.normpath(path)
         if not file.startswith(directory + os.sep):
             raise ValueError(f"it names {file}, outside the dataset's directory")
-        # TFDS leaves out empty shards: see that they are.
+        # TFDS leaves out empty shards: check that they are empty.
         if length == 0 and os.path.isfile(file):
             list(TfdsPart(file, 0, 0, 0, "", 0.0).documents())
     return tfds.core.SplitInfo(

@@ -13,20 +13,20 @@ from anytime_jax.errors import InputError
 if TYPE_CHECKING:
     from anytime_jax.corpus.sources import Part
 
-_MOST_DOCUMENTS = 2000  # of more, nearly any fraction works, and reading them again takes time
-_ENOUGH_BYTES = 200_000  # of validation text, by default
+_MOST_DOCUMENTS = 2000  # with more, nearly any fraction works, and reading them again takes long
+_ENOUGH_BYTES = 200_000  # default amount of validation text
 _MARGIN = 1.1  # a vocabulary that is trained again on another split spells the text differently
 
 
 def assign_split(text: str, validation_fraction: float) -> str:
-    """Assigns a document to a split by the hash of its content, so equal ones share a split."""
+    """Assigns a document to a split by the hash of its content, so duplicates share a split."""
     if validation_fraction in (0, 1):
         return SPLITS[int(validation_fraction)]
     return VALIDATION if split_position(text) < validation_fraction else TRAIN
 
 
 def split_position(text: str) -> float:
-    """The validation fraction above which a document is in validation: a hash, from 0 to 1."""
+    """Returns a document's hash in [0, 1); it is in validation if this is below the fraction."""
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -43,7 +43,7 @@ def check_fraction(fraction: float) -> None:
 def explain_split(
     parts: Sequence[Part], documents: int, count_tokens: Callable[[str], int], length: int
 ) -> str:
-    """Returns advice about a text of which one split has less than a window.
+    """Returns advice on a text whose training or validation split is shorter than a window.
 
     Args:
       parts: the text, which is read again if it has few documents.
@@ -79,8 +79,8 @@ def explain_split(
 def default_fraction(parts: Sequence[Part], least: float) -> float:
     """Returns the fraction of documents to set aside, `least` or more if there are few documents.
 
-    It gives validation at least five documents, or a quarter of less than 20, and a tenth of the
-    text or 200 kB.
+    Validation gets at least five documents (a quarter, if there are fewer than 20), and a tenth of
+    the text or 200 kB.
     """
     documents = (text for part in parts for text in part.documents())
     first = itertools.islice(documents, _MOST_DOCUMENTS + 1)

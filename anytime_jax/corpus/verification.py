@@ -1,4 +1,4 @@
-"""Verification: every token of a dataset is read, and compared with its digests."""
+"""Verification of datasets: reads every token and compares it with the digests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def verify_dataset(
 ) -> DatasetInfo:
     """Reads every token of a prepared dataset, and compares checksums and digests.
 
-    `workers` and `progress` are those of `preparation.prepare`.
+    `workers` and `progress` are as for `preparation.prepare`.
 
     Raises:
       InputError: as `load_dataset`.

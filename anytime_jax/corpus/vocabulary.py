@@ -20,7 +20,7 @@ from anytime_jax.storage.failures import storage_errors
 from anytime_jax.storage.files import read_file
 from anytime_jax.storage.paths import storage_path
 
-# An export has both: its tokenizer.json may have other bytes than the vocabulary of its run.
+# An export has both files; its tokenizer.json may differ in bytes from the run's vocabulary.
 _FILES = (VOCABULARY_NAME, TOKENIZER_FILE)
 
 
@@ -63,7 +63,7 @@ class Vocabulary:
         return self._tokenizer.encode(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Decodes ids; control tokens such as EOS and padding read as nothing."""
+        """Decodes ids; control tokens such as EOS and padding decode to nothing."""
         return self._tokenizer.decode(np.asarray(ids).tolist())
 
     def incremental_decoder(self) -> IncrementalDecoder:
@@ -74,9 +74,9 @@ class Vocabulary:
 def load_vocabulary(path: str | os.PathLike[str] | Path) -> Vocabulary:
     """Loads a SentencePiece model, a `tokenizer.json`, or a dataset's `vocabulary.model`.
 
-    Of a directory, such as a model or a dataset, `find_vocabulary_file` chooses the file. The
-    `eos_token` of a `tokenizer.json` is named by the `tokenizer_config.json` or
-    `special_tokens_map.json` beside it. Raises InputError for a vocabulary without EOS token.
+    In a directory, such as a model or a dataset, `find_vocabulary_file` chooses the file. For a
+    `tokenizer.json`, `tokenizer_config.json` or `special_tokens_map.json` in the same directory
+    names the `eos_token`. Raises InputError for a vocabulary without an EOS token.
     """
     path = storage_path(path)
     if path.is_dir():
@@ -120,7 +120,7 @@ def train_vocabulary(
     Ids follow T5: padding 0, EOS 1, unknown 2, no BOS; then 256 bytes, so that any text can be
     written, then the learned pieces. `decode(encode(text)) == text`, with its spaces, tabs and line
     ends (save U+2581, SentencePiece's own mark for a space, which reads back as a space). The same
-    texts give the same file, at `path`; the temporary file is in `scratch` or beside it.
+    texts give the same file at `path`; the temporary file is in `scratch`, or else next to it.
 
     Raises:
       InputError: the texts cannot give a vocabulary of `size` pieces.

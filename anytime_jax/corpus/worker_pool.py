@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from anytime_jax.errors import RunError
 
-# Starting a process costs as much as a few tasks: fewer are run in this process.
+# Starting a process costs as much as a few tasks, so few tasks run in this process.
 _TASKS_PER_WORKER = 4
 
 
@@ -33,7 +33,7 @@ class Task(Protocol):
 
 
 class Progress(NamedTuple):
-    """Finished tasks, those of earlier starts included, of all, and the tokens in them.
+    """Number of finished tasks, including earlier starts, of all tasks, and their tokens.
 
     The stage is "tokenizing" or "verifying"; a task is a part of the text.
     """
@@ -54,7 +54,7 @@ def run_tasks(
 
     Args:
       tasks: pickled if there are several workers.
-      workers: number of processes; by default one per core if there are tasks enough.
+      workers: number of processes; by default one per core if there are enough tasks.
       stage: name for the progress reports.
       progress: called in this process at the start and whenever a task is finished.
 

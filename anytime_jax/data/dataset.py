@@ -22,12 +22,12 @@ from anytime_jax.storage.paths import storage_path
 FORMAT_VERSION = 5
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (TRAIN, VALIDATION)
-# Written last: a directory that has it is complete.
+# Metadata file, written last: a directory that has it is complete.
 METADATA_NAME = "anytime_jax.json"
 VOCABULARY_NAME = "vocabulary.model"
 # Directory in a dataset's directory for everything unfinished.
 WORK_NAME = ".preparing"
-# Each chunk has a checksum, and costs 16 bytes of memory; a window is in one or two of them.
+# Each chunk has a checksum and takes 16 bytes of memory; a window is in one or two chunks.
 CHUNK_TOKENS = 16_384
 
 
@@ -89,7 +89,7 @@ class DatasetInfo:
 
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:
-    """Loads the metadata of a prepared dataset, and compares its files with it.
+    """Loads the metadata of a prepared dataset and checks its files against it.
 
     The sizes of its arrays are compared; `verify_dataset` reads their content too.
 
@@ -104,7 +104,7 @@ def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") ->
     metadata_path = path / METADATA_NAME
     try:
         is_prepared = is_regular_file(metadata_path)
-    except storage_errors() as error:  # a closed directory, a name that is too long
+    except storage_errors() as error:  # the directory cannot be read, or its name is too long
         raise read_failure(path, error) from error
     if not is_prepared:
         state = "only half prepared" if (path / WORK_NAME).is_dir() else "not a prepared dataset"
@@ -116,7 +116,7 @@ def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") ->
         raise
     except OSError as error:
         raise InputError(f"{metadata_path} cannot be read ({error.strerror})") from error
-    # Anything that parsing JSON of unknown types can raise.
+    # Parsing JSON of unknown types can raise any of these.
     except Exception as error:
         raise InputError(
             f"{metadata_path} is damaged ({type(error).__name__}: {error}); copy it again, or "
@@ -183,7 +183,7 @@ def _check_values(info: DatasetInfo) -> None:
             raise ValueError(f'the parts of split "{split}" do not add up')
         for part in parts:
             if part.tokens == 0 or not re.fullmatch(f"{re.escape(split)}/[0-9]+", part.name):
-                raise ValueError(f"it names {part.name!r}, which is no part of its split")
+                raise ValueError(f"it names {part.name!r}, which is not a part of its split")
 
 
 def _check_files(info: DatasetInfo) -> None:

@@ -1,4 +1,4 @@
-"""Batches read ahead: an iterator over consecutive samples, from any on, of sizes that may change.
+"""Batches read ahead: an iterator over consecutive samples, with sizes that may change.
 
 A batch passes five functions on its way from a disk or bucket to the training loop: the reader of
 the dataset, `Windows.batch`, `read` below, `read_ahead`, and `training.run_data.iterate_batches`.
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 Batch = TypeVar("Batch")
 
-# Batches ahead, each read in a thread of its own: a read of a bucket waits for some 30 ms.
+# Number of batches ahead, each read in its own thread: a bucket takes some 30 ms to answer.
 _AHEAD = 8
 
 
@@ -25,8 +25,8 @@ def read_ahead(
     Threads read the next batches meanwhile. If one cannot be read, its error is raised in its
     place, after all batches before it. `close()`, or the end of the iterator, ends the threads.
 
-    For example, each process reads only its rows, and puts them on its devices. To resume, pass the
-    number of samples consumed so far; to grow the batch, pass increasing sizes:
+    In the example, each process reads only its rows of a batch and puts them on its devices. To
+    resume, pass the number of samples consumed so far; to grow the batch, pass increasing sizes:
 
         def read(first, size):
             rows = windows.batch(first, size, sharding.local_rows(mesh, size))

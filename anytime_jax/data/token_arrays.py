@@ -23,11 +23,11 @@ from anytime_jax.data.dataset import CHUNK_TOKENS, DatasetInfo, PartInfo
 from anytime_jax.errors import RunError
 from anytime_jax.storage.files import key_value_store, remove_directory
 
-# Room for chunks besides the indices, which random windows read again and again.
+# Cache for chunks, in addition to the indices, which random windows read again and again.
 _CACHE_BYTES = 256 * 2**20
-_INDEX_BYTES = 32  # of a chunk, at most
-_REQUESTS = 128  # to a bucket at a time: each takes some 30 ms
-_READ_TOKENS = 4_000_000  # at a time, of a whole part
+_INDEX_BYTES = 32  # at most, for each chunk
+_REQUESTS = 128  # concurrent requests to a bucket, each of some 30 ms
+_READ_TOKENS = 4_000_000  # tokens that are read at a time from a whole part
 
 
 def write_part(directory: Path, name: str, tokens: np.ndarray) -> PartInfo:
@@ -35,14 +35,14 @@ def write_part(directory: Path, name: str, tokens: np.ndarray) -> PartInfo:
 
     Raises a RunError if it cannot be written.
     """
-    import tensorstore  # a quarter of a second, which other commands need not wait
+    import tensorstore  # the import takes a quarter of a second, which other commands need not wait
 
     remove_directory(directory / name, missing_ok=True)
     spec = _spec(directory / name, tokens.size, tokens.dtype) | {"create": True}
     try:
         array = tensorstore.open(spec).result()
         array.write(tokens, can_reference_source_data_indefinitely=True).result()
-    except ValueError as error:  # TensorStore's error of any storage
+    except ValueError as error:  # TensorStore raises this for any storage
         raise RunError(f"{directory / name} cannot be written ({_reason(error)})") from error
     last = tokens[_last_chunk(tokens.size) :]
     return PartInfo(name, tokens.size, hashlib.sha256(tokens.data).hexdigest(), _short_digest(last))
@@ -55,7 +55,7 @@ def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
     dtype = np.dtype(info.token_dtype)
     digest = hashlib.sha256()
     try:
-        # Opened without `assume_metadata`, so `zarr.json` is compared.
+        # Without `assume_metadata`, TensorStore also checks `zarr.json`.
         array = tensorstore.open(_spec(info.path / part.name, part.tokens, dtype)).result()
         for start in range(0, part.tokens, _READ_TOKENS):
             tokens = array[start : min(start + _READ_TOKENS, part.tokens)].read().result()
@@ -63,16 +63,16 @@ def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
             digest.update(tokens.data)
             yield tokens
         if digest.hexdigest() != part.sha256:
-            raise ValueError("its tokens are those of another part or dataset")
+            raise ValueError("its tokens belong to another part or dataset")
     except (OSError, ValueError) as error:
         raise RunError(f"{info.path / part.name} is damaged ({_reason(error)})") from error
 
 
 class TokenReader:
-    """The tokens of a split, for reads at any place by any number of threads.
+    """Reader of a split's tokens at any position, for any number of threads.
 
-    Every chunk read is compared with its checksum. The last chunk of a part is compared with the
-    metadata when the part is first read: a part of another place or dataset is found by it.
+    Every chunk read is compared with its checksum. When a part is first read, its last chunk is
+    compared with the metadata, which detects a part of another position or dataset.
     """
 
     def __init__(self, info: DatasetInfo, split: str):
@@ -90,7 +90,7 @@ class TokenReader:
         self._open = functools.lru_cache(None)(self._open_part)
 
     def read(self, starts: Sequence[int], size: int) -> np.ndarray:
-        """Reads `size` tokens from each start on, which must be in the split: int32, a row each.
+        """Reads `size` tokens from each of `starts`, all within the split: int32, one row each.
 
         Raises:
           RunError: some cannot be read, or are damaged; the message names the part.
@@ -99,7 +99,8 @@ class TokenReader:
 
         rows = np.empty((len(starts), size), np.int32)
         reads = []
-        with tensorstore.Batch() as batch:  # requested together when the block ends
+        # TensorStore sends the requests together when the block ends.
+        with tensorstore.Batch() as batch:
             for row, start in zip(rows, starts, strict=True):
                 done, number = 0, bisect.bisect_right(self._starts, start) - 1
                 while done < size:
@@ -135,7 +136,7 @@ class _OpenPart:
         import tensorstore
 
         spec = _spec(info.path / part.name, part.tokens, np.dtype(info.token_dtype))
-        # Nothing changes once it is written: no request asks whether it has.
+        # Arrays never change once written, so no request need check for changes.
         spec |= {"assume_metadata": True, "recheck_cached_data": False}
         self._array = tensorstore.open(spec, context=context).result()
         self._digest = part.last_chunk
@@ -146,11 +147,11 @@ class _OpenPart:
         return self._array[first : first + count].read(batch=batch)
 
     def confirm(self) -> None:
-        """Raises a ValueError if the last chunk is another than was written."""
+        """Raises a ValueError if the last chunk is not the one that was written."""
         last = self._last
         if last is not None:
             if _short_digest(last.result()) != self._digest:
-                raise ValueError("its last tokens are those of another part or dataset")
+                raise ValueError("its last tokens belong to another part or dataset")
             self._last = None
 
 
@@ -163,7 +164,7 @@ def _spec(path: Path, tokens: int, dtype: np.dtype) -> dict[str, Any]:
         "chunk_shape": [CHUNK_TOKENS],
         "codecs": checked,
         "index_codecs": checked,
-        "index_location": "start",  # not every server knows ranges that count from the end
+        "index_location": "start",  # not every server supports ranges that count from the end
     }
     return {
         "driver": "zarr3",
@@ -176,7 +177,7 @@ def _spec(path: Path, tokens: int, dtype: np.dtype) -> dict[str, Any]:
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}},
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
         },
-        # Else a missing shard would read as zeros, and a chunk of zeros would not be written.
+        # Otherwise a missing shard would read as zeros, and a chunk of zeros would not be written.
         "fill_missing_data_reads": False,
         "store_data_equal_to_fill_value": True,
     }
@@ -192,7 +193,8 @@ def _short_digest(tokens: np.ndarray) -> str:
 
 
 def _check_vocabulary(tokens: np.ndarray, size: int) -> None:
-    largest = int(tokens.view(f"u{tokens.itemsize}").max())  # negative ids are too large as well
+    # As unsigned integers, negative ids are too large as well.
+    largest = int(tokens.view(f"u{tokens.itemsize}").max())
     if largest >= size:
         raise ValueError(f"token {largest} where the vocabulary has {size} pieces")
 

@@ -18,7 +18,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError, RunError
 
-Rows = slice | np.ndarray  # index of some rows of a batch
+Rows = slice | np.ndarray  # indexes some rows of a batch
 
 
 class DataExhausted(RunError):
@@ -56,7 +56,7 @@ class Windows:
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
         if length != info.length:
             raise InputError(
-                f"length {length} asked of {info.path}, which is prepared for length "
+                f"length {length} does not fit {info.path}, which is prepared for length "
                 f"{info.length}; use that, or prepare the text again with the other length"
             )
         if not 0 <= seed < 2**32:
@@ -91,7 +91,8 @@ class Windows:
             )
         if not self._repeat and first + size > self._windows:
             raise DataExhausted(
-                f"samples {first} to {first + size - 1} asked, {self._name} has {self._windows}; "
+                f"samples {first} to {first + size - 1} were requested, but "
+                f"{self._name} has {self._windows}; "
                 "prepare more text, or set repeat for another pass over it"
             )
         samples = np.arange(first, first + size)[rows].tolist()

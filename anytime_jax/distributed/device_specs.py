@@ -8,7 +8,7 @@ import dataclasses
 import re
 from typing import Any
 
-_PARTIAL = {"mig", "lite"}  # words of a device smaller than the entry without them
+_PARTIAL = {"mig", "lite"}  # these words mark a smaller device than the entry without them
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ import jax
 from anytime_jax.distributed import xla_settings
 from anytime_jax.storage.paths import cache_directory
 
-# Of glibc's mallopt; the numbers are part of its interface.
+# Parameters of glibc's mallopt; the numbers are part of its interface.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-_ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # in /dev
+_ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # device files in /dev
 
 
 def configure() -> None:
@@ -33,12 +33,12 @@ def _keep_freed_memory() -> None:
     """Makes glibc keep freed memory for the next update.
 
     XLA's CPU backend allocates its temporary memory for every run of a program. By default glibc
-    returns so large a block to the kernel each time, which has to clear it again: 2 of 5 CPU
-    seconds of the quickstart's update. In one arena shared by all threads, it stays.
+    returns such large blocks to the kernel each time, which must clear them again: 2 of 5 CPU
+    seconds of the quickstart's update. Memory in one arena shared by all threads is kept.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # no glibc
+    except AttributeError:  # the system has no glibc
         return
     for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1)):
         mallopt(option, value)

@@ -1,8 +1,8 @@
-"""Lost process of a multi-host run: the line and the exit status with which the others end.
+"""Exit of the remaining processes, with a message, when a multi-host run loses a process.
 
 When a process is lost, either a collective raises an error in the others, or JAX's runtime notices
-and aborts them: it calls C's `abort()` in a thread of its own, and JAX has no public way to replace
-that. `handle_abort` handles the signal that `abort()` raises.
+and calls C's `abort()` in a thread of its own. JAX has no public hook for that, so `handle_abort`
+handles the signal that `abort()` raises.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from typing import Any
 
 from anytime_jax.errors import ProcessLostError
 
-_MAX_SECONDS = 15  # for the line, even if the storage of the checkpoints hangs
+_MAX_SECONDS = 15  # time limit for the message, even if the storage of the checkpoints hangs
 _is_ending = threading.Lock()
 _make_message: Callable[[str], str] = str
 
 
 def set_message(make_message: Callable[[str], str]) -> None:
-    """Sets the function that returns the line; it gets what the runtime said."""
+    """Sets the function that makes the message from what the runtime said."""
     global _make_message
     _make_message = make_message
 
@@ -39,7 +39,7 @@ def handle_abort() -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _abort_handler(number: int) -> None:
-    """Handles SIGABRT in the thread that aborts; those of `signal` run in the main thread, later.
+    """Handles SIGABRT in the aborting thread; Python's handlers run later, in the main thread.
 
     It waits for the interpreter's lock, which JAX releases wherever it waits for other processes.
     """
@@ -47,7 +47,7 @@ def _abort_handler(number: int) -> None:
     if not _is_ending.acquire(blocking=False):
         time.sleep(2 * _MAX_SECONDS)  # another thread is ending this process
     try:
-        signal.alarm(_MAX_SECONDS)  # which kills
+        signal.alarm(_MAX_SECONDS)  # the default action kills this process
         line = f"error: {make_error('JAX aborted this one: see above')}\n"
         with contextlib.suppress(OSError):
             os.write(2, line.encode())

@@ -19,12 +19,12 @@ from jax.experimental import multihost_utils
 from anytime_jax.distributed import lost_process_exit
 from anytime_jax.errors import InputError
 
-_HEARTBEAT_SECONDS = 30  # a process silent for so long counts as lost
+_HEARTBEAT_SECONDS = 30  # a process silent for this long counts as lost
 _RENDEZVOUS_SECONDS = 300
 _BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
-_VISIBILITY_SECONDS = 60  # until a shared file system shows what another host has written
-# How an error of the runtime begins that may come from another process. RESOURCE_EXHAUSTED (out of
-# memory), INVALID_ARGUMENT, NOT_FOUND and UNIMPLEMENTED are of this one alone.
+_VISIBILITY_SECONDS = 60  # how long a shared file system may take to show what another host wrote
+# Starts of runtime errors that another process may have caused. RESOURCE_EXHAUSTED (out of memory),
+# INVALID_ARGUMENT, NOT_FOUND and UNIMPLEMENTED concern this process alone.
 _STATUS_OF_LOSS = re.compile(
     "(ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|UNAVAILABLE|UNKNOWN): "
 )
@@ -40,11 +40,11 @@ def initialize(
 ) -> None:
     """Joins the processes of a run and opens their devices; must be called before anything does.
 
-    `coordinator` is the address `HOST:PORT` on which process 0 listens, `processes` their number,
-    `process` that of this one, from 0. With `cluster`, these three are detected from Slurm, Open
-    MPI, a TPU slice or GKE. Without any of the four, the process stays single. What
-    `describe_checkpoint` returns is part of the line with which this process ends when another one
-    is lost.
+    `coordinator` is the address `HOST:PORT` on which process 0 listens, `processes` the number of
+    processes and `process` the index of this one, from 0. With `cluster`, these three are detected
+    from Slurm, Open MPI, a TPU slice or GKE. Without any of the four, this is a single process. The
+    text that `describe_checkpoint` returns is part of the message with which this process ends when
+    another one is lost.
 
     Raises an InputError if the arguments contradict each other or this process cannot connect, and
     a ProcessLostError if another one is lost meanwhile.
@@ -86,12 +86,12 @@ def initialize(
         )
     )
     _open_devices()
-    lost_process_exit.handle_abort()  # again: the runtime of TPUs may set a handler of its own
+    lost_process_exit.handle_abort()  # set again, as the TPU runtime may have set its own handler
 
 
 def _open_devices() -> None:
     try:
-        jax.devices()  # of all processes, which tell each other theirs
+        jax.devices()  # known once all processes have exchanged theirs
     except RuntimeError as error:
         if not any(status in str(error) for status in ("UNAVAILABLE", "DEADLINE_EXCEEDED")):
             raise
@@ -112,28 +112,27 @@ def _check(coordinator: str, processes: int, process: int) -> None:
 
 
 def is_single() -> bool:
-    """Whether this is the only process of the run; does not initialize devices."""
+    """Returns whether this is the only process of the run; does not initialize devices."""
     return not jax.distributed.is_initialized() or jax.process_count() == 1
 
 
 def is_sign_of_loss(error: Exception) -> bool:
-    """Whether an error tells that another process was lost, or failed.
+    """Returns whether an error means that another process was lost or failed.
 
-    That of a collective is a JaxRuntimeError or, where its result is copied to the host, a
-    ValueError.
+    A collective raises a JaxRuntimeError, or a ValueError when its result is copied to the host.
     """
     return not is_single() and _STATUS_OF_LOSS.match(str(error)) is not None
 
 
 def is_primary() -> bool:
-    """Whether this is process 0, which prints and writes for all."""
+    """Returns whether this is process 0, which prints and writes for all."""
     return jax.process_index() == 0
 
 
 def broadcast(value: int) -> int:
     """Returns process 0's value, an int32, in every process.
 
-    For values read from a shared file system, which hosts may see change at different times.
+    Use it for values read from a shared file system, which hosts may see change at different times.
     """
     if is_single():
         return value
@@ -144,7 +143,7 @@ def broadcast(value: int) -> int:
 def barrier() -> None:
     """Waits, without a time limit, until every process has called this."""
     if not is_single():
-        # The runtime's barrier: collectives of the devices give up on a slow process.
+        # The runtime's barrier waits without limit; device collectives give up on a slow process.
         key = f"anytime_jax/{next(_barrier_ids)}"
         ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_BARRIER_MILLISECONDS)
 
@@ -192,7 +191,7 @@ class PreemptionSignal:
         self._received = False
 
     def __call__(self) -> bool:
-        """Returns the flag; must be called equally often in every process."""
+        """Returns the flag; every process must call this equally often."""
         if not self._received:
             self._calls += 1
             self._received = multihost_utils.reached_preemption_sync_point(self._calls)

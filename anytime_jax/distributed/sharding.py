@@ -1,9 +1,9 @@
-"""Device mesh and shardings: one rule, by axis name, for parameters and all that has their shape.
+"""Device mesh and shardings: one rule by axis name for parameters and arrays of their shape.
 
 Parameters, Adam's moments and the averages are sharded alike: the residual width is split over the
 mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; small vectors are replicated. A batch is
-split over `data` and `fsdp` together. A layout changes results only by the rounding of sums taken
-in another order.
+split over `data` and `fsdp` together. The layout changes results only by the rounding of sums in
+another order.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             "that axis is split over slices; choose a smaller fsdp or tensor"
         )
     shape, across_slices = (data // slices, config.fsdp, config.tensor), (slices, 1, 1)
-    try:  # both order the devices of a TPU by its torus, whose axes a mesh axis may split
+    try:  # both functions order a TPU's devices by its torus, whose axes a mesh axis may split
         if slices > 1:
             grid = mesh_utils.create_hybrid_device_mesh(
                 shape, across_slices, devices, allow_split_physical_axes=True
@@ -92,9 +92,10 @@ def state_shardings(
 ) -> Any:
     """Returns a `NamedSharding` for every leaf of a state: of any optimizer, or a whole run's.
 
-    A leaf with the shape of a parameter is sharded as that parameter: the one whose dict keys its
-    path ends in, or else the first of this shape. A mean over axes of that parameter, kept with
-    size 1, is split on the others. All other leaves are replicated: counts, factored moments.
+    A leaf with the shape of a parameter is sharded like it: like the parameter whose dict keys end
+    the leaf's path, or else the first of this shape. A mean over some axes of a parameter, kept
+    with size 1, is split over the other axes. All other leaves, such as counts and factored
+    moments, are replicated.
     """
     places = jax.tree.leaves(parameter_shardings(params, axes, mesh))
     by_keys, by_shape = {}, {}
@@ -162,8 +163,8 @@ class ShardingConstraint:
     ) -> Callable[..., jax.Array]:
         """Returns the function as applied to each device's parts of its arguments.
 
-        For kernels, which the compiler cannot split. The arguments and the result have these axes,
-        as in a call of the constraint.
+        The compiler cannot split kernels. The arguments and the result have these axes, as in a
+        call of the constraint.
         """
         if self.mesh is None:
             return function
@@ -178,7 +179,7 @@ class ShardingConstraint:
 
     @property
     def platform(self) -> str:
-        """Platform of the devices: that of JAX's default device without a mesh."""
+        """Platform of the devices; without a mesh, of JAX's default device."""
         devices = jax.local_devices() if self.mesh is None else self.mesh.devices.flat
         return devices[0].platform
 
@@ -196,7 +197,7 @@ UNCONSTRAINED = ShardingConstraint()
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Returns the rows of a global batch that this process feeds to its devices, in order.
 
-    They may have gaps: neighbors in a TPU's torus are not neighbors in the batch.
+    The rows may have gaps: neighbors in a TPU's torus are not neighbors in the batch.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = [np.arange(batch_size)[index[0]] for index in indices if index is not None]

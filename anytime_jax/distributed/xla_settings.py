@@ -1,11 +1,11 @@
 """Settings of XLA and of the runtime for each platform, each with its source.
 
 Updates and evaluations are compiled with `compiler_options`, and every start sets `ENVIRONMENT`. A
-variable that is set already stays as it is, and a flag in XLA_FLAGS or LIBTPU_INIT_ARGS takes
-precedence over the option of that name. CUDA graphs are left at XLA's default, which is on.
+variable that is already set is kept, and a flag in XLA_FLAGS or LIBTPU_INIT_ARGS takes precedence
+over the option of the same name. CUDA graphs are left at XLA's default, which is on.
 
 A function that is jitted with options cannot be called inside another `jax.jit`. An option that the
-compiler does not know is an error: those of TPUs are for the libtpu that JAX installs.
+compiler does not know is an error; the TPU options fit the libtpu that JAX installs.
 """
 
 import itertools
@@ -20,7 +20,7 @@ _OLD_NAME = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Setting(NamedTuple):
-    """A compiler option or an environment variable: what it does, and who recommends it."""
+    """Compiler option or environment variable, what it does, and who recommends it."""
 
     name: str
     value: Any
@@ -37,7 +37,7 @@ COMPILER_OPTIONS = {
         Setting(
             "xla_gpu_enable_latency_hiding_scheduler",
             True,
-            "communication runs beside kernels that do not need it",
+            "communication overlaps kernels that do not need it",
             _TIPS,
         ),
     ),
@@ -57,7 +57,7 @@ COMPILER_OPTIONS = {
         Setting(
             "xla_tpu_enable_async_collective_fusion_multiple_steps",
             True,
-            "communication may go on beside several kernels",
+            "communication may overlap several kernels",
             _MAXTEXT,
         ),
         Setting(
@@ -99,9 +99,9 @@ def compiler_options(mesh: Mesh) -> dict[str, Any]:
 
 
 def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
-    """Returns the options for programs that run once: on a CPU, half the time to compile.
+    """Returns the options for programs that run once; on a CPU they compile in half the time.
 
-    Optimization level 1 is the lowest whose results are bitwise those of the default, 3; level 0
+    Optimization level 1 is the lowest that gives bitwise the results of the default, 3; level 0
     differs in last bits.
     """
     if mesh.devices.flat[0].platform != "cpu":
@@ -119,7 +119,7 @@ def describe(platform: str) -> Iterator[tuple[Setting, str]]:
 
 
 def is_flag(name: str) -> bool:
-    """Whether a flag of this name is in the environment: `--NAME=VALUE`, `--NAME` or `--noNAME`."""
+    """Returns whether the environment has the flag, as `--NAME=VALUE`, `--NAME` or `--noNAME`."""
     words = " ".join(os.environ.get(variable, "") for variable in _FLAG_VARIABLES).split()
     flags = {word.lstrip("-").partition("=")[0] for word in words}
     return not flags.isdisjoint((name, f"no{name}"))

@@ -1,7 +1,7 @@
 """Model formats of other libraries, as tables of tensors and settings.
 
-Our arrays are stacked over layers, stored (in, out), and may be fused; theirs are one per layer,
-stored (out, in) as in PyTorch.
+Our arrays are stacked over layers, stored (in, out), and may be fused. The other libraries have one
+tensor per layer, stored (out, in) as in PyTorch.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
 
 Settings = dict[str, Any]
-_REAL = ("rope_theta", "norm_epsilon")  # our settings that are not whole numbers
+_REAL = ("rope_theta", "norm_epsilon")  # our settings that need not be whole numbers
 
 
 def require_own_keys(settings: Settings, heads: str, kv_heads: str) -> None:
-    """Raises an InputError if heads, settings by these names, share keys and values."""
+    """Raises an InputError if heads share keys and values, by the settings of these names."""
     if settings.get(kv_heads) not in (None, settings.get(heads)):
         raise InputError(
             f"{kv_heads} = {format_value(settings[kv_heads])} is not supported: every head must "
@@ -75,7 +75,7 @@ class ModelFormat:
     normalize: Callable[[Settings], Settings] = dict
 
     def check(self, config: ModelConfig) -> None:
-        """Raises an InputError with the name of a setting that the format cannot express."""
+        """Raises an InputError that names a setting that the format cannot express."""
         own = config.export_format
         if own != self.name:
             advice = f"give --format={own}" if own else "no format has it"

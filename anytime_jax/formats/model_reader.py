@@ -30,7 +30,7 @@ from anytime_jax.storage.json_files import parse_json
 
 FORMATS = {each.name: each for each in (OLMO, OLMO2)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
-_INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
+_INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
 DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
 _CONFIGURATIONS = ("config.json", "config.yaml")
 _DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
@@ -104,9 +104,9 @@ def check_values(model: ModelDescription) -> None:
 
 
 def check_digests(directory: Path) -> None:
-    """Raises an InputError if a file that is read is not as the export of this package wrote it.
+    """Raises an InputError if a file to be read differs from what this package exported.
 
-    Models of other origin have no recorded digests.
+    Models from other sources have no recorded digests.
     """
     provenance = directory / PROVENANCE
     recorded = _read(provenance).get(DIGESTS) if provenance.is_file() else None
@@ -153,7 +153,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 def _read_settings(directory: Path) -> tuple[Path, Settings]:
     if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory: give that of a model")
+        raise InputError(f"{directory} is not a directory: give the directory of a model")
     for name, parse in zip(_CONFIGURATIONS, (parse_json, _parse_yaml), strict=True):
         if (path := directory / name).is_file():
             return path, _read(path, parse)
@@ -216,7 +216,7 @@ def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
         for file in weight_files(model.directory):
             try:
                 handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
-            except Exception as error:  # SafetensorError is not a public class for all causes
+            except Exception as error:  # SafetensorError does not cover all causes
                 raise InputError(f"{file} cannot be read ({error}): copy it again") from error
             names: list[str] = handle.keys()
             tensors |= {name.removeprefix(prefix): handle.get_slice(name) for name in names}

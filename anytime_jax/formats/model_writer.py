@@ -34,7 +34,7 @@ from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
 
 _PROMPT_TOKENS = 32
-_STRIDE = 7919  # a prime: spreads the prompt's ids over the vocabulary
+_STRIDE = 7919  # a prime spreads the prompt's ids over the vocabulary
 
 
 def create_directory(directory: Path, overwrite: bool) -> contextlib.AbstractContextManager[Path]:
@@ -104,7 +104,7 @@ def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) ->
     return np.asarray(logits_BxLxV[0])
 
 
-_apply = jax.jit(decoder.apply, static_argnums=0)  # eager, every operation is a program
+_apply = jax.jit(decoder.apply, static_argnums=0)  # without jit, every operation would be a program
 
 
 def _save(
@@ -113,6 +113,6 @@ def _save(
     safetensors = import_safetensors()
     try:
         safetensors.numpy.save_file(tensors, file, metadata)
-    except safetensors.SafetensorError as error:  # no OSError, even on a full disk
+    except safetensors.SafetensorError as error:  # even a full disk raises this
         raise RunError(f"{file} cannot be written ({error})") from error
     file.chmod(0o644)  # safetensors restricts reading to the owner

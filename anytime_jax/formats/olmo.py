@@ -110,7 +110,7 @@ OLMO = ModelFormat(
         "norm_epsilon": "layer_norm_eps",
     },
     config_files=_config_files,
-    prefix="model.",  # in files that transformers wrote
+    prefix="model.",  # prefix in files that transformers wrote
     integers=("rope_theta",),
     normalize=_normalize,
 )

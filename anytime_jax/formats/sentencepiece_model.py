@@ -1,4 +1,4 @@
-"""SentencePiece models as protobuf messages: their pieces, and how text is normalized before them.
+"""SentencePiece models as protobuf messages: pieces and text normalization.
 
 SentencePiece's generated classes need a protobuf as new as their compiler, which other packages
 may exclude; so the fields used are declared here.

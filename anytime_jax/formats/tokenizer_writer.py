@@ -2,7 +2,7 @@
 
 A SentencePiece model is translated to rules of the `tokenizers` library with the same ids, within
 the limits in docs/evidence/export.md; a Hugging Face tokenizer is copied. `tokenizers` itself
-converts unigram models only and ignores normalizer settings; `transformers` would be one more
+converts unigram models only and ignores normalizer settings; `transformers` would be another
 dependency.
 """
 
@@ -36,7 +36,7 @@ _SUPPORTED = {ModelType.UNIGRAM: _PLAIN | {PieceType.USER_DEFINED}, ModelType.BP
 _CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
-# A translation must give the ids of SentencePiece for these texts.
+# A translation must give the same ids as SentencePiece for these texts.
 _SAMPLES = (
     "",
     " ",
@@ -119,7 +119,7 @@ def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]
 
 
 def _find_unsupported(model: Any) -> str | None:
-    """Returns what tokenizer.json cannot express of a SentencePiece model, or None."""
+    """Returns a feature of a SentencePiece model that tokenizer.json cannot express, or None."""
     kind = ModelType(model.trainer_spec.model_type)
     if kind not in _SUPPORTED:
         return (
@@ -183,7 +183,7 @@ def _normalizer(model: Any) -> Any:
     if spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:
-        # Only spaces; at the end also marks in the text itself, as SentencePiece does.
+        # Only spaces are stripped; at the end also marks in the text itself, as SentencePiece does.
         steps.append(normalizers.Replace(library.Regex(" {2,}"), " "))
         steps.append(normalizers.Replace(library.Regex(rf"\A +|[ {_SPACE}]+\z"), ""))
     if spec.add_dummy_prefix:

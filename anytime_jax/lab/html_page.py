@@ -1,8 +1,8 @@
-"""HTML of the report pages: their frame and style."""
+"""HTML frame and style of the report pages."""
 
 from html import escape
 
-# It has the colors of a dark theme for browsers that ask for one.
+# It has dark colors for browsers that prefer them.
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --page: #fff; --dim: #555; --rule: #e4e4e4;
         --note: #fff6e0; }

@@ -1,14 +1,14 @@
 """Draw the figures and tables of a study, or the curves of one run.
 
 Everything is computed from records. The report of a study goes into STUDY/report, or --output:
-every figure as PNG, every table as CSV, and `index.html` with all of them. Unfinished runs are
-named, and the report is made from the others. --pack adds `records.tar.xz`, the plan and the
-records of all runs, from which the report can be made elsewhere: --study=DIR.
+every figure as PNG, every table as CSV, and `index.html` with all of them. The report names
+unfinished runs and is made from the others. --pack adds `records.tar.xz`, the plan and the records
+of all runs, from which the report can be made elsewhere: --study=DIR.
 
 The report of a run is printed, and written as the page `report.html` with two figures into its
-directory, or --output: its losses and their forecast; the command `forecast` has more of that. With
---watch it is written again as records come, until Ctrl-C, and the page reloads itself. In a
-terminal: python -m anytime_jax watch --run=DIR.
+directory, or --output: its losses and their forecast; the command `forecast` says more about the
+latter. With --watch, the report is written again as records come, until Ctrl-C, and the page
+reloads itself. In a terminal: python -m anytime_jax watch --run=DIR.
 """
 
 import argparse
@@ -47,7 +47,7 @@ EXAMPLES = (
 )
 
 RUN_PAGE = "report.html"
-_REST = 30  # times as long as a report takes: the training may need the processor
+_REST = 30  # pause, in durations of a report: the training may need the processor
 _RELOAD_SECONDS = 10
 
 Part = str | Table | Path  # a line, a table or a figure
@@ -104,7 +104,7 @@ def _report_run(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) -> None:
-    """Writes the report of a run again whenever there is news, and rests in between."""
+    """Writes the report of a run whenever it has changed, and rests in between."""
     rested = 0.0
     for snapshot in follow(run_dir, _RELOAD_SECONDS, trust):
         if snapshot is not None and time.monotonic() >= rested and snapshot.is_news_after(before):
@@ -116,7 +116,7 @@ def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) ->
 def _write_run(snapshot: Snapshot, directory: Path, watch: bool, trust: Trust) -> list[Part]:
     """Writes figures and page of a run; returns what they show.
 
-    What fails, of the forecast, the figures or the disk, is a line: the losses are shown anyway.
+    A failure of the forecast, the figures or the disk becomes a line; the losses are shown anyway.
     """
     parts: list[Part] = list(run_snapshot.describe(snapshot))
     if snapshot.evaluated:

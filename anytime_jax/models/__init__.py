@@ -1,5 +1,5 @@
-"""The language model: parameters as plain dicts of arrays, functions as plain functions of them.
+"""Language model: plain functions of parameters in plain dicts of arrays.
 
-Begin with `decoder`, the only module that uses Flax. `attention` and `mixed_einsum` are its
-parts, `loss` the cross-entropy, `sampling` draws text from it, `flops` counts what it costs.
+Begin with `decoder`, the only module that uses Flax. `attention` and `mixed_einsum` are its parts.
+`loss` has the cross-entropy, `sampling` generates text, and `flops` counts FLOPs.
 """

@@ -15,10 +15,10 @@ from anytime_jax.config.model import Attention
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
-# Blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster on a CPU
-# and take half as long again to compile.
+# Number of blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster
+# on a CPU and take half as long again to compile.
 _BLOCKS = 2
-BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # of the scores that are computed
+BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # share of the scores that are computed
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
 
@@ -53,7 +53,7 @@ def causal_attention(
 ) -> jax.Array:
     """Returns causal softmax attention, rounded, of shape BxLxHxK.
 
-    Scores and softmax are float32; `precision` is that of the operands and of the result. `path` is
+    Scores and softmax are float32; `precision` applies to the operands and the result. `path` is
     "plain" (the reference), "blocks", "splash", or an implementation of
     `jax.nn.dot_product_attention`.
     """
@@ -82,7 +82,7 @@ def _splash_attention(
     kernel does not scale. Its backward pass rounds the gradient of the queries by each block of
     keys, and then sums over the blocks.
     """
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # 0.1 s to import
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # the import takes 0.1 s
 
     length, heads, head_size = q_BxLxHxK.shape[1:]
     causal = splash.CausalMask((length, length))
@@ -110,7 +110,7 @@ def _attend_in_blocks(
     The softmax is normalized after the product with the values, which has fewer elements.
     """
     length = q_BxLxHxK.shape[1]
-    # Batch dimensions first, transposed once for all matrix products.
+    # Batch dimensions come first: one transpose serves all matrix products.
     q_BxHxLxK, k_BxHxLxK, v_BxHxLxK = (
         y.transpose(0, 2, 1, 3) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
     )
@@ -142,9 +142,9 @@ def cached_attention(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns causal attention of new tokens to the cache and themselves, and the updated cache.
 
-    The queries are those of the tokens from position `start`. The cache has "keys" and "values" of
-    shape BxMxHxK, by position; positions from `start` on are overwritten. Scores and
-    softmax are float32; `precision` is that of the operands and of the result.
+    The queries belong to the tokens from position `start`. The cache has "keys" and "values" of
+    shape BxMxHxK, by position; positions from `start` on are overwritten. Scores and softmax are
+    float32; `precision` applies to the operands and the result.
 
     This is always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for
     positions not filled yet, and are optimized for more than one query.

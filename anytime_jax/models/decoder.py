@@ -4,7 +4,7 @@ The only module that uses Flax. Outside, parameters are a plain dict of float32 
 
     {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
 
-with every leaf of "blocks" stacked over layers, whether the layers run in a loop or unrolled.
+Every leaf of "blocks" is stacked over layers, whether the layers run in a loop or unrolled.
 
 Shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
 H heads, K head size, F MLP width, V rows of the embedding, N layers.
@@ -45,7 +45,7 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
 
 
 def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
-    """Returns the axis names of a model's parameters by name, also of those that a kind adds."""
+    """Returns the axis names of all parameters by name, including those that a kind adds."""
     return {**PARAMETER_AXES, **config.parameter_axes}
 
 
@@ -54,10 +54,11 @@ def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
 MATRIX_AXES = {"qkv": (-3, -1), "attn_out": (-2, -1), "mlp_in": (-3, -1), "mlp_out": (-2, -1)}
 
 
-@functools.partial(jax.jit, static_argnums=0)  # to trace it once
+@functools.partial(jax.jit, static_argnums=0)  # jit traces the initialization once
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns initial float32 parameters, the same on any layout of devices."""
-    plain = dataclasses.replace(config, attention="plain")  # other paths restrict the length
+    # The other attention paths restrict the length.
+    plain = dataclasses.replace(config, attention="plain")
     return dict(Decoder(plain).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
 
 
@@ -74,7 +75,7 @@ def hidden(
 ) -> jax.Array:
     """Returns the residual stream after the final norm, float32 of shape BxLxD.
 
-    It is the input of the head, for a loss that computes the logits one block at a time.
+    A loss that computes the logits one block at a time applies the head to it.
     """
     hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
     return cast(jax.Array, hidden_BxLxD)
@@ -99,10 +100,10 @@ def decode(
 ) -> tuple[jax.Array, Cache]:
     """Returns the next-token logits of tokens that follow those in the cache, and the new cache.
 
-    The logits, float32 of shape BxLxV, equal those of `apply` on the whole texts. `position` is the
-    number of tokens before these, the same in every row; the cache from there on is not read, and
-    `position + L` must not exceed its length. A prompt may be padded at its end: tokens decoded
-    later replace the padding, and no token before it attends to it.
+    The logits, float32 of shape BxLxV, equal the logits that `apply` returns for the whole texts.
+    `position` is the number of tokens before these, the same in every row; the cache from there on
+    is not read, and `position + L` must not exceed its length. A prompt may be padded at its end:
+    tokens decoded later replace the padding, and no token before it attends to it.
 
     Jit this function with the cache donated. It compiles twice, for the prompt and for single
     tokens.
@@ -146,9 +147,9 @@ def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attent
     """Returns the configured attention path; for "auto", the fastest known for the platform.
 
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
-    and that of blocks half. cuDNN's flash attention needs 16-bit operands and a head size of at
-    most 128, divisible by 8. Splash attention needs a length divisible by 128; "xla" takes its
-    place for others.
+    the gradient of "blocks" half of it. cuDNN's flash attention needs 16-bit operands and a head
+    size of at most 128, divisible by 8. Splash attention needs a length divisible by 128; for other
+    lengths "xla" is used.
     """
     if config.attention == "splash" and length % 128:
         return "xla"
@@ -163,7 +164,7 @@ def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attent
 
 
 class Decoder(nn.Module):
-    """Embedding, N blocks and final norm; has the head's parameters, which the caller applies."""
+    """Embedding, N blocks and final norm; also has the head's parameters for the caller."""
 
     config: ModelConfig
     constrain: ShardingConstraint = UNCONSTRAINED
@@ -176,7 +177,8 @@ class Decoder(nn.Module):
         cfg = self.config
         V, D = cfg.embedding_rows, cfg.width
         embedding_VxD = self.param("embedding", _inward(cfg), (V, D))
-        # Not split along the width, so that rows are looked up where the tokens are.
+        # The embedding is not split along the width, so that rows are looked up where the tokens
+        # are.
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
@@ -208,7 +210,7 @@ class Block(nn.Module):
 
     config: ModelConfig
     constrain: ShardingConstraint
-    position: int | jax.Array  # of the first token
+    position: int | jax.Array  # position of the first token
 
     @nn.compact
     def __call__(
@@ -240,7 +242,7 @@ class Block(nn.Module):
         B, L, D = x_BxLxD.shape
         qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
         qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, self.precision)
-        # The gradient of a split is one array; that of indexing, a sum of padded ones.
+        # The gradient of a split is one array, the gradient of indexing a sum of padded arrays.
         q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
         # The norm of queries and keys is over the full width, before the split into heads.
         q_BxLxD = self.precision.round(Norm(cfg, name="q_norm")(q_BxLxD))
@@ -318,6 +320,6 @@ def _inward(config: ModelConfig) -> nn.initializers.Initializer:
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
-    """Initializer of matrices that write to the residual stream: OLMo's sigma falls with depth."""
+    """Initializer of matrices that write to the residual stream; OLMo's sigma falls with depth."""
     by_depth = config.initial_scale == "depth"
     return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)) if by_depth else 0.02)

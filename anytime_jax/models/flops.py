@@ -9,8 +9,8 @@ def flops_per_token(config: ModelConfig) -> int:
 
         6 * N + 12 * layers * width * length
 
-    where N counts the block and head matrices, not the embedding, which is a lookup. Attention is
-    counted in full, although it is causal.
+    N counts the block and head matrices, not the embedding, which is a lookup. Attention is counted
+    in full, although it is causal.
     """
     params = count_params(config)
     attention = 12 * config.layers * config.width * config.length

@@ -14,7 +14,7 @@ from anytime_jax.config.model import Dtype
 from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
-# Logits of a block on each device: within a CPU's cache, 1 GB elsewhere.
+# Number of logits in a block on each device: they fit a CPU's cache, or take 1 GB elsewhere.
 _LOGITS = {"cpu": 2**20}
 _LOGITS_ELSEWHERE = 2**28
 
@@ -39,8 +39,8 @@ def token_losses_from_hidden(
 ) -> jax.Array:
     """Returns the cross-entropy of each token in nats, float32 of shape BxL, one block at a time.
 
-    `hidden_BxLxD` is the output of `decoder.hidden`, `dtype` that of the operands of the product
-    with the head; `constrain` is applied to the logits.
+    `hidden_BxLxD` is the output of `decoder.hidden`. The operands of the product with the head have
+    type `dtype`; `constrain` is applied to the logits.
     """
 
     def block_losses(block: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -69,7 +69,7 @@ def mean_loss_from_hidden(
 
 
 def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
-    """Returns the number of rows in a block of logits, a divisor of `rows`, those on a device.
+    """Returns the number of rows in a block of logits, a divisor of `rows`, the rows on a device.
 
     A row has `length` times `vocabulary` logits; `platform` is "cpu", "gpu" or "tpu".
     """
@@ -130,7 +130,7 @@ def _logits(
 def _with_gradient(
     logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the token losses, and their gradient by the logits times `token_weight`."""
+    """Returns the token losses, and their gradient in the logits times `token_weight`."""
     logits_SxRxLxV = logits_SxRxLxV.astype(jnp.float32)
     max_SxRxL = logits_SxRxLxV.max(axis=-1)
     weights_SxRxLxV = jnp.exp(logits_SxRxLxV - max_SxRxL[..., None])

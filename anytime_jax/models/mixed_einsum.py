@@ -1,4 +1,4 @@
-"""Mixed-precision einsum: 16-bit operands and results, float32 sums, gradient of the same kind."""
+"""Mixed-precision einsum: 16-bit operands and results, float32 sums, in the gradient too."""
 
 import functools
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from anytime_jax.config.model import Dtype
 
 
 class Precision(NamedTuple):
-    """Type to which operands and results of products are rounded, and the platform that computes.
+    """Type to which operands and results of products are rounded, and the platform.
 
-    XLA's CPU backend lacks some bfloat16 products and is slow at the others. There the rounded
-    values stay in float32, in which the product of two of them is exact.
+    XLA's CPU backend lacks some bfloat16 products and is slow at the others. On a CPU the rounded
+    values are therefore stored in float32, where the product of two of them is exact.
     """
 
     dtype: Dtype
@@ -37,8 +37,8 @@ def mixed_einsum(
     """Returns a two-operand einsum of rounded operands, with float32 sums.
 
     The result is rounded, of type `precision.stored_dtype`, or else float32. Every index of `spec`
-    must be in at least two of its three terms. In the gradient, both products have rounded operands
-    too; that by `x` is rounded, that by `y`, mostly a weight, is not.
+    must be in at least two of its three terms. Both backward products use rounded operands. The
+    gradient of `x` is rounded; the gradient of `y`, usually a weight, stays float32.
     """
     return _mixed_einsum(spec, x, y, precision, round_result)
 
@@ -55,8 +55,8 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     rounded = precision.round(x)
     out = _einsum(spec, rounded, precision.round(y), precision, round_result)
-    # y is mostly a weight: saved as it is, it needs no second copy in 16 bits. The zero carries the
-    # type of x, in which its gradient is returned.
+    # y is usually a weight: saved unrounded, it needs no second copy in 16 bits. The zero carries
+    # the type of x, in which the gradient of x is returned.
     return out, (rounded, y, jnp.zeros((), x.dtype))
 
 

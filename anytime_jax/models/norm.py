@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm, with a gradient of few passes over memory.
+"""Layer norm and RMS norm, with a gradient that takes few passes over memory.
 
 Shape suffixes: N all axes but the last, D width.
 """

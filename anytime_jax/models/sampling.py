@@ -16,7 +16,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Cache, Params
 
-# Prompts are padded to 16, 64, 256, ... tokens: few programs serve prompts of all lengths.
+# Prompts are padded to 16, 64, 256, ... tokens, so that few programs serve all lengths.
 _MIN_PADDED, _GROWTH = 16, 4
 
 
@@ -25,7 +25,7 @@ class SamplingSettings:
     """Settings of the distribution from which tokens are sampled.
 
     Logits are divided by `temperature` (0 for greedy decoding), then restricted to the `top_k` most
-    likely tokens (0 for all), then to the smallest set of those that has at least `top_p` of the
+    likely tokens (0 for all), then to the smallest set of these with at least `top_p` of the
     probability (above 0; 1 for all).
     """
 
@@ -141,6 +141,6 @@ def _next_token(
 ) -> tuple[jax.Array, Cache]:
     """Samples token `number` after position `last`; `tokens_L` starts at `position`."""
     logits_1xLxV, cache = decoder.decode(config, params, cache, tokens_L[None], position)
-    # Rows of the embedding beyond the vocabulary are no tokens.
+    # Rows of the embedding beyond the vocabulary are not tokens.
     logits_W = logits_1xLxV[0, last - position, : config.vocab_size]
     return sample_token(settings, logits_W, jax.random.fold_in(key, number)), cache

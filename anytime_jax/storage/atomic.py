@@ -1,4 +1,4 @@
-"""Atomic writes of files and directories: a reader sees the old or the new one, never a part."""
+"""Atomic writes of files and directories: readers see the old or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from anytime_jax.storage.paths import storage_path
 def atomic_write(path: str | os.PathLike[str] | Path, work: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path to write, and renames it to `path` if the block succeeds.
 
-    A file of a bucket is uploaded from a temporary one on the local disk. The temporary name holds
-    the process id, so that a worker that outlives a killed start cannot write into the file of the
-    next one.
+    For a bucket, the temporary file is on the local disk and is then uploaded. The temporary name
+    holds the process id, so that a worker that outlives a killed start cannot write into the file
+    of the next one.
 
     Args:
       path: the file to create or replace.
-      work: folder for the temporary file, on the same filesystem; by default that of `path`.
+      work: folder for the temporary file, on the same filesystem; by default the folder of `path`.
     """
     path = storage_path(path)
     if is_remote(path):
@@ -50,16 +50,16 @@ def atomic_write(path: str | os.PathLike[str] | Path, work: Path | None = None) 
 def atomic_directory(directory: Path, last: str, check: Callable[[], None]) -> Iterator[Path]:
     """Yields a temporary local directory, which replaces `directory` if the block succeeds.
 
-    `check` is called before, and again after the block; it raises an error if `directory` may not
-    be replaced. In a bucket, the files are uploaded, that named `last` after all others: without
-    it, a reader takes the directory for incomplete. Raises an InputError if the temporary directory
-    cannot be created.
+    `check` is called before and after the block; it raises an error if `directory` may not be
+    replaced. In a bucket, the file named `last` is uploaded after all others, so readers treat a
+    directory without it as incomplete. Raises an InputError if the temporary directory cannot be
+    created.
     """
     check()
     if is_remote(directory):
         with tempfile.TemporaryDirectory() as part:
             yield Path(part)
-            check()  # it may have been created in the meantime
+            check()  # the directory may have been created in the meantime
             _upload(Path(part), directory, last)
         return
     directory = directory.resolve()  # resolves links, "." and ".."
@@ -90,10 +90,10 @@ def atomic_directory(directory: Path, last: str, check: Callable[[], None]) -> I
 
 
 def remove_unfinished(directory: Path) -> list[Path]:
-    """Removes what kills left beside a directory of `atomic_directory`; returns what it removed.
+    """Removes what killed calls of `atomic_directory` left; returns what it removed.
 
-    Directories of a process that still runs are locked and stay. If a kill came just as an earlier
-    directory was replaced, that is put back.
+    Directories of running processes are locked and stay. If a kill came just as an earlier
+    directory was replaced, the earlier one is put back.
     """
     if is_remote(directory):
         return []
@@ -126,7 +126,7 @@ def _upload(part: Path, directory: Path, last: str) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[bool]:
-    """Locks a directory until the process ends or the block; yields whether it was unlocked.
+    """Locks a directory until the block or the process ends; yields whether it was unlocked.
 
     A file system that cannot lock directories, such as NFS, yields False.
     """

@@ -1,4 +1,4 @@
-"""Libraries of buckets: gcsfs behind paths of `upath`, loaded when an address is first given.
+"""Bucket libraries: gcsfs behind `upath` paths, imported when an address is first given.
 
 Only modules of this package ask whether a path is in a bucket.
 """
@@ -16,12 +16,12 @@ from typing import Any
 
 from anytime_jax.errors import InputError
 
-# Its search for hierarchical buckets asks another service before every request.
+# gcsfs would ask another service about hierarchical buckets before every request.
 _GCSFS_SETTING = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path of `storage_path` is in a bucket."""
+    """Returns whether a path from `storage_path` is in a bucket."""
     return not isinstance(path, pathlib.PurePath)
 
 
@@ -45,7 +45,7 @@ def upload(file: Path, path: Path) -> None:
 
 
 def bucket_errors() -> tuple[type[Exception], ...]:
-    """Returns the types of errors of the libraries, as far as they are loaded.
+    """Returns the error types of the libraries that are imported so far.
 
     Missing files and closed connections raise an OSError.
     """
@@ -68,8 +68,10 @@ def _prepare_libraries() -> None:
             "path"
         )
     os.environ.setdefault(_GCSFS_SETTING, "false")
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints the errors that it raises
+    # It would print the errors that it raises.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     from fsspec import config
 
-    for name in ("gcs", "gs"):  # other hosts write to the same directories
+    # Listings are not cached, as other hosts write to the same directories.
+    for name in ("gcs", "gs"):
         config.conf.setdefault(name, {}).setdefault("use_listings_cache", False)

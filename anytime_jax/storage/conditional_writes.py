@@ -1,4 +1,4 @@
-"""Conditional writes of files in buckets: a file is created, or replaced if nobody else did.
+"""Conditional writes in buckets: create a file, or replace it if nobody else has changed it.
 
 The server compares the generation of the file, a number that every write changes.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_ANSWER_SECONDS = 900.0  # in which TensorStore tries again, as in a save
+_ANSWER_SECONDS = 900.0  # for how long TensorStore retries, as in a save
 
 
 class Version(NamedTuple):
@@ -57,7 +57,7 @@ def create(path: Path, content: bytes) -> bytes:
 
 def _call(path: Path, call: Callable[[Any], Any], seconds: float | None = None) -> Any:
     bucket, _, key = str(path).removeprefix("gs://").partition("/")
-    import tensorstore  # a quarter of a second, which commands on a local disk need not wait
+    import tensorstore  # takes a quarter of a second, which commands on a local disk need not wait
 
     seconds = _ANSWER_SECONDS if seconds is None else seconds
     spec = {"driver": "gcs", "bucket": bucket, "path": key}
@@ -66,5 +66,5 @@ def _call(path: Path, call: Callable[[Any], Any], seconds: float | None = None) 
         return call(store).result(timeout=seconds)
     except TimeoutError as error:
         raise OSError(f"{path}: no answer for {seconds:g} s") from error
-    except ValueError as error:  # TensorStore's error of any server
+    except ValueError as error:  # TensorStore raises this for any server error
         raise OSError(f"{path}: {' '.join(str(error).split())[:200]}") from error

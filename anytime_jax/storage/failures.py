@@ -10,28 +10,29 @@ from pathlib import Path
 from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage.buckets import bucket_errors, is_remote
 
-_CLOSED = ("400", "401", "403", "404")  # statuses of a bucket that is missing, or of others
+# Statuses of a bucket that is missing or belongs to somebody else.
+_CLOSED = ("400", "401", "403", "404")
 _REFUSED = ("Forbidden:", "Bad Request:")  # how errors of gcsfs without a status begin
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """Returns the types of errors that reading and writing raise: OSError, and those of buckets."""
+    """Returns the types of errors that reading and writing raise: OSError, and bucket errors."""
     return OSError, *bucket_errors()
 
 
 def is_temporary(error: Exception, path: Path | None = None) -> bool:
-    """Whether an error is that of a bucket which may answer later; of a disk, none is.
+    """Returns whether retrying may help, as after a bucket's error that is not a refusal.
 
-    It is of the storage of `path`, if that is given.
+    Errors of local disks are never temporary. `path` says which storage raised the error.
     """
     is_bucket = isinstance(error, bucket_errors()) or (path is not None and is_remote(path))
     return is_bucket and not _is_refusal(error)
 
 
 def read_failure(path: Path, error: Exception, name: str = "") -> InputError | BucketError:
-    """Returns the error of a command that could not read a path, called `name` in the message.
+    """Returns the error to raise if a path, called `name` in the message, could not be read.
 
-    That is a BucketError if a bucket is out of reach, and else an InputError.
+    This is a BucketError if a bucket is out of reach, and otherwise an InputError.
     """
     name = name or str(path)
     if not is_remote(path):
@@ -47,14 +48,14 @@ def read_failure(path: Path, error: Exception, name: str = "") -> InputError | B
 
 
 def in_use(name: str, holder: str) -> InputError:
-    """Returns the error of a start that finds what is named locked by another process."""
+    """Returns the error to raise if another process, `holder`, has locked what `name` names."""
     return InputError(f"{name} is in use by another process ({holder}): wait for it, or stop it")
 
 
 def check_directory(path: Path, name: str) -> None:
-    """Raises an InputError if a path, called `name`, can be no directory, or its bucket is closed.
+    """Raises an InputError if a path, called `name`, cannot be a directory or may not be read.
 
-    Nothing need be there yet. Raises a BucketError if the bucket is out of reach.
+    The directory need not exist yet. Raises a BucketError if the bucket is out of reach.
     """
     if is_remote(path):
         bucket = path.parents[-1] if path.parents else path
@@ -76,7 +77,7 @@ def check_directory(path: Path, name: str) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether an error says that a bucket is closed to this account, or has no such request."""
+    """Returns whether an error says that the bucket denies access or rejects the request."""
     # gcsfs raises errors of these types, without a status, for 403 and 400.
     if type(error) in (OSError, ValueError):
         return str(error).startswith(_REFUSED)

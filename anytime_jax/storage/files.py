@@ -1,4 +1,4 @@
-"""Files and directories, on a disk or in a bucket: what the methods of a path cannot do in both."""
+"""Operations on files and directories that path methods do not do alike on disks and in buckets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anytime_jax.storage import conditional_writes
 from anytime_jax.storage.buckets import file_system, is_remote
 from anytime_jax.storage.failures import storage_errors
 
-# Reading a pipe or a terminal waits for a writer, for ever if there is none.
+# Reading a pipe or a terminal waits for a writer, possibly forever.
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -28,15 +28,15 @@ _KINDS = {
 
 
 def is_directory(path: Path) -> bool:
-    """Whether there is a directory; raises an error if that cannot be known.
+    """Returns whether a directory exists; raises an error if that cannot be known.
 
-    In a bucket, the method `is_dir` takes every error for a no.
+    In a bucket, the method `is_dir` returns False on every error.
     """
     return _type(path) == "directory" if is_remote(path) else path.is_dir()
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether there is a file; raises an error if that cannot be known, unlike `is_file`."""
+    """Returns whether a file exists; unlike `is_file`, raises an error if that cannot be known."""
     return _type(path) == "file" if is_remote(path) else path.is_file()
 
 
@@ -75,8 +75,8 @@ def file_size(path: str | os.PathLike[str]) -> int:
 def create_file(path: Path, content: bytes, partial: Path) -> None:
     """Creates a file with its content, or not at all.
 
-    On a disk it is written as `partial` first, which a kill may leave. Raises a FileExistsError if
-    there is a file with other content.
+    On a disk the file is written as `partial` first, which a kill may leave behind. Raises a
+    FileExistsError if the file exists with other content.
     """
     if is_remote(path):
         conditional_writes.create(path, content)
@@ -87,7 +87,7 @@ def create_file(path: Path, content: bytes, partial: Path) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial.unlink(missing_ok=True)
-    with partial.open("xb") as file:  # follows no symbolic link
+    with partial.open("xb") as file:  # mode "x" follows no symbolic link
         file.write(content)
     partial.replace(path)
 
@@ -95,10 +95,11 @@ def create_file(path: Path, content: bytes, partial: Path) -> None:
 def list_files(path: Path) -> list[Path]:
     """Returns the files below a directory, which another process may be deleting, in order."""
     if is_remote(path):
-        files, key = file_system(path)  # one request for a thousand files
+        files, key = file_system(path)  # a bucket needs one request per thousand files
         names = (str(name) for name in files.find(key))
         return sorted((path / name.removeprefix(f"{key}/") for name in names), key=str)
-    walk = os.walk(path)  # leaves out directories that disappear; `Path.rglob` raises an error
+    # os.walk leaves out directories that disappear; `Path.rglob` raises an error.
+    walk = os.walk(path)
     return sorted(Path(folder, name) for folder, _, names in walk for name in names)
 
 
@@ -137,14 +138,15 @@ def rename_directory(path: Path, target: Path) -> None:
 
 
 def can_rename_directories(path: Path) -> bool:
-    """Whether a directory is renamed at once, so that it appears complete under its name."""
+    """Returns whether a rename is atomic, so that a directory appears complete under its name."""
     return not is_remote(path)
 
 
 def directory_id(path: Path) -> int | None:
-    """Returns a number that another directory in the same place does not have; None without one.
+    """Returns a number that tells a directory from a later one at the same path, or None.
 
-    In a bucket, where a directory is a part of the names of files, it is 0.
+    None means that there is no directory. In a bucket, where a directory is only a part of file
+    names, the number is 0.
     """
     if is_remote(path):
         return 0

@@ -1,4 +1,4 @@
-"""Files that grow: appended on a local disk, uploaded whole to a bucket, of text at an interval."""
+"""Growing text files: appended on a local disk, uploaded whole to a bucket at an interval."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from anytime_jax.storage.buckets import is_remote, upload
 from anytime_jax.storage.failures import storage_errors
 from anytime_jax.storage.files import list_files
 
-UPLOAD_SECONDS = 10.0  # a bucket takes one write of a file in a second
+UPLOAD_SECONDS = 10.0  # a bucket allows one write per second to a file
 
 
 class GrowingFile(Protocol):
-    """A new file; `write` appends text, `sync` returns once it is all on disk or in the bucket."""
+    """A new file: `write` appends text; `sync` returns once all of it is stored."""
 
     @property
     def size(self) -> int:
@@ -34,7 +34,7 @@ class GrowingFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Stores what is left and closes the file."""
+        """Stores the remaining text and closes the file."""
         ...
 
 
@@ -96,12 +96,12 @@ class _BucketFile:
 
     def _upload_at_interval(self) -> None:
         while not self._closed.wait(UPLOAD_SECONDS):
-            with contextlib.suppress(OSError):  # of which `sync` tells
+            with contextlib.suppress(OSError):  # `sync` raises it
                 self.sync()
 
 
 class GrowingDirectory:
-    """Directory of a library that appends to local files, such as TensorBoard's.
+    """Directory for a library that appends to local files, such as TensorBoard.
 
     `local` is the path for the library: on a disk, the directory itself.
     """

@@ -26,7 +26,7 @@ def parse_json(text: str | bytes) -> Any:
 def load_json(path: Path) -> Any:
     """Parses a JSON file; raises a ValueError as `parse_json`, or an OSError."""
     if path.exists() and not is_regular_file(path):
-        raise ValueError("it is not a regular file")  # to read a pipe would wait for ever
+        raise ValueError("it is not a regular file")  # reading a pipe could wait forever
     return parse_json(path.read_bytes())
 
 

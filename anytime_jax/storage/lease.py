@@ -1,8 +1,8 @@
-"""Lease: the lock of a directory in a bucket, which has no locks that end with their holder.
+"""Lease: the lock of a directory in a bucket, where no lock ends with its holder.
 
-The holder rewrites a file at an interval, under the condition that nobody else wrote it. Whoever
-sees it unchanged for several intervals, by its own clock, may take it. A holder that was suspended
-for so long finds out when it next writes, which it does before every save.
+The holder rewrites a file at an interval, on condition that nobody else wrote it. A process that
+sees the file unchanged for several intervals, by its own clock, may take the lease. A holder that
+was suspended that long finds out at its next write, which it does before every save.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RENEWAL_SECONDS = 10.0
 EXPIRY_SECONDS = 45.0
 _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 10.0
-_WORDS = 4  # of the content: host, process, time and a name of its own
+_WORDS = 4  # format of the content: host, process, time and a unique name
 
 
 class Lease:
@@ -49,11 +49,11 @@ class Lease:
             self._generation = generation
 
     def explain(self, error: Exception) -> Exception:
-        """Returns the error to raise for one of the holder: the loss of the lease explains any."""
+        """Returns `error`, or if the lease was lost, a RunError that says so, the real cause."""
         return error if self._is_ours else self._lost()
 
     def release(self) -> None:
-        """Ends the lease, so that others need not wait; gives up beside a silent server."""
+        """Ends the lease, so that others need not wait; gives up if the server does not answer."""
         self._released.set()
         if not self._guard.acquire(timeout=_RELEASE_SECONDS):
             return
@@ -76,9 +76,10 @@ class Lease:
 def hold(path: Path, name: str, report: Callable[[str], None]) -> Iterator[Lease]:
     """Holds the lease of a file in a bucket until the block ends.
 
-    After a kill, waits until the lease has expired, which `report` says. Raises an InputError that
-    begins with `name` if another process renews it. Once another has taken the lease, which may
-    remove what this one writes, any error of the block becomes a RunError that says so.
+    Waits until the lease of a killed process has expired, and tells `report` so. Raises an
+    InputError that begins with `name` if another process renews the lease. Once another process has
+    taken the lease, it may remove what this one writes, so any error of the block becomes a
+    RunError that says so.
     """
     content = f"{describe_process()} {uuid.uuid4()}\n".encode()
     lease = Lease(path, content, _take(path, name, content, report))
@@ -105,7 +106,7 @@ def holder(path: Path) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a lease was renewed of late, by this machine's clock."""
+    """Returns whether a lease was renewed recently, by this machine's clock."""
     try:
         return time.time() - path.stat().st_mtime < EXPIRY_SECONDS
     except FileNotFoundError:
@@ -113,12 +114,12 @@ def is_held(path: Path) -> bool:
 
 
 def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) -> bytes:
-    """Returns the generation of the lease once it is ours."""
+    """Waits for the lease, takes it and returns its generation."""
     seen: Version | None = None
     unchanged, last = 0.0, time.monotonic()
     while True:
         now = read_version(path)
-        # A bucket that is slow to answer is so for the holder too: such a time does not count.
+        # A bucket that is slow here is slow for the holder too, so that time does not count.
         unchanged += min(time.monotonic() - last, 2 * _POLL_SECONDS)
         last = time.monotonic()
         if not _is_held(now) or (now == seen and unchanged > EXPIRY_SECONDS):
@@ -133,7 +134,7 @@ def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) 
 
 
 def _is_held(version: Version) -> bool:
-    """Whether there is a lease, rather than no file or the lock file of a copied directory."""
+    """Returns whether this is a lease, not a missing file or a copied directory's lock file."""
     return len(_name(version).split()) == _WORDS
 
 

@@ -1,4 +1,4 @@
-"""Locks of runs and preparations, which go with the process that holds them.
+"""Locks of runs and preparations, which end with the process that holds them.
 
 On a disk, `filelock` locks a file, and the kernel releases it even after a kill. In a bucket, which
 has no locks, it is a lease.
@@ -19,7 +19,7 @@ from anytime_jax.storage import lease
 from anytime_jax.storage.buckets import is_remote
 from anytime_jax.storage.failures import in_use
 
-_SECONDS = 0.3  # of waiting: `is_held` holds a lock for an instant
+_SECONDS = 0.3  # time limit of a wait: `is_held` holds a lock for an instant
 
 
 @contextlib.contextmanager
@@ -64,15 +64,15 @@ def holder(path: Path) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Whether any process holds the lock of a file, which need not be writable."""
+    """Returns whether any process holds the lock of a file, which need not be writable."""
     if is_remote(path):
         return lease.is_held(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:  # there is no such file, or it is not a lock
+    except OSError:  # the file does not exist, or is not a lock
         return False
     try:
-        # filelock can only take the lock; of readers, several may ask at the same time.
+        # filelock would take the lock exclusively; several processes may check it at the same time.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -13,16 +13,16 @@ from pathlib import Path
 from anytime_jax.errors import InputError
 from anytime_jax.storage.buckets import bucket_path
 
-# gs://bucket, also with the one slash that pathlib leaves.
+# Matches gs://bucket, also with the single slash that pathlib leaves.
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BUCKET = re.compile("gs://[a-z0-9][a-z0-9._-]+(/|$)")
-# gcsfs takes these for patterns, even where it deletes, or for a version of a file.
+# gcsfs reads these as patterns, even when it deletes, or as a version of a file.
 _MISREAD = re.compile(r"[*?\[\]#]|/\.{1,2}(/|$)")
 _MOUNT = "mount the bucket (s3:// with mountpoint-s3, others with rclone), give the path there"
 
 
 def is_address(path: str | os.PathLike[str] | Path) -> bool:
-    """Whether a path is an address, such as `gs://bucket/run`, rather than a local path."""
+    """Returns whether a path is an address, such as `gs://bucket/run`, rather than a local path."""
     return _ADDRESS.match(str(path)) is not None
 
 
@@ -32,7 +32,7 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
     Raises an InputError for an address other than `gs://BUCKET/PATH`, or if gcsfs is not installed.
     """
     if not isinstance(path, str | os.PathLike):
-        return path  # in a bucket already
+        return path  # it is a path in a bucket already
     match = _ADDRESS.match(os.fspath(path))
     if match is None:
         return Path(path)
@@ -51,11 +51,11 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 
 
 def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
-    """Returns `storage_path` in full."""
+    """Returns `storage_path` as an absolute path."""
     return storage_path(path).absolute()
 
 
 def cache_directory() -> Path:
-    """Returns the local directory of what may be deleted, and is computed or fetched again."""
+    """Returns the local cache directory; its files can be computed or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "anytime_jax"

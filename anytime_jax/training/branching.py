@@ -13,7 +13,7 @@ from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config, build
+from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
@@ -56,12 +56,7 @@ def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, 
             f"{name} = {directory!r} is not a run (it has no {run_directory.RUN_FILE}): give the "
             "directory of the trunk"
         )
-    try:
-        return build(run_file["config"], trust), run_file
-    except (InputError, KeyError) as error:
-        raise InputError(
-            f"{name} = {directory!r}: its settings cannot be used ({error})"
-        ) from error
+    return build_saved(run_file.get("config"), f"{name} = {directory!r}", trust), run_file
 
 
 def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> dict[str, Any]:

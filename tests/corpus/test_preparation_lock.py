@@ -136,8 +136,8 @@ def test_share_with_other_settings_is_refused(text, tmp_path):
     prepare_part(text, output, Share(0, 2))
     before = read_files(output)
     for settings, message in (
-        ({"length": 16}, r"length 32 \(asked: 16\)"),
-        ({"vocabulary": PIECES + 1}, r"vocabulary 'trained, 300 pieces' \(asked: 'trained, 301"),
+        ({"length": 16}, r"length 32 \(requested: 16\)"),
+        ({"vocabulary": PIECES + 1}, r"vocabulary 'trained, 300 pieces' \(requested: 'trained"),
     ):
         with pytest.raises(InputError, match=message):
             prepare_part(text, output, Share(1, 2), **settings)

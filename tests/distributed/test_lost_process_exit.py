@@ -167,7 +167,7 @@ def test_lost_process_ends_the_other_and_the_run_resumes_exactly(moment, unbroke
     line = both.output(1 - index).splitlines()[-1]
     assert line.startswith("error: another process of this run was lost")
     saved = checkpoint_listing.saved_steps(tmp_path / "run")
-    assert f"is {f'that of step {saved[-1]}' if saved else 'none'}." in line
+    assert f"is {f'step {saved[-1]}' if saved else 'none'}." in line
     Processes(file, devices=1).succeed()
     assert result(tmp_path / "run") == unbroken
 

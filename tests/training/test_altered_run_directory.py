@@ -45,7 +45,7 @@ def change_identity(run, **changes):
 def test_checkpoint_of_another_run_is_named(run, dataset, change):
     change_identity(run, **change)
     (name,) = (name.replace("__", ".") for name in change)
-    with pytest.raises(RunError, match=f"checkpoints/20 is that of another run .*{name} was"):
+    with pytest.raises(RunError, match=f"checkpoints/20 belongs to another run .*{name} was"):
         verify_checkpoint(run / "checkpoints" / "20")
 
 
@@ -59,7 +59,7 @@ def test_run_does_not_resume_from_checkpoint_of_another_run(run, dataset):
         shutil.rmtree(run / "checkpoints" / str(step))
     before = bits(run, 9)
     for stop in ("1x", STOP):
-        with pytest.raises(RunError, match=r"checkpoints/10 is that of another run \(seed was 0"):
+        with pytest.raises(RunError, match=r"checkpoints/10 belongs to another run \(seed was 0"):
             start(run, dataset, stop=stop)
     assert start(run, dataset, stop=STOP, fall_back=True)[0] == Outcome(20, "stop")
     assert bits(run, 9) == before

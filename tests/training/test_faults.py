@@ -78,7 +78,7 @@ def check_equals_whole(run, whole):
 def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         spoil_updates(patch, {7})
-        message = r"update 7 \(samples 48 to 55\) .* of step 4.* --config\.guard\.skip=nonfinite"
+        message = r"update 7 \(samples 48 to 55\) .* step 4.* --config\.guard\.skip=nonfinite"
         with pytest.raises(RunError, match=message):
             start(tmp_path, dataset, stop="2x")
     assert_finite(tmp_path, 4)
@@ -115,7 +115,7 @@ def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
 
 def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch):
     spoil_updates(monkeypatch, {6, 7, 8})
-    with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* of step 4"):
+    with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* step 4"):
         start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
 
 
@@ -212,7 +212,7 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
         start(tmp_path, dataset, stop="2x")
     assert entries() == before
     (tmp_path / "checkpoints" / "12").mkdir()
-    with pytest.raises(RunError, match=r"checkpoints/12 .* of step 8"):
+    with pytest.raises(RunError, match=r"checkpoints/12 .* step 8"):
         start(tmp_path, dataset, stop="2x")
     outcome, output = start(tmp_path, dataset, stop="2x", fall_back=True)
     assert outcome == Outcome(20, "stop")

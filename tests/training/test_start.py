@@ -247,11 +247,11 @@ def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path,
     trunk = finished(tmp_path_factory, "trunk_of_start", dataset, stop="1x")
     built = []
 
-    def build(source, trust, function=branching.build):
+    def build(source, where, trust, function=branching.build_saved):
         built.append(source["name"])
-        return function(source, trust)
+        return function(source, where, trust)
 
-    monkeypatch.setattr(branching, "build", build)
+    monkeypatch.setattr(branching, "build_saved", build)
     settings = branching.decay_settings(str(trunk), "1x")
     assert len(built) == 1
     changes = {"branch__from_run": str(trunk), "decay__horizon": "1x", "stop": "horizon"}

@@ -2,8 +2,8 @@
 
 The device's own compiler says whether the update compiles and fits, and how it communicates. The
 roofline is the least time of an update: each kernel takes at least its FLOPs over the device's peak
-and its bytes over the memory's bandwidth. No device is needed, only the compiler: JAX's package for
-TPUs or GPUs, in a virtual environment of its own.
+and its bytes over the memory's bandwidth. Only the compiler is needed, no device: JAX's package for
+TPUs or GPUs, in its own virtual environment.
 
 A compilation takes from seconds to minutes. `--search` tries microbatches, remat, layer loop and
 fsdp, and prints the program with the lowest roofline that fits, as overrides; it keeps its results.
@@ -182,7 +182,7 @@ def _describe(
     kinds = ("matmul", "attention", "memory", "prefetch")
     parts = ((kind, 1e3 * program.of_kind(kind).seconds) for kind in kinds)
     times = ", ".join(f"{kind} {time:.1f}" for kind, time in parts if time)
-    times += " beside the others" if program.of_kind("prefetch").kernels else ""
+    times += " overlapping the others" if program.of_kind("prefetch").kernels else ""
     yield (
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
         f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"

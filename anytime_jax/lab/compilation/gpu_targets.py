@@ -1,4 +1,4 @@
-"""Descriptions of GPUs for XLA's compiler, so that it compiles for one that is not there.
+"""Descriptions of GPUs with which XLA's compiler compiles for an absent GPU.
 
 Source: the figures of `xla/backends/gpu/target_config/specs` in the repository openxla/xla.
 """
@@ -19,7 +19,7 @@ class GpuTarget:
       memory: bytes of the main memory.
       l2_cache: bytes.
       shared_memory: bytes of a multiprocessor.
-      accelerated: whether it has instructions of its own generation only.
+      accelerated: whether it has instructions that only its generation has.
       scalar_units: float32 units of a multiprocessor.
     """
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128}  # others have them in their name
+# Other types have the bits in their name.
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -129,7 +130,7 @@ def parse(text: str) -> Module:
     """Parses `jax.stages.Compiled.as_text()`; raises a ValueError if it is no HLO module."""
     computations: dict[str, Computation] = {}
     entry = name = ""
-    lines: list[str] | None = None  # of the instructions of a computation
+    lines: list[str] | None = None  # instructions of the current computation
     for line in text.splitlines():
         if lines is None:
             match = _COMPUTATION.match(line)
@@ -200,7 +201,7 @@ def _bits(dtype: str) -> int:
 
 
 def flops(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """Returns the FLOPs of the matrix products of an instruction, or of those inside a fusion."""
+    """Returns the FLOPs of the matrix products in an instruction, or inside a fusion."""
     match instruction.opcode:
         case "dot":
             return _dot_flops(computation, instruction, instruction.numbers("lhs_contracting_dims"))
@@ -266,7 +267,7 @@ def _windows(instruction: Instruction, count: int) -> list[_Window]:
 
 
 def _window_pairs(window: _Window, size: int, outputs: int) -> int:
-    """Returns the number of products along an axis: those that meet no padding and no hole."""
+    """Returns the number of products along an axis, without padding and holes."""
     steps = np.arange(window.size) * window.rhs_dilate - window.pad
     places = np.arange(outputs)[:, None] * window.stride + steps
     inside = (places >= 0) & (places <= (size - 1) * window.lhs_dilate)
@@ -282,7 +283,7 @@ def _custom_call_flops(computation: Computation, instruction: Instruction) -> fl
         return _dot_flops(computation, instruction, contracted) if contracted else 0.0
     if "fmha" in target:  # cuDNN
         return _attention_flops(computation, instruction, backward="Backward" in target)
-    if "splash_mha" in instruction.op_name:  # its Pallas kernels for TPUs
+    if "splash_mha" in instruction.op_name:  # JAX's Pallas kernels for TPUs
         return _attention_flops(computation, instruction, backward="_dkv" in instruction.op_name)
     estimate = config.get("custom_call_config", config).get("cost_estimate", {})
     return float(estimate.get("flops", 0))
@@ -341,8 +342,8 @@ def _integer(instruction: Instruction) -> int | None:
 def bytes_accessed(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Returns the bytes that a kernel reads and writes.
 
-    A fusion that uses a slice of an operand reads the slice; one that updates a slice in place
-    writes that.
+    A fusion that uses a slice of an operand reads only the slice; a fusion that updates a slice in
+    place writes only the slice.
     """
     if instruction.opcode == "fusion":
         return _fusion_bytes(module, computation, instruction)
@@ -366,7 +367,8 @@ def bytes_accessed(module: Module, computation: Computation, instruction: Instru
     return instruction.bytes + read
 
 
-_NO_KERNEL = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}  # of custom calls
+# Custom calls that run no kernel.
+_NO_KERNEL = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
 _SLICES = {"dynamic-slice", "slice", "gather"}
 _VIEWS = {"bitcast", "convert", "copy", "get-tuple-element", "reshape"}
 
@@ -393,7 +395,7 @@ def _bytes_read(module: Module, inside: Computation, name: str, size: int) -> in
         elif is_updated or user.opcode in COLLECTIVES:
             continue
         elif user.opcode == "tuple" and inside.instructions[name].opcode == "parameter":
-            continue  # returned as it is: the buffers of communication beside the kernel
+            continue  # the buffers of overlapping communication are returned unchanged
         elif user.opcode == "fusion":
             nested = called(module, user)
             for parameter in nested.instructions.values():

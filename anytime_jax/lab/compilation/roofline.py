@@ -1,9 +1,10 @@
-"""Roofline of a compiled program: the least time of every kernel on a device, loops multiplied out.
+"""Roofline of a compiled program: the least time of every kernel on a device, loops included.
 
 A kernel takes at least the larger of its FLOPs over the device's peak and its bytes over the
-bandwidth of the memory. Kernels run one after another, but for copies to a TPU's on-chip memory
-("prefetch"), which run beside them. The time of the program is at least the sum of the others, and
-at least all bytes over the bandwidth. Communication between devices is listed, not added.
+bandwidth of the memory. Kernels run one after another, except for copies to a TPU's on-chip memory
+("prefetch"), which overlap them. The time of the program is at least the sum over the other
+kernels, and at least all bytes over the bandwidth. Communication between devices is listed, not
+added.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ _FREE = {
     *("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota"),
     *("partition-id", "replica-id", "opt-barrier", "async-update"),
 }
-_IOTA = r"\(?\[([\d,]+)\](?:T\(([\d,]+)\))?"  # a range, reshaped and transposed
+_IOTA = r"\(?\[([\d,]+)\](?:T\(([\d,]+)\))?"  # device groups as a range, reshaped and transposed
 _ATTENTION = ("mha", "splash", "flash")
 
 
@@ -32,11 +33,11 @@ class Kernel:
     """A kernel of a program.
 
     Attributes:
-      kind: "prefetch" is a copy, mostly to a TPU's on-chip memory, that runs beside other kernels.
+      kind: "prefetch" is a copy, mostly to a TPU's on-chip memory, that overlaps other kernels.
       op_name: path of the JAX operation that it was compiled from.
       calls: how often an execution of the program runs it.
-      flops: of one call, those of matrix products.
-      bytes: read and written by one call.
+      flops: FLOPs of the matrix products in one call.
+      bytes: bytes read and written by one call.
       seconds: the least time of one call.
     """
 
@@ -54,9 +55,9 @@ class Collective:
     """Communication between devices.
 
     Attributes:
-      kind: such as "all-gather".
+      kind: kind of collective, such as "all-gather".
       axes: axes of the mesh along which the devices communicate, such as "fsdp" or "data, fsdp".
-      bytes: of the result on each device, of one call.
+      bytes: bytes of the result of one call on each device.
       calls: how often an execution of the program runs it.
       in_loop: whether it is inside a loop of the program.
       overlaps: whether kernels may run at the same time.
@@ -80,7 +81,7 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """Least time of an execution: one kernel after another, beside copies to on-chip memory."""
+        """Least time of an execution; copies to on-chip memory overlap the other kernels."""
         kernels = (x for x in self.kernels if x.kind != "prefetch")
         in_turn = sum(kernel.calls * kernel.seconds for kernel in kernels)
         return max(in_turn, self.bytes / self.bandwidth)
@@ -118,7 +119,7 @@ def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int
                 )
             )
             if instruction.opcode != "fusion" or _async_part(module, instruction) == "Start":
-                continue  # other fusions compute too
+                continue  # other fusions do compute
         flops = hlo.flops(module, computation, instruction)
         moved = hlo.bytes_accessed(module, computation, instruction)
         seconds = max(flops / device.peak_flops, moved / device.bandwidth)
@@ -160,9 +161,9 @@ def _is_free(module: hlo.Module, instruction: hlo.Instruction) -> bool:
 
 
 def _async_part(module: hlo.Module, instruction: hlo.Instruction) -> str:
-    """Returns which part of a communication beside kernels a fusion of a TPU program is.
+    """Returns which part of a communication that overlaps kernels a fusion of a TPU program is.
 
-    "Start", "Done", or "Middle" for a kernel beside which it goes on; empty for all others.
+    It is "Start", "Done", or "Middle" for a kernel that it overlaps; empty for all others.
     """
     if instruction.opcode != "fusion":
         return ""
@@ -212,13 +213,13 @@ def _result_size(communication: hlo.Instruction) -> int:
     """Returns the bytes of the results; the start of a communication has its operands too."""
     arrays = communication.arrays
     if communication.opcode.endswith("-start") and len(arrays) > 1:
-        arrays = [array for array in arrays if array.shape]  # without the numbers of semaphores
+        arrays = [array for array in arrays if array.shape]  # leaves out the numbers of semaphores
         arrays = arrays[len(arrays) // 2 :]
     return sum(array.size for array in arrays)
 
 
 def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instruction) -> bool:
-    """Whether a kernel is scheduled between the start of a communication or copy and its end."""
+    """Returns whether a kernel is scheduled between start and end of a communication or copy."""
     if _async_part(module, start) == "Start":
         return any(_async_part(module, user) == "Middle" for user in _users(computation, start))
     if not start.opcode.endswith("-start"):

@@ -3,7 +3,7 @@
 For every choice of fsdp, remat and layer loop, the fewest microbatches that fit are found by
 halving or doubling: fewer are faster, and need more memory. The sizes of fsdp are the configured
 one and the two smallest whose state takes at most half the memory; if there is none, the largest
-that fits. Results are kept in a directory, so that a search that was cut short goes on.
+that fits. Results are stored in a directory, so that an interrupted search continues.
 """
 
 import copy
@@ -26,7 +26,7 @@ from anytime_jax.storage.json_files import json_digest, read_json, write_json
 from anytime_jax.training import preflight, step
 from anytime_jax.training.memory import measure_state
 
-_MOST_LAYERS = 24  # that are unrolled: more take minutes to compile
+_MOST_LAYERS = 24  # most layers that are unrolled: more take minutes to compile
 
 
 class Layout(NamedTuple):
@@ -72,7 +72,7 @@ def search(
     """Returns the trials of at most `most` compilations, the fastest program that fits first.
 
     `source` has the settings of the run. `report` is called before every compilation. `directory`
-    keeps the results.
+    stores the results.
     """
     key = json_digest([dict(source), list(map(str, devices)), jax.__version__, _code_digest()])
     file = directory / f"{key[:16]}.json"
@@ -103,7 +103,7 @@ def search(
 
 
 def _code_digest() -> str:
-    """Returns a digest of this package, whose changes make kept results those of other programs."""
+    """Returns a digest of this package's code: stored results are valid for the same code only."""
     package = Path(anytime_jax.__file__).parent
     return json_digest([path.read_text("utf-8") for path in sorted(package.rglob("*.py"))])
 
@@ -123,7 +123,7 @@ def _families(
 
 
 def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) -> float:
-    """Returns the bytes of the state on each device; infinite if the devices cannot be so split."""
+    """Returns the bytes of the state on each device; infinite if the devices cannot be split so."""
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
     layout = _with_microbatches(source, layout, devices)
     try:
@@ -134,7 +134,7 @@ def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) ->
 
 
 def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:
-    """Returns the layout, with fewer microbatches if the devices cannot share those."""
+    """Returns the layout, with fewer microbatches if the devices cannot share them."""
     while layout.microbatches > 1 and not _is_valid(source, layout, devices):
         layout = layout._replace(microbatches=layout.microbatches // 2)
     return layout

@@ -27,7 +27,8 @@ _ALLOWED = (
     f"({', '.join(GPU_TARGETS)}) with the number in a host, such as h200:1, or of hosts and in "
     "each, such as h100:8x8; for several slices, 2*v5e:16x16"
 )
-# Of libtpu: load in several processes at once, ask no server, and print nothing about the device.
+# Settings of libtpu: load in several processes at once, query no server, print no device
+# information.
 _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -91,7 +92,7 @@ def make_devices(topology: Topology) -> list[Any]:
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    jax.config.update("jax_platforms", "cpu")  # look for no device
+    jax.config.update("jax_platforms", "cpu")  # JAX must not look for devices
     try:
         if topology.platform == "tpu":
             return _tpu_devices(topology)

@@ -19,7 +19,7 @@ from anytime_jax.training.memory import measure_state
 
 @dataclasses.dataclass(frozen=True)
 class UpdateReport:
-    """What an update takes on each device.
+    """Cost of an update on each device.
 
     Attributes:
       devices: number of devices.
@@ -60,7 +60,7 @@ class UpdateReport:
         return self.roofline.of_kind("matmul", "attention").seconds / self.roofline.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values, with the dearest kernels and all communication."""
+        """Returns the report as JSON, with the most expensive kernels and all communication."""
         kernels = [dataclasses.asdict(x) for x in dearest_kernels(self.roofline)]
         return {
             "devices": self.devices,
@@ -80,9 +80,9 @@ class UpdateReport:
 
 
 def dearest_kernels(program: roofline.Roofline) -> list[roofline.Kernel]:
-    """Returns the kernels with the figures of all their calls, the dearest first.
+    """Returns the kernels with the figures of all their calls, the most expensive first.
 
-    Kernels compiled from the same operation, such as those of unrolled layers, are one.
+    Kernels compiled from the same operation, such as in unrolled layers, count as one.
     """
     groups: dict[tuple[str, str], list[roofline.Kernel]] = {}
     for kernel in program.kernels:
@@ -112,7 +112,7 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     options: dict[str, Any] = {}
     level = "xla_gpu_autotune_level"
     if mesh.devices.flat[0].platform == "gpu" and not is_flag(level):
-        options[level] = 0  # kernels cannot be timed on a device that is not there
+        options[level] = 0  # kernels cannot be timed on an absent device
     compiled = lowered.compile(options)
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""
@@ -129,7 +129,7 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether the compiler gave up because the program exceeds the device's memory."""
+    """Returns whether the compiler gave up because the program exceeds the device's memory."""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 

@@ -1,16 +1,17 @@
 """Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 nats cost.
 
 A law of the loss is fitted to the losses so far, of the live weights and of every average, and to
-the learning rates behind them. From it follow the losses at the next doublings, of the run as it
-is, of a decay that ends there, and of a cosine run of that length, with 80% intervals. Nothing is
-trained. The run may be in progress; --study gives narrower intervals from runs of the same model
-and data. Forecasts are calibrated up to four times the run so far.
+the learning rates behind them. It gives the losses at the next doublings with 80% intervals: of the
+run as it is, of a decay that ends there, and of a cosine run of that length. Nothing is trained.
+The run may be in progress; --study gives narrower intervals from runs of the same model and data.
+Forecasts are calibrated up to four times the run so far.
 
---csv reads the log of somebody else's run, such as an export of WandB: columns of steps, learning
-rates and losses. There "4x" is four times the run so far, not of a Chinchilla budget as for --run.
+--csv reads the log of a foreign run, such as an export of WandB: columns of steps, learning rates
+and losses. For a log, "4x" is four times the run so far; for --run it is four Chinchilla budgets.
 
---calibrate forecasts the horizon-free runs of a study from 1x and 2x, and prints how far that was
-from their later losses, those of their branches and of the cosines: a minute for a small study.
+--calibrate forecasts the horizon-free runs of a study from 1x and 2x, and prints the differences to
+their later losses, to the losses of their branches and to the cosines. A small study takes a
+minute.
 """
 
 import argparse
@@ -49,7 +50,7 @@ EXAMPLES = (
 _KINDS = ("constant", "inverse_sqrt", "cosine", "linear", "wsd")
 _COLUMNS = ("step", "lr", "loss")
 _EVERY = 5.0  # seconds between looks of --watch
-_NEWS = 1.05  # of the steps at the last forecast, without an evaluation
+_NEWS = 1.05  # forecast again at this multiple of the last step, even without an evaluation
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +142,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, other in wrong[source].items():
         if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for {other}: leave it out beside --{source}")
+            raise InputError(f"{option} is for {other}: leave it out with --{source}")
     if arguments.every is not None and not arguments.watch:
         raise InputError(f"--every={arguments.every:g} is for --watch: give both, or leave it out")
 
@@ -171,7 +172,7 @@ def _watch(arguments: argparse.Namespace, console: Console) -> None:
             problem = ""
             if not snapshot.is_training:
                 console.print("  no process trains it: waiting for one, until Ctrl-C")
-        except InputError as error:  # of a run that is too short yet, or has ended
+        except InputError as error:  # the run is too short, or has ended
             if str(error) != problem:
                 problem = str(error)
                 console.print(f"no forecast yet: {problem}" if snapshot.is_training else problem)
@@ -193,11 +194,11 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
     directory = arguments.output or (None if arguments.json else arguments.run)
     if directory is None:
         return
-    from anytime_jax.lab.forecast import forecast_figure  # Matplotlib takes half a second
+    from anytime_jax.lab.forecast import forecast_figure  # Matplotlib takes half a second to import
 
     try:
         line = f"figure: {forecast_figure.draw(directory, subject, forecast)}"
-    except OSError as error:  # as of a run of others: the numbers are printed already
+    except OSError as error:  # the directory may not be writable; the numbers are printed already
         line = f"the figure could not be drawn in {directory}: {error}: give --output"
     if not arguments.json:
         console.print(f"  {line}")

@@ -1,4 +1,4 @@
-"""Residuals of a functional law: the losses of a run, averaged in bins, against its predictions.
+"""Residuals of a functional law: its predictions minus a run's losses, averaged in bins.
 
 `Terms` evaluates the law at the steps of a schedule, fast enough for a fit. `BinnedLosses` are
 observed losses with their standard deviations, and the terms of the law at them.
@@ -17,7 +17,7 @@ from anytime_jax.lab.forecast.update_blocks import group
 from anytime_jax.schedules import Schedule
 
 _MISFIT = 0.004  # nats: error of a law that fits well, at the latest losses
-_MOST_MISFIT = 4.0  # times as much: its error at the first losses
+_MOST_MISFIT = 4.0  # at the first losses, the error is larger by this factor
 _BIN = 1.01  # ratio of the last to the first step in a bin
 _MARKS = 4  # steps in a bin at which the law is evaluated
 _INDEPENDENT = 8  # bins with independent errors of the law in a doubling of the steps
@@ -26,8 +26,8 @@ _TYPICAL_NOISE = 0.01  # nats: noise of recorded training losses
 # The loss after a single update fluctuates by this share of what averages gain.
 _FLUCTUATION = 0.1
 
-# A fit has one vector of ten numbers: the parameters of the law in their order, as logarithms but
-# for the floor, and the training loss minus the held-out loss. These are indices in it.
+# A fit has one vector of ten numbers: the parameters of the law in their order, as logarithms
+# except for the floor, and the training loss minus the held-out loss. These are indices in it.
 FLOOR, WEIGHT_GROWTH, TRAINING_OFFSET = 0, 7, 9
 
 
@@ -39,8 +39,8 @@ def law_at(x: np.ndarray) -> FunctionalLaw:
 class Terms:
     """Terms of the law at some steps of a schedule, as functions of its parameters.
 
-    The responses of the modes to the updates depend on no parameter but `weight_growth`. They are
-    computed once, for a grid of its values, and interpolated.
+    The responses of the modes to the updates depend only on the parameter `weight_growth`. They are
+    computed once for a grid of its values, and interpolated.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class _Row(NamedTuple):
 class BinnedLosses(Terms):
     """Losses of a run in bins of neighboring steps, with their standard deviations.
 
-    A standard deviation has a part of the noise, estimated from the scatter of the losses, and a
-    part of the error of the law, which is smaller for later losses.
+    A standard deviation combines the noise, estimated from the scatter of the losses, with the
+    error of the law, which is smaller for later losses.
 
     Attributes:
       losses_seen: float64[n], the mean loss of each bin.
@@ -148,7 +148,7 @@ def _bin(history: LossHistory, members: np.ndarray) -> list[_Row]:
         first, last = int(history.first[part[0]]), int(steps[stop - 1])
         rows.append(_Row(first, last, label, mean, sd, training))
         start = stop
-    # The errors of the law in neighboring bins are alike: many bins say no more than a few.
+    # Errors of the law in neighboring bins are correlated, so many bins say no more than a few.
     alike = max(len(rows) / (1 + _INDEPENDENT * np.log2(steps[-1] / steps[0])), 1.0)
     misfits = [_misfit(history.step / row.last) * alike**0.5 for row in rows]
     return [

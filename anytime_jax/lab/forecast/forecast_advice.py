@@ -1,4 +1,4 @@
-"""Advice on a run from its forecast: one sentence, by rules that know their uncertainty."""
+"""Advice on a run from its forecast: one sentence, by rules that include the uncertainty."""
 
 import dataclasses
 
@@ -7,14 +7,14 @@ from anytime_jax.lab.forecast.run_forecast import COST_NATS, Estimate
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-    """What a forecast says of the next point of a run.
+    """Forecast of the next point of a run.
 
     Attributes:
       point: where that is, as text.
       distance: how far it is from now, as text.
       weights: label of the weights with the lowest loss there.
       gain: how much lower their loss is there than now.
-      over_decay: their loss there minus that of a run whose decay ends there, if that is known.
+      over_decay: their loss there minus the loss of a run whose decay ends there, if known.
       decay: that decay, as text.
       branch_step: the step at which it starts.
       is_calibrated: whether forecasts so far ahead were calibrated.
@@ -59,7 +59,7 @@ def _on_gain(outlook: Outlook) -> str:
 
 
 def _on_decay(outlook: Outlook) -> str | None:
-    """What a decay is worth that ends at the next point."""
+    """Returns the value of a decay that ends at the next point, in words."""
     over = outlook.over_decay
     if over is None:
         return None

@@ -1,9 +1,9 @@
-"""Calibration of forecasts: a study's runs, forecast from their first part and from other runs.
+"""Calibration of forecasts: a study's runs are forecast from their first part and other runs.
 
-Each horizon-free run is cut at early points and forecast from there: its own later losses, those of
-the branches that decay from it, and those of the cosines with its peak and seed. Prior knowledge
-comes from the other runs of the study, without any run of the same schedule and without their
-branches; that of the cosines comes from runs that are no cosines.
+Each horizon-free run is cut at early points. From there its own later losses are forecast, the
+losses of the branches that decay from it, and the losses of the cosines with its peak and seed.
+Prior knowledge comes from the other runs of the study, without the runs of the same schedule and
+their branches, and for the cosines without cosines.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ class Outcome:
       begin, end: the multiples from which and to which it was forecast.
       kind: "run", "decay" or "cosine": of the run itself, of a branch of it, or of a cosine.
       label: weight label.
-      prior: whether the prior was of the "study" or "general".
+      prior: "study" or "general", the origin of the prior.
       loss, low, high: the forecast with its 80% interval.
-      actual: the loss as it was.
-      gain, actual_gain: the average's loss minus the live loss, as forecast and as it was.
-      constant_gain: the gain where the run was cut: a forecast that it stays.
+      actual: the actual loss.
+      gain, actual_gain: the average's loss minus the live loss, as forecast and actual.
+      constant_gain: the gain where the run was cut, the forecast that it stays constant.
     """
 
     run: str
@@ -108,7 +108,7 @@ def forecast_study(
 def _others(
     run: RecordedRun, runs: Sequence[tuple[RecordedRun, StudyRun]], without_cosines: bool
 ) -> list[RecordedRun]:
-    """The runs with other schedules than a run's, which are not branches of its like either."""
+    """The runs with other schedules than the run's, without branches of such runs."""
     same = {x.name for x, _ in runs if _schedule(x.config) == _schedule(run.config)}
     if without_cosines:
         same |= {x.name for x, _ in runs if schedule_kind(x.config) == COSINE}
@@ -121,7 +121,7 @@ def _others(
 def _targets(
     run: RecordedRun, plan: StudyRun, runs: Sequence[tuple[RecordedRun, StudyRun]], step: int
 ) -> Iterator[tuple[str, RecordedRun, int]]:
-    """Kind, run and step of each evaluation after `step` that a forecast is to predict."""
+    """Kind, run and step of each evaluation after `step` to forecast."""
     seed = run.config.seed, run.config.data.seed
     for other, other_plan in runs:
         steps = np.unique(other.history.last[~other.history.training])

@@ -1,4 +1,4 @@
-"""Report of a calibration: how far forecasts of a study's runs were off, and how often covered."""
+"""Report of a calibration: the errors of forecasts of a study's runs, and their coverage."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
 
 TABLE, FIGURE = "forecasts.csv", "forecasts.png"
-_GROUPS = {  # rows of the tables: the name, the kind of run, and whether of averages
+_GROUPS = {  # rows of the tables: name, kind of run, and whether the losses are of averages
     "run, live": ("run", False),
     "run, averages": ("run", True),
     "decay, live": ("decay", False),
@@ -77,7 +77,8 @@ def _gains(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
-    from matplotlib.figure import Figure  # half a second, for a command that may draw nothing
+    # The import takes half a second, and a command may draw nothing.
+    from matplotlib.figure import Figure
 
     from anytime_jax import plotting
 
@@ -112,7 +113,7 @@ def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
 
 
 def _ranges(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, list[Outcome]]]:
-    """The forecasts of each prior, begin and end."""
+    """Groups the forecasts by prior, begin and end."""
 
     def key(x: Outcome) -> tuple[str, float, float]:
         return x.prior, x.begin, x.end

@@ -19,7 +19,7 @@ from anytime_jax.lab.forecast.run_forecast import FARTHEST, Estimate, RunForecas
 from anytime_jax.storage.paths import storage_path
 
 FILE = "forecast.png"
-_PAST = 4  # how much shorter the run was where the figure begins
+_PAST = 4  # the figure begins where the run was shorter by this factor
 
 
 def draw(directory: str | Path, subject: Subject, forecast: RunForecast) -> Path:
@@ -97,7 +97,7 @@ def _draw_ends(
     label: str,
     shift: float,
 ) -> None:
-    """Draws losses with their intervals, shifted a little sideways to be told apart."""
+    """Draws losses with their intervals, shifted a little sideways to keep them apart."""
     if not points:
         return
     style = plotting.schedule_style(kind)

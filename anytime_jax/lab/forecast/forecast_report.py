@@ -10,7 +10,7 @@ from anytime_jax.lab.forecast.forecast_subject import Subject
 from anytime_jax.lab.forecast.run_forecast import COST_NATS, Estimate, ForecastRow, RunForecast
 from anytime_jax.tables import Table, numbers
 
-_GOOD_MISFIT = 1.5  # of a law that fits
+_GOOD_MISFIT = 1.5  # misfit of a law that fits
 _INTERVALS = "± is half an 80% interval"
 _BEYOND = (
     "* beyond four times the run so far: nothing was calibrated there, and the true losses may lie "
@@ -87,7 +87,7 @@ def describe_costs(subject: Subject, forecast: RunForecast) -> str:
 
 
 def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
-    """Returns what a forecast says of its first point that the run's schedule reaches."""
+    """Returns what a forecast says about its first point that the run's schedule reaches."""
     row = next(x for x in forecast.rows if x.losses)
     tracked = [LIVE, *forecast.history.rules]
     weights = min(tracked, key=lambda label: row.losses[label].loss)
@@ -188,7 +188,7 @@ def _about_the_law(subject: Subject, forecast: RunForecast) -> Iterator[str]:
 
 
 def _measured(subject: Subject, step: int) -> dict[str, float]:
-    """The losses of an evaluation at a step, by weight label; a log may be of training losses."""
+    """The losses of an evaluation at a step, by weight label; a log may have training losses."""
     history = subject.history
     if subject.is_log:
         return {}
@@ -213,7 +213,7 @@ def _interval(estimate: Estimate | None) -> dict[str, float] | None:
 
 
 def _amount(subject: Subject, start: int, step: int) -> str:
-    """What it takes from one step to another."""
+    """The training from one step to another, as text."""
     if not subject.has_tokens:
         return f"{step - start:,}"
     return format_count(subject.clock.tokens(step) - subject.clock.tokens(start))

@@ -1,4 +1,4 @@
-"""Subject of a forecast: a run, or the log of somebody else's, and prior knowledge of it."""
+"""Subject of a forecast: a run or the log of a foreign run, with prior knowledge about it."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from anytime_jax.lab.forecast.run_forecast import DEFAULT_PLAN, FARTHEST, DecayP
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.paths import storage_path
 
-_MIN_LOSSES_WITH_STUDY = 3  # the study knows the rest
+_MIN_LOSSES_WITH_STUDY = 3  # a study supplies the rest
 _MOST = 100  # multiples of the run so far
 
 
@@ -24,12 +24,12 @@ class Subject:
     """A run to be forecast.
 
     Attributes:
-      name: of the run, or of the file.
-      clock: of the run; of a log, one whose 1x is the run so far.
+      name: name of the run or of the file.
+      clock: clock of the run; for a log, its 1x is the run so far.
       history: its losses, enough for a forecast.
-      least: steps with a loss that a forecast takes.
-      study: the study that the prior is from; None for the general one.
-      is_log: whether it is the log of somebody else's run.
+      least: number of steps with a loss that a forecast needs.
+      study: the study from which the prior is; None for the general prior.
+      is_log: whether this is the log of a foreign run.
       has_tokens: whether the clock counts tokens, which a log may not say.
     """
 
@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def last_rate(self) -> float | None:
-        """The rate that is held where a log has no later ones; None if a schedule is known."""
+        """The rate that is held after the log's last one; None if a schedule is known."""
         schedule = self.history.schedule
         return schedule.rates[-1] if isinstance(schedule, RecordedRates) else None
 
@@ -59,10 +59,10 @@ def open_run(
 
     `trust` says which packages are imported for the kinds that the run and the study name.
 
-    Raises an InputError if it is no run, or has too few losses, or losses that rise.
+    Raises an InputError if it is not a run, or has too few losses, or losses that rise.
     """
     run = run_loss_history.read(run_dir, warn, trust)
-    # First: priors are of a run that has losses.
+    # Checked first, as priors need a run with losses.
     least = MIN_LOSSES if study is None else _MIN_LOSSES_WITH_STUDY
     run.history.check(least)
     if study is None:
@@ -115,7 +115,7 @@ def forecast(
 
     By default, at the doublings up to four times the run so far, or to the end of its schedule.
 
-    Raises an InputError for a point that is no later one of this run, or if no law fits.
+    Raises an InputError if the point is not a later one of this run, or if no law fits.
     """
     steps = _steps(subject, to)
     return run_forecast.make_forecast(subject.history, subject.prior, steps, plan, subject.least)

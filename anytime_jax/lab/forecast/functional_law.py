@@ -17,7 +17,7 @@ from anytime_jax.schedules import Schedule
 
 
 class LossTerms(NamedTuple):
-    """The terms of a functional law in nats, float64[s, 1 + a] each: live, then of averages."""
+    """Terms of a functional law in nats, each float64[s, 1 + a]: live weights, then averages."""
 
     signal: np.ndarray
     noise: np.ndarray
@@ -47,10 +47,10 @@ class FunctionalLaw:
 
         drift * Var_w(log T)
 
-    Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: where an optimizer
-    normalises its updates, weights grow as a random walk and move ever less for their size. In
-    sharp directions, which forget within ten updates, noise enters and decays at the rates
-    as they are, as the curvature grows with the weights.
+    Rates are relative, `eta_t / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)`: when an optimizer
+    normalizes its updates, weights grow as a random walk, and updates shrink relative to them. In
+    sharp directions, which forget within ten updates, noise enters and decays at the original
+    rates, as the curvature grows with the weights.
 
     Source: arXiv 2509.19189 for the live weights; `lab.theory` has the exact linear model.
     """
@@ -80,7 +80,7 @@ class FunctionalLaw:
     def terms(
         self, decay_rates: np.ndarray, signal: np.ndarray, noise: np.ndarray, drift: np.ndarray
     ) -> LossTerms:
-        """Returns the terms, from the responses of modes to updates with this `weight_growth`."""
+        """Returns the terms from the responses of the modes, computed with this `weight_growth`."""
         weights = linear_modes.power_weights(decay_rates, self.signal_exponent, self.signal_time)
         kernel = linear_modes.kernel_weights(decay_rates, self.noise_exponent, self.noise_rate)
         return LossTerms(

@@ -1,8 +1,8 @@
 """Fit of a functional law to the losses of runs, with prior knowledge, and its predictions.
 
-The best law is found by least squares, and the uncertainty of its parameters by a parametric
-bootstrap: fits to losses and prior means that are drawn again. Each prediction has also the error
-that remains with the best parameters (`prior.LawError`).
+Least squares give the best law, and a parametric bootstrap the uncertainty of its parameters: the
+law is fitted again to resampled losses and prior means. A prediction also includes the error that
+remains with the best parameters (`prior.LawError`).
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
 _NAMES = tuple(field.name for field in dataclasses.fields(FunctionalLaw))
-_SPREAD = np.log(2.0) * np.arange(-6, 7)  # log growths around the prior mean
+_SPREAD = np.log(2.0) * np.arange(-6, 7)  # grid of log growths around the prior mean
 _SAMPLES = 24
 _MOST_OF_ONE = 10.0  # standard deviations at which the residuals of a misfit are clipped
 INTERVAL = 0.8  # probability of the intervals of predictions
-NORMAL_QUANTILE = 1.2816  # half their width, in standard deviations
+NORMAL_QUANTILE = 1.2816  # half the width of an interval, in standard deviations
 _UNIT = np.array([0.1, 0.3, 0.2, 0.5, 0.5, 0.5, 0.1, 0.5, 0.3, 0.02])  # typical steps of a fit
 _LOW = np.array([0, -40, np.log(0.05), -40, -40, -40, np.log(0.3), -40, -12, -3])
 _HIGH = np.array([20, 80, np.log(5), 40, 80, 60, np.log(6), 60, 8, 3])
@@ -46,8 +46,8 @@ class Prediction:
     """Predicted losses after some updates: float64[s, 1 + a], of the live weights and averages.
 
     Attributes:
-      losses: by the law that fits best.
-      samples: by each of the laws that are likely, float64[n, s, 1 + a].
+      losses: predictions of the law that fits best.
+      samples: predictions of each of n likely laws, float64[n, s, 1 + a].
       law_error: standard deviation of the error that remains with the best parameters.
       noise: the noise term in the losses.
     """
@@ -74,14 +74,14 @@ class Prediction:
 
 
 class FunctionalFit:
-    """Functional law fitted to runs; the first of them is the one to forecast.
+    """Functional law fitted to runs, of which the first is to be forecast.
 
     Attributes:
       law: the best law.
       history: the losses of the first run after its warmup.
       prior: the beliefs about the first run.
       misfit: root mean square of the residuals in units of their standard deviations, each clipped
-        at ten, as a spike of the loss is no misfit of the law.
+        at ten, as a spike of the loss is not a misfit of the law.
       training_offset: training loss minus held-out loss, in nats.
     """
 
@@ -117,7 +117,7 @@ class FunctionalFit:
         now, later = self._now.evaluate(self._best), terms.evaluate(self._best)
         shares = self.prior.law_error
         change = now.noise[0, 0] - later.noise
-        # The error is small at the losses so far, and grows with the distance from them.
+        # The error is small at the losses so far and grows with the distance from them.
         distance = np.log2(np.maximum(np.asarray(steps) / self.history.step, 1.0))
         share = np.sqrt(np.minimum(distance, 1.0))[:, None]
         fall = np.maximum(now.signal[0, 0] - later.signal - later.drift, 0.0)
@@ -134,14 +134,15 @@ class FunctionalFit:
     ) -> np.ndarray | float:
         """Returns the standard deviation of differences of predictions.
 
-        `samples` and `noise` are differences of these fields of a `Prediction`; the first axis is
-        the samples. The error of the law is in both losses in proportion to their noise terms.
+        `samples` and `noise` are differences of these fields of a `Prediction`; the first axis of
+        `samples` counts the laws. The error of the law enters both losses in proportion to their
+        noise terms.
         """
         error = np.hypot(self.prior.law_error.noise_change, self.prior.law_error.noise)
         return np.hypot(np.std(samples, axis=0, ddof=1), error * noise)
 
     def beliefs(self, history: LossHistory) -> dict[str, float]:
-        """Returns this law as the means of beliefs about another run of the same model and data."""
+        """Returns beliefs about another run of the same model and data, around this law."""
         terms = Terms(history.schedule, [history.step], {}, self._log_growths)
         return _believed(self._best, terms)
 
@@ -166,8 +167,8 @@ class FunctionalFit:
         return min(results, key=lambda result: result.cost).x
 
     def _solve(self, start: np.ndarray, rng: np.random.Generator | None = None) -> "OptimizeResult":
-        """Solves the least squares; with `rng`, for losses and prior means that are drawn again."""
-        from scipy.optimize import least_squares  # importing it takes 0.4 s
+        """Solves the least squares; with `rng`, for resampled losses and prior means."""
+        from scipy.optimize import least_squares  # the import takes 0.4 s
 
         beliefs = {x.name: getattr(self.prior, x.name) for x in dataclasses.fields(Prior)}
         beliefs = {name: x for name, x in beliefs.items() if isinstance(x, Belief)}

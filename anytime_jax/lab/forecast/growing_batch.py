@@ -1,6 +1,6 @@
-"""Learning rates and averaging rules by update, of a run whose batch grows.
+"""Learning rates and averaging rules by update, for a run whose batch grows.
 
-Laws of losses sum over updates, and what a run has are functions of time.
+Laws of losses sum over updates, while a run has functions of time.
 """
 
 import dataclasses
@@ -41,10 +41,10 @@ class RateByUpdate(Schedule):
         return self.clock.step_of(self.rate.warmup_end)
 
     def _rate(self, t: Any, xp: Any) -> Any:
-        return self.formula(t, xp)  # the rate has the warmup
+        return self.formula(t, xp)  # the rate includes the warmup
 
     def formula(self, t: Any, xp: Any) -> Any:
-        """Returns the rate at the time of an update; `xp` has to be numpy."""
+        """Returns the rate at the time of an update; `xp` must be NumPy."""
         times = times_of(self.clock, t)
         return self.rate.evaluate(
             times if self.rate.end is None else np.minimum(times, self.rate.end)

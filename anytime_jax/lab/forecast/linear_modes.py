@@ -1,7 +1,7 @@
 """Modes of the linear model: how signal and noise fade in the live weights and in averages.
 
-A mode is a direction in which the distance to the minimum fades at one rate. What a run does to a
-mode depends on its learning rates alone, so it is computed once, and a fit weighs the modes.
+A mode is a direction in which the distance to the minimum fades at one rate. The effect of a run on
+a mode depends on its learning rates alone, so it is computed once; a fit only weighs the modes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from scipy import special
 from anytime_jax.averaging import Rule
 from anytime_jax.lab.forecast.update_blocks import UpdateBlocks, sample_counts
 
-_SPACING = 0.75 * np.log(2)  # of the logarithms of the decay rates
+_SPACING = 0.75 * np.log(2)  # spacing of the logarithms of the decay rates
 _FASTEST = 32.0  # e-folds in an update of the peak rate
 _SHARP = 10.0  # updates of the peak rate in which sharp directions forget
 _SLOWEST = 1e-3  # e-folds in the whole run
@@ -51,7 +51,7 @@ def respond(
     times = (blocks.lengths * blocks.rates)[:, None] * shrink
     ends = np.cumsum(times, axis=0)
     middles = ends - times / 2
-    # Before the first rate above 0 the log of the time would be that of 0.
+    # Before the first rate above 0, the time is 0 and has no logarithm.
     logs = np.log(np.maximum(middles, middles[np.argmax(blocks.rates > 0)]))
     rates = _decay_rates(blocks)
     forgetting = _forgetting(blocks, rules)
@@ -87,16 +87,17 @@ def respond(
 
 
 def power_weights(decay_rates: np.ndarray, exponent: float, time: float) -> np.ndarray:
-    """Returns weights of the squares of the modes that sum to `(T + time)^-exponent`: [m]."""
+    """Returns w with `sum_m w_m exp(-2 rate_m T) = (T + time)^-exponent`: float64[m]."""
     rate = 2 * decay_rates
     with np.errstate(under="ignore"):
         weights = np.exp(exponent * np.log(rate) - rate * time) * _SPACING
-    weights[0] += (rate[0] * np.exp(-_SPACING / 2)) ** exponent / exponent  # of slower ones
+    # The slowest mode stands for all slower ones.
+    weights[0] += (rate[0] * np.exp(-_SPACING / 2)) ** exponent / exponent
     return weights / special.gamma(exponent)
 
 
 def kernel_weights(decay_rates: np.ndarray, exponent: float, rate: float) -> np.ndarray:
-    """Returns weights of the squares of the modes that sum to `(1 + rate * T)^-exponent`: [m]."""
+    """Returns w with `sum_m w_m exp(-2 rate_m T) = (1 + rate * T)^-exponent`: float64[m]."""
     z = 2 * decay_rates / rate
     weights = np.exp(exponent * np.log(z) - z - special.gammaln(exponent)) * _SPACING
     weights[0] += special.gammainc(exponent, z[0] * np.exp(-_SPACING / 2))
@@ -127,7 +128,7 @@ def _block_noise(
     shrink: np.ndarray,
     forgetting: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What c blocks do to the noise in each mode: sums over their updates, in closed form.
+    """Returns the effect of c blocks on the noise in each mode, summed in closed form.
 
     With d, r the shares of a deviation and of an average that an update leaves, an average gets
     (1 - r) sum_{j<=m} r^(m-j) d^j of the noise of an update m updates ago.
@@ -136,7 +137,7 @@ def _block_noise(
     the averages, [3, c, g, a, m], the share of a deviation before the block that enters, and the
     new noise in their covariance with the live weights and in their variance.
     """
-    # Noise shrinks only in flat directions: along sharp ones the curvature grows as the weights do.
+    # Noise shrinks only in flat directions: in sharp ones the curvature grows with the weights.
     flat = 1 / (1 + _SHARP * rates * blocks.rates.max())
     shrinks = shrink[chunk, :, None] ** flat
     lengths, of_update, squares = (
@@ -147,7 +148,8 @@ def _block_noise(
     averaged = np.empty((3, *fading.shape[:2], forgetting.shape[1], len(rates)))
     for i, forget in enumerate(forgetting[chunk].T):
         of_average = forget[:, None, None]
-        # The closed form divides by d - r: where they are alike, the mode fades a bit faster.
+        # The closed form divides by d - r: if they are nearly equal, the mode is made to fade
+        # faster.
         alike = np.abs(fading - of_average) < _ALIKE * of_average
         of_mode = np.where(alike, (1 + _ALIKE) * of_average, fading)
         d, r = np.exp(-of_mode), np.exp(-of_average)

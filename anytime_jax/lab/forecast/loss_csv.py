@@ -1,4 +1,4 @@
-"""Losses of somebody else's run: a CSV file with a step, a learning rate and a loss in each row."""
+"""Losses of a foreign run: a CSV file with a step, a learning rate and a loss in each row."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _STEP = ("step", "_step", "global_step", "trainer/global_step", "train/global_st
 _RATE = ("lr", "learning_rate", "train/lr", "train/learning_rate", "optim/lr", "lr-adamw")
 _LOSS = ("loss", "eval/last/loss", "eval/loss", "val/loss", "val_loss", "validation/loss")
 _LOSS += ("train/loss", "train_loss", "train/cross_entropy_loss", "loss/train")
-_TOLERANCE = 0.01  # of a recorded rate, relative to the schedule's
+_TOLERANCE = 0.01  # tolerance of a recorded rate, relative to the schedule's
 
 
 def read_csv(
@@ -29,10 +29,11 @@ def read_csv(
 
     The column names of common trackers are known, also behind `name - ` as WandB exports them;
     `columns` gives others, by "step", "lr" and "loss". Rows with an empty cell are skipped; of two
-    rows with one step, the later counts. The warmup ends where the rate is highest first.
+    rows with the same step, the later one counts. The warmup ends where the rate is first at its
+    highest.
 
-    Raises an InputError for a file without such columns or with what is not a number, or if the
-    rates are neither in the file nor given by `schedule`, or differ.
+    Raises an InputError if the file lacks these columns or a value is not a number, or if the rates
+    are missing in both the file and `schedule`, or differ.
     """
     path = Path(path)
     try:
@@ -87,8 +88,8 @@ def from_columns(
 ) -> LossHistory:
     """Returns the history of live losses after `steps` updates, with recorded rates or a schedule.
 
-    Raises an InputError if there are no losses, a loss or rate is not finite, or the rates are not
-    those of the schedule.
+    Raises an InputError if there are no losses, a loss or rate is not finite, or the rates differ
+    from the schedule.
     """
     lengths = {len(x) for x in (steps, losses, rates) if x is not None}
     if lengths == {0}:
@@ -132,7 +133,7 @@ def from_columns(
 def _column(
     path: Path, header: Sequence[str], names: Sequence[str], name: str | None
 ) -> int | None:
-    """The column of a name of ours, or None; a WandB export has `run - ` before each name."""
+    """Finds the column of `name`, or None; a WandB export has `run - ` before each name."""
     if name is not None:
         if name not in header:
             raise InputError(f"{path} has no column {name!r}: it has {', '.join(header)}")
@@ -149,7 +150,7 @@ def _column(
 
 
 def _check_rates(name: str, schedule: Schedule, steps: np.ndarray, recorded: np.ndarray) -> None:
-    """Raises unless the rates are those of the schedule, before or after the step's update."""
+    """Raises unless the rates match the schedule before or after the step's update."""
     known = np.stack([schedule.evaluate(steps), schedule.evaluate(np.maximum(steps - 1, 0))])
     wrong = (np.abs(known - recorded) > _TOLERANCE * schedule.peak).all(0)
     if wrong.any():

@@ -11,12 +11,12 @@ from anytime_jax.averaging import LIVE, Rule
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 
-MIN_LOSSES = 8  # after the warmup
+MIN_LOSSES = 8  # number of losses after the warmup
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRates(Schedule):
-    """Learning rates as a log has them: linear between its steps, constant before and after.
+    """Learning rates from a log, interpolated linearly between its steps, constant outside.
 
     Attributes:
       steps: updates done when each rate was recorded, increasing.
@@ -47,7 +47,7 @@ class LossHistory:
       last: int64[n]; equal to `first` for the loss after one update.
       losses: float64[n].
       labels: n weight labels, `last` for the live weights.
-      training: bool[n], whether a loss is of training batches rather than of held-out text.
+      training: bool[n], whether a loss is on training batches rather than on held-out text.
       rules: the averaging rule of each label but `last`, by update.
     """
 
@@ -92,7 +92,7 @@ class LossHistory:
     def check(self, least: int = MIN_LOSSES) -> "LossHistory":
         """Returns the losses after the warmup.
 
-        Raises an InputError if they are of fewer than `least` steps, or rise.
+        Raises an InputError if they have fewer than `least` steps, or rise.
         """
         history = self.after_warmup()
         live = history.select(history.live)
@@ -102,7 +102,8 @@ class LossHistory:
                 f"too few losses for a forecast: {steps} after the warmup of {self.warmup_steps:,} "
                 f"updates, and it takes {least}: train on, or record more often"
             )
-        most = live.select(live.training == (live.training.mean() > 0.5))  # of one kind
+        # Only losses of one kind are compared.
+        most = live.select(live.training == (live.training.mean() > 0.5))
         curve = most.losses[np.argsort(most.last, kind="stable")]
         third = max(len(curve) // 3, 1)
         early, late = float(np.median(curve[:third])), float(np.median(curve[-third:]))

@@ -41,8 +41,8 @@ class Prior:
     """Beliefs about the parameters of a `FunctionalLaw`.
 
     They are beliefs about logarithms, except for `floor` and `training_offset`, which is the
-    training loss minus the held-out loss of the same weights. Those for the amplitudes `signal` and
-    `noise` are about these terms of the live loss at the latest step, in nats.
+    training loss minus the held-out loss of the same weights. The beliefs about the amplitudes
+    `signal` and `noise` concern these terms of the live loss at the latest step, in nats.
     """
 
     signal: Belief
@@ -69,7 +69,7 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
     """
     peak = history.schedule.peak
     warmup = np.arange(max(history.warmup_steps, int(history.first.min()), 1))
-    # If the first recorded rates are all 0 their sum is too, and it has no logarithm.
+    # If the first recorded rates are all 0, their sum is 0 too and has no logarithm.
     warmup_time = float(history.schedule.evaluate(warmup).sum()) or peak
     return Prior(
         signal=Belief(math.log(0.4), 0.7),

@@ -1,4 +1,4 @@
-"""Forecast of one run: its losses later, decayed, read out through averages, and what they cost."""
+"""Forecast of one run: later, decayed and averaged losses, and what they cost."""
 
 import dataclasses
 import math
@@ -15,12 +15,12 @@ from anytime_jax.lab.forecast.loss_history import MIN_LOSSES, LossHistory
 from anytime_jax.lab.forecast.prior import Prior
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 
-FARTHEST = 4  # multiples of the run so far to which a forecast is calibrated
-WORST_MISFIT = 3.0  # of a fit that is worth a forecast
+FARTHEST = 4  # forecasts are calibrated up to this multiple of the run so far
+WORST_MISFIT = 3.0  # largest misfit of a fit that is worth a forecast
 COST_NATS = 0.01
-_PATH_STEPS = 33  # of the curves of a figure
-_LOWER_RATE = 0.8  # of the peak, at which losses tell what a decay gains
-_FRACTIONS = (0.05, 0.1, 0.2, 0.4)  # of the whole run, for decays that start now
+_PATH_STEPS = 33  # points of a curve in a figure
+_LOWER_RATE = 0.8  # fraction of the peak at which losses tell what a decay gains
+_FRACTIONS = (0.05, 0.1, 0.2, 0.4)  # fractions of the whole run, for decays that start now
 _MOST_COSTS = 5
 
 
@@ -29,7 +29,7 @@ class Estimate:
     """A predicted loss in nats per token, or a difference of two, with its 80% interval.
 
     Attributes:
-      samples: of each of the laws that are likely.
+      samples: predictions of each likely law.
       noise: the noise term in it.
     """
 
@@ -72,9 +72,9 @@ class ForecastRow:
     """Losses at one step of the run.
 
     Attributes:
-      losses: of the run as it is, by weight label; empty beyond the end of its schedule.
-      decayed: of the live weights if a decay ended at this step.
-      cosine: of the live weights of a cosine run of this length with the same peak.
+      losses: losses of the run as it is, by weight label; empty beyond the end of its schedule.
+      decayed: loss of the live weights if a decay ended at this step.
+      cosine: loss of the live weights of a cosine run of this length with the same peak.
       calibrated: whether the step is within four times the run so far.
     """
 
@@ -93,9 +93,9 @@ class ForecastRow:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The step at which the loss will have fallen by so many nats, with its 80% interval.
+    """The step by which the loss will have fallen by some nats, with its 80% interval.
 
-    The interval has no upper end, None, where the loss may not fall so far within the forecast.
+    The upper end is None if the loss may not fall that far within the forecast.
     """
 
     nats: float
@@ -111,9 +111,9 @@ class RunForecast:
     Attributes:
       fit: the law behind it.
       now: the losses after the latest step, as the law has them.
-      rows: at the steps asked for.
-      decays: a decay that starts now, by its share of the whole run: its end and its loss.
-      costs: what each further 0.01 nats takes, by the best average or the live weights.
+      rows: losses at the requested steps.
+      decays: end and loss of a decay that starts now, by its share of the whole run.
+      costs: cost of each further 0.01 nats, with the best average or the live weights.
       path_steps: int64[p], from now to the last row that the run's schedule reaches.
       path: the losses at them, by weight label: float64[p, 3], the loss and its interval.
     """
@@ -134,7 +134,7 @@ class RunForecast:
 
     @property
     def label(self) -> str:
-        """The weights that a reader would take: the best average that was tracked, or the live."""
+        """Label of the best weights: the best tracked average, or the live weights."""
         if not self.history.rules:
             return LIVE
         row = next((x for x in self.rows if x.losses), self.now)
@@ -142,21 +142,21 @@ class RunForecast:
 
     @property
     def has_seen_noise(self) -> bool:
-        """Whether the losses, of averages or of lower rates, tell what these and decays gain."""
+        """Whether there are losses of averages or at lower rates, which show what decays gain."""
         rates = self.history.schedule.evaluate(self.history.last)
         return bool(self.history.rules) or rates.min() < _LOWER_RATE * rates.max()
 
     def difference(self, a: Estimate, b: Estimate) -> Estimate:
-        """Returns `a` minus `b`, of this forecast, whose errors are mostly the same.
+        """Returns `a` minus `b`, two estimates of this forecast with mostly common errors.
 
-        A share of what is not of their noise terms is added to the error.
+        A share of the difference in their other terms is added to the error.
         """
         samples, noise, loss = a.samples - b.samples, a.noise - b.noise, a.loss - b.loss
         sd = np.hypot(
             self.fit.sd_of_difference(samples, noise),
             self.fit.prior.law_error.fall * (loss - noise),
         )
-        # As much as if their errors had nothing in common, at most.
+        # The error is at most as large as if the two errors were independent.
         half_width = min(NORMAL_QUANTILE * float(sd), math.hypot(a.half_width, b.half_width))
         return Estimate(loss, loss - half_width, loss + half_width, samples, noise)
 
@@ -174,7 +174,7 @@ def make_forecast(
 ) -> RunForecast:
     """Fits the law to a run and returns its forecast at later `steps`.
 
-    Raises an InputError if the losses are of fewer than `least` steps, rise, or fit no law.
+    Raises an InputError if the losses have fewer than `least` steps, rise, or fit no law.
     """
     history.check(least)
     if history.step >= max(steps, default=0):
@@ -208,7 +208,7 @@ def make_forecast(
 
 
 def _rules(history: LossHistory) -> Mapping[str, Rule]:
-    """The averages of a run; of one without, an average that it could have had."""
+    """The averages of a run, or for a run without any, an average that it could have tracked."""
     return history.rules or {"f25": GrowingWindow(25.0)}
 
 

@@ -1,4 +1,4 @@
-"""Loss history of a run, from its records and settings, to forecast it."""
+"""Loss history of a run for a forecast, from its records and settings."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ def read(
     warn: Callable[[str], None] = lambda text: None,
     trust: Trust = NOBODY,
 ) -> RecordedRun:
-    """Reads a run; a branch with the losses of its trunk, as far as they are there.
+    """Reads a run; a branch includes the losses of its trunk, as far as they exist.
 
     `trust` says which packages are imported for the kinds that the run names.
 
@@ -61,7 +61,7 @@ def read_study(
     option: str = "study",
     trust: Trust = NOBODY,
 ) -> list[tuple[RecordedRun, StudyRun]]:
-    """Reads the runs of a study that have recorded a loss; a branch has its own losses alone.
+    """Reads the runs of a study that have recorded a loss; a branch has only its own losses.
 
     Raises the errors of `study_files.open_study`, which name the `option`.
     """
@@ -78,7 +78,7 @@ def read_study(
 
 
 def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
-    """Returns the training losses, means since the row before, and the held-out ones; no NaN.
+    """Returns the held-out losses and the mean training losses since the row before, without NaN.
 
     Raises a NoLossError if there are none.
     """

@@ -11,10 +11,10 @@ from anytime_jax.lab.forecast.prior import Belief, LawError, Prior, general_prio
 from anytime_jax.lab.forecast.run_loss_history import RecordedRun
 from anytime_jax.lab.study.results import compared_settings
 
-_MOST_RUNS = 12  # that a fit takes: a few seconds
-_SHORTEST = 0.1  # of the longest run: shorter ones say little of later losses
-# Standard deviations of the law of one run around that of others of the same model, data and peak:
-# of logarithms but for the floor and the offset, in nats. Rounded from the laptop study.
+_MOST_RUNS = 12  # most runs in a fit, which then takes a few seconds
+_SHORTEST = 0.1  # fraction of the longest run: shorter runs say little about later losses
+# Standard deviations of a run's law around the law of other runs of the same model, data and peak,
+# rounded from the laptop study. They are of logarithms; floor and offset are in nats.
 _SPREADS = {
     "floor": 0.007,
     "signal": 0.03,
@@ -31,7 +31,7 @@ _LAW_ERROR = LawError(noise_change=0.06, noise=0.06, fall=0.03)
 
 
 def general(run: RecordedRun) -> Prior:
-    """Returns beliefs about a run of which nothing similar is known."""
+    """Returns beliefs about a run without similar runs."""
     model = run.config.model
     variance = 1 / model.width if model.initial_scale == "depth" else 0.02**2
     return general_prior(run.history.after_warmup(), variance)
@@ -54,7 +54,7 @@ def from_study(
 
 
 def from_runs(run: RecordedRun, others: Sequence[RecordedRun], source: str) -> Prior:
-    """Returns beliefs about a run from others: those of its model, with the nearest peak.
+    """Returns beliefs about a run from other runs of its model, with the nearest peak.
 
     Raises an InputError that names `source` if there are none.
     """
@@ -62,7 +62,7 @@ def from_runs(run: RecordedRun, others: Sequence[RecordedRun], source: str) -> P
 
 
 class RelatedRuns:
-    """The law of runs of the model, data and optimizer of a run, with the peak nearest to its."""
+    """Law of the runs with a run's model, data and optimizer, and the nearest peak."""
 
     def __init__(self, run: RecordedRun, others: Sequence[RecordedRun], source: str):
         """Fits the law.
@@ -88,7 +88,7 @@ class RelatedRuns:
     def prior(self, run: RecordedRun) -> Prior:
         """Returns beliefs about a run, whose losses so far are counted from its latest step."""
         means = self._fit.beliefs(run.history.after_warmup())
-        # A law of another peak is another law: all but the exponents change.
+        # With another peak, all parameters of the law but the exponents change.
         wider = 1 + 4 * self._distance
         beliefs = {name: Belief(means[name], sd * wider) for name, sd in _SPREADS.items()}
         return Prior(**beliefs, law_error=_LAW_ERROR)

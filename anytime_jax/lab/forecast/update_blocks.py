@@ -2,8 +2,8 @@
 
 A law of losses sums over all updates of a run. Blocks of half a percent of the run so far, about
 140 in each doubling, keep such a sum as short for a million updates as for a thousand. They are
-shorter where the rate turns quickly, down to one update at a jump; where it turns everywhere, as
-recorded rates with noise do, their number has a limit.
+shorter where the rate changes quickly, down to one update at a jump. Their number is limited if the
+rate changes everywhere, as recorded rates with noise do.
 """
 
 import dataclasses
@@ -14,9 +14,10 @@ import numpy as np
 from anytime_jax.schedules import Schedule
 
 RATIO = 0.005  # length of a block, relative to the run so far
-_CHANGE = 0.02  # of the learning rate in a block, relative to the largest, at that ratio
-_SAMPLES = 8  # of the learning rate in a block
-_MOST = 4096  # blocks; fewer than twice as many after the last halving
+# Change of the learning rate in a block, relative to the largest rate, at that ratio.
+_CHANGE = 0.02
+_SAMPLES = 8  # points of the learning rate in a block
+_MOST = 4096  # blocks; the last halving leaves fewer than twice as many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class UpdateBlocks:
       rates: float64[n], the mean learning rate of each block.
       square_rates: float64[n], the mean of its square.
       first_rates: float64[n], the learning rate of the first update of each block.
-      last_rates: float64[n], that of the last.
+      last_rates: float64[n], the learning rate of the last update of each block.
     """
 
     ends: np.ndarray
@@ -42,7 +43,8 @@ class UpdateBlocks:
     def shrinkage(self, weight_growth: float | np.ndarray) -> np.ndarray:
         """Returns `1 / sqrt(1 + weight_growth * sum_{s<t} eta_s^2)` of each block: float64[..., n].
 
-        An update of a normalised optimizer changes weights the less the larger they have grown.
+        The larger the weights have grown, the less an update of a normalized optimizer changes
+        them.
         """
         squares = self.lengths * self.square_rates
         return 1 / np.sqrt(1 + weight_growth * (np.cumsum(squares) - squares / 2))
@@ -76,13 +78,13 @@ def group(schedule: Schedule, marks: Iterable[int], ratio: float = RATIO) -> Upd
 
 
 def sample_counts(ends: np.ndarray) -> np.ndarray:
-    """Returns evenly spaced counts of updates done before those of each block: int64[n, 8]."""
+    """Returns evenly spaced counts of updates within each block: int64[n, 8]."""
     lengths = np.diff(ends, prepend=0)
     fractions = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
     return (ends - lengths)[:, None] + (lengths[:, None] * fractions).astype(int)
 
 
 def _sample(schedule: Schedule, ends: np.ndarray) -> np.ndarray:
-    """Rates of the first update of each block, of evenly spaced ones, and of the last one."""
+    """Returns the rates of the first, of evenly spaced, and of the last update of each block."""
     starts = np.concatenate([[0], ends[:-1]])
     return schedule.evaluate(np.column_stack([starts, sample_counts(ends), ends - 1]))

@@ -1,8 +1,8 @@
 """Compare optimizers, schedules and read-outs of a study with the tuned cosine.
 
-The tables go between <!-- leaderboard --> and <!-- end --> of the page, whose other text stays, and
-every setting that was tried into a CSV beside it. Times of updates come from --times, a record of
-python -m benchmarks.optimizers.
+The tables go between <!-- leaderboard --> and <!-- end --> of the page, whose other text stays. A
+CSV in the same directory has every setting that was tried. Times of updates come from --times, a
+record of python -m benchmarks.optimizers.
 """
 
 import argparse

@@ -36,7 +36,7 @@ from anytime_jax.plotting import schedule_name
 from anytime_jax.training import memory, step
 
 ADAMW = "adamw"
-EDGE = "‡"  # after the least or largest value that was tried
+EDGE = "‡"  # marks the least or largest value that was tried
 
 
 class Entry(NamedTuple):
@@ -59,16 +59,16 @@ class Standing:
     Attributes:
       settings: the tuned settings, for each multiple if they differ; with `EDGE` if selected from
         the edge of those tried.
-      selected: whether these are the settings of the entry; not if none was trained to the end.
+      selected: whether these are the entry's settings; False if none was trained to the end.
       tried: settings tried for the entry.
-      multiples: those of the reference.
-      gaps: differences to the reference, where there is a loss.
+      multiples: multiples of the reference.
+      gaps: differences to the reference at multiples with a loss.
       average_gaps: differences to the tuned cosine read out through its average.
       own_gaps: differences to the tuned cosine of the same optimizer.
-      fraction: tokens to the reference's last loss, over those of the reference; infinite if the
+      fraction: tokens to the reference's last loss, over the reference's tokens; infinite if the
         entry was trained as long and did not reach it, NaN if it was not trained as long.
-      copies: copies of the weights beside the parameters and the gradient.
-      time: time of an update over that of AdamW; None if it was not measured.
+      copies: copies of the weights, without the parameters and the gradient.
+      time: time of an update relative to AdamW; None if it was not measured.
     """
 
     entry: Entry
@@ -95,12 +95,12 @@ class Standing:
 
     @property
     def worst_to_average(self) -> float:
-        """`worst`, to the tuned cosine read out through its average."""
+        """`worst` relative to the tuned cosine read out through its average."""
         return self._summarize(max, self.average_gaps)
 
     @property
     def worst_to_own(self) -> float:
-        """`worst`, to the tuned cosine of the same optimizer; NaN if it has none."""
+        """`worst` relative to the tuned cosine of the same optimizer; NaN if it has none."""
         return self._summarize(max, self.own_gaps)
 
     def _summarize(
@@ -132,8 +132,8 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     """Ranks the entries of a study.
 
     Args:
-      results: of the study; their `average` is that of the second reference.
-      update_times: time of an update over that of AdamW, by optimizer (`optimizer_name`).
+      results: results of the study; their `average` is the second reference's read-out.
+      update_times: time of an update relative to AdamW, by optimizer (`optimizer_name`).
 
     Raises:
       InputError: for a study without cosines.
@@ -168,8 +168,8 @@ def half_width(gap: Gap) -> float:
 def optimizer_name(optimizer: Any) -> str:
     """Returns the kind of an optimizer, with its switches that are on and its words.
 
-    A class that is named `package.module:EMANesterov` is `ema_nesterov`, or `ema_nesterov_muon` if
-    its method of the matrices is Muon.
+    The class `package.module:EMANesterov` is called `ema_nesterov`, or `ema_nesterov_muon` if its
+    method of the matrices is Muon.
     """
     settings = OPTIMIZERS.to_dict(optimizer)
     name = settings.pop("kind").rpartition(":")[2]
@@ -204,7 +204,7 @@ def _furthest(standings: Sequence[Standing]) -> Standing:
 
 
 class _Reference:
-    """The tuned cosine, and the standings of entries beside it."""
+    """The tuned cosine, and the standings of entries relative to it."""
 
     def __init__(self, results: Results, update_times: Mapping[str, float]):
         self._results, self._update_times = results, update_times
@@ -220,7 +220,7 @@ class _Reference:
             )
         self.multiples = list(self._cosines)
         self.entry = _entry(results, cosines, LIVE)
-        self._own: dict[str, Selection] = {}  # cosines by optimizer, the first floor of each
+        self._own: dict[str, Selection] = {}  # cosines by optimizer, with each one's first floor
         for family in results.families(COSINE):
             optimizer = _entry(results, family, LIVE).optimizer
             self._own.setdefault(optimizer, best_at_each(family, self.multiples))
@@ -288,7 +288,7 @@ class _Reference:
         """The tuned settings of a selection, once for multiples that share them."""
         at: dict[str, list[float]] = {}
         first = min(selection)
-        # Without a horizon, one curve has all multiples, and the first is that of all curves.
+        # Without a horizon, one curve has all multiples, so the first stands for all.
         is_one_curve = not selection[first].has_horizon
         for m, curve in {first: selection[first]}.items() if is_one_curve else selection.items():
             settings = {k: curve.settings[k] for k in names if k in curve.settings}
@@ -307,7 +307,7 @@ class _Reference:
         }
 
     def _fraction(self, selection: Selection) -> float:
-        """Tokens to the reference's last loss, from losses averaged over the seeds of all."""
+        """Tokens to the reference's last loss, from losses averaged over the seeds."""
         last = self.multiples[-1]
         losses = {m: self._by_seed(curve, m) for m, curve in selection.items() if m <= last}
         target = self._by_seed(self._cosines[last], last)
@@ -341,7 +341,7 @@ def _config(results: Results, curve: LossCurve) -> Config:
 
 
 def _moments(config: Config) -> float:
-    """Size of the optimizer's state over that of the parameters, without the averages."""
+    """Size of the optimizer's state relative to the parameters, without the averages."""
     one_device = config.replace(mesh=MeshConfig(1, 1, 1))
     mesh = sharding.make_mesh(one_device.mesh, jax.devices()[:1])
     size = memory.measure_state(step.make_program(one_device, mesh).abstract_state)

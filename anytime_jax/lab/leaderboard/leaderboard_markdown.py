@@ -1,4 +1,4 @@
-"""Leaderboard page of a study: Markdown tables between two markers, and a CSV with every setting.
+"""Leaderboard page of a study: Markdown tables between two markers, and a CSV of all settings.
 
 The text around the markers is written by hand and stays.
 """
@@ -21,9 +21,9 @@ BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"
 
 
 def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
-    """Writes the page and the CSV beside it and returns both.
+    """Writes the page and its CSV in the same directory, and returns both.
 
-    A page that exists keeps all that is not between the markers.
+    An existing page keeps everything outside the markers.
 
     Raises:
       InputError: if the page exists and does not have the markers once.
@@ -85,9 +85,9 @@ def _selection(board: Leaderboard, last: str) -> str:
     reference = f"{board.reference.optimizer} with {board.reference.schedule}"
     average = board.average_reference.read_out
     return (
-        f"**Gaps** are validation losses in nats per token minus those of the reference: "
+        "**Gaps** are validation losses in nats per token minus the reference's: "
         f"{reference}, tuned at each budget and read out through the live weights "
-        f"(`{board.reference.read_out}`). They are means over seeds of the paired difference (same "
+        f"(`{board.reference.read_out}`). Gaps are means over seeds of the paired difference (same "
         "initial weights, same data) ± its standard error (the 95% interval is ± 4.3 of these with "
         "three seeds, ± 2.8 with five). A single seed compares with a mean of several no better "
         "than their spread. **Settings** were selected with the first seed, on the same validation "
@@ -95,16 +95,17 @@ def _selection(board: Leaderboard, last: str) -> str:
         "make entries of their own. A schedule without a horizon is one "
         f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
-        f"counts all settings, those not trained to {last} too, *seeds* those of the gap with the "
-        "fewest. Rows are sorted by the **worst** gap, and the first table has the read-out of "
-        "each optimizer and schedule whose worst gap is least. "
+        f"counts all settings, including the ones not trained to {last}, *seeds* the seeds of the "
+        "gap with the fewest. Rows are sorted by the **worst** gap, and the first table has the "
+        "read-out of each optimizer and schedule whose worst gap is least. "
         f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
         f"read out through `{average}`, its settings selected for that, "
-        "and *worst to own* that to the cosine of the same optimizer, through its live weights. "
-        f"*Tokens* are those to the reference's loss at {last} over {last}, "
-        "interpolated in the log of the tokens. *Memory* is copies of the weights beside the "
-        "parameters and the gradient: the optimizer's state, and the average if there is one. "
-        "*Time* is that of an update over AdamW's, without averages, for the first batch size."
+        "and *worst to own* the worst gap to the same optimizer's cosine, through its live "
+        "weights. "
+        f"*Tokens* are the tokens to the reference's loss at {last} over {last}, "
+        "interpolated in the log of the tokens. *Memory* is copies of the weights, without "
+        "the parameters and the gradient: the optimizer's state, and the average if there is one. "
+        "*Time* is the time of an update over AdamW's, without averages, for the first batch size."
     )
 
 

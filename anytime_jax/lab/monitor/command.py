@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_screen(snapshots: Iterator[Snapshot | None], console: Console) -> None:
-    latest = next(snapshots)  # before the screen is cleared: there may be no run
+    latest = next(snapshots)  # read before the screen is cleared, as there may be no run
     assert latest is not None
     size = console.size
     try:
@@ -55,7 +55,7 @@ def _show_screen(snapshots: Iterator[Snapshot | None], console: Console) -> None
                 if snapshot is not None or console.size != size:
                     size = console.size
                     live.update(Screen(latest), refresh=True)
-    finally:  # what stays on the terminal
+    finally:  # these lines stay on the terminal
         with standard_streams.lossy_stdout():
             console.print(latest.describe_position())
             if latest.rows:

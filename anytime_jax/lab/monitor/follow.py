@@ -1,4 +1,4 @@
-"""Following of a run that trains: snapshots of it, until Ctrl-C or SIGTERM."""
+"""Snapshots of a run in training, until Ctrl-C or SIGTERM."""
 
 import contextlib
 import signal
@@ -10,15 +10,15 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
 
-_RESIZE_SECONDS = 0.2  # between looks at the size of the terminal
+_RESIZE_SECONDS = 0.2  # seconds between checks of the terminal's size
 
 
 def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapshot | None]:
-    """Yields a snapshot every so many seconds, and None in between, when to look at the terminal.
+    """Yields a snapshot every `every` seconds, and None in between to check the terminal's size.
 
     `trust` says which packages are imported for the kinds that the run names.
 
-    Raises an InputError if there is no run at first, a RunError if it goes away later.
+    Raises an InputError if there is no run at first, a RunError if it disappears later.
     """
     snapshot = run_snapshot.take(run_dir, trust=trust)
     while True:
@@ -35,7 +35,7 @@ def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapsh
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ends the block at Ctrl-C, or at SIGTERM like it: a terminal must get its cursor back."""
+    """Ends the block at Ctrl-C or SIGTERM alike, so that the terminal gets its cursor back."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Screen of one run for terminals: state, curves of its losses, and its last evaluations."""
+"""Terminal screen of one run: its state, loss curves and last evaluations."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ from anytime_jax.checkpoints.recorded_losses import (
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
 from anytime_jax.lab.monitor.terminal_chart import Line, LineChart
 
-# The best average, the second, ...: distinct by their marker too.
+# Styles of the best average, the second, ...; the markers differ too.
 _AVERAGES = (("*", "green"), ("+", "magenta"), ("x", "cyan"), ("#", "yellow"))
 _LIVE = ("o", "")
-_DOUBLINGS = 5  # before the latest step, in the chart
-_WIDE = 110  # columns that hold two charts
-_LEAST_CHART = 8  # lines
+_DOUBLINGS = 5  # doublings up to the latest step that the chart shows
+_WIDE = 110  # a terminal with so many columns shows two charts
+_LEAST_CHART = 8  # lines of a chart, at least
 
 
 class Screen:
@@ -122,7 +122,7 @@ class Screen:
         zero = [(clock.multiple(row.step), 0.0) for row, _ in evaluated]
         lines = [Line(LIVE, zero, style="bright_black"), *reversed(lines)]
         limits = gain_limits(evaluated)
-        title = f"minus that of {LIVE}"
+        title = f"minus the loss of {LIVE}"
         return LineChart(title, lines, limits, _format_multiple, height)
 
 

@@ -23,18 +23,18 @@ from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
 
 _LONGEST = 1e10  # seconds
-# Reading the records of a long run takes seconds of a processor, which the training may need: the
-# next reading waits for so many times as long.
+# Reading the records of a long run takes seconds of a processor that the training may need, so the
+# next reading waits for this many times as long.
 _REST = 30
-_SHORT = 0.1  # seconds of a reading that needs no rest
+_SHORT = 0.1  # a reading of so few seconds needs no rest
 _EVALUATIONS = 12  # rows of the table
 
 
 class RunSettings(NamedTuple):
-    """What the `run.json` of a run says.
+    """Settings from the `run.json` of a run.
 
     `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk
-    and the step at which the run left it, None for a run that is no branch.
+    and the step at which the run left it, None for a run that is not a branch.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Snapshot:
         return {name: value for row in self.rows for name, value in row.values.items()}
 
     def is_news_after(self, before: "Snapshot") -> bool:
-        """Whether something that is shown has changed since another snapshot."""
+        """Returns whether something that is shown has changed since another snapshot."""
         return (before.rows[-1:], before.is_training, before.warnings) != (
             (self.rows[-1:], self.is_training, self.warnings)
         )
@@ -110,7 +110,7 @@ class Snapshot:
             line += f", rate {values['lr']:.3e}"
         doubling = self.clock.next_doubling(step)
         left = self.clock.tokens(doubling) - self.clock.tokens(step)
-        if not 0 < speed < math.inf or left / speed >= _LONGEST:  # a clock stood still, or jumped
+        if not 0 < speed < math.inf or left / speed >= _LONGEST:  # the clock stood still or jumped
             return line
         line += f", {format_count(speed)} tokens/s"
         if not self.is_training:
@@ -147,14 +147,14 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
 def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = NOBODY) -> Snapshot:
     """Returns a snapshot of a run; with a `previous` one, reads only records that changed.
 
-    Where that takes long, the records are read again only after a while. `trust` says which
+    If reading takes long, the records are read again only after a while. `trust` says which
     packages are imported for the kinds that the run names.
 
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
     run_dir = storage_path(run_dir)
     name, config, *_ = read_settings(run_dir, trust)
-    # Asked before the records are read: those of a process that ended are then complete.
+    # Checked before the records are read: if the process has ended, they are then complete.
     is_training = run_directory.is_locked(run_dir)
     now = time.monotonic()
     change = metric_records.last_change(run_dir)
@@ -184,7 +184,7 @@ def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
         )
     try:
         name, branch = str(about["name"]), None
-        config = schema.build_saved(about["config"], str(file), trust)
+        config = schema.build_saved(about.get("config"), str(file), trust)
         if (origin := about.get("branch")) is not None:
             branch = str(origin["from_run"]), operator.index(origin["step"])
     except InputError:

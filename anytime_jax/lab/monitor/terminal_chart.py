@@ -1,4 +1,4 @@
-"""Line chart for terminals, drawn with braille dots, or with ASCII where there are none."""
+"""Line chart for terminals, drawn with braille dots, or in ASCII if the encoding lacks them."""
 
 import dataclasses
 import math
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dots of a braille character
 _BRAILLE = 0x2800
 _ROWS_PER_LABEL = 3
-_MARKER_COLUMNS = 4  # least distance between two markers of a line
+_MARKER_COLUMNS = 4  # least distance between two markers of a line, in columns
 _LEAST_WIDTH, _LEAST_HEIGHT = 20, 5
 
 
@@ -18,8 +18,8 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 20, 5
 class Line:
     """A line of a chart through its points, as pairs of x and y, in the order of x.
 
-    Where it has points, it shows its `marker`, one ASCII character. Without a marker, the points in
-    one column of dots are averaged.
+    Each point shows the `marker`, one ASCII character. Without a marker, the points in one column
+    of dots are averaged.
     """
 
     label: str
@@ -33,7 +33,7 @@ class LineChart:
 
     Later lines are drawn over earlier ones and come first in the legend.
 
-    What lies outside `y_limits` is left out. The chart fills the width, and `height` lines.
+    Points outside `y_limits` are left out. The chart fills the width, and `height` lines.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LineChart:
         """Returns for each column whether it has a tick, and the line of numbers."""
         powers = [float(k) for k in range(math.ceil(start), math.floor(end) + 1)]
         while len(powers) > max(columns // 8, 2):
-            powers = powers[::-1][::2][::-1]  # the latest stays
+            powers = powers[::-1][::2][::-1]  # the latest tick stays
         ticks = powers if len(powers) > 1 else [start, (start + end) / 2, end]
         axis, numbers = [False] * columns, ""
         for tick in ticks:
@@ -121,7 +121,7 @@ class LineChart:
 
 
 class _Canvas:
-    """Grid of characters, of two by four dots each, or of one where there is only ASCII."""
+    """Grid of characters, each of two by four dots, or of one dot in ASCII."""
 
     def __init__(self, columns: int, rows: int, ascii_only: bool):
         self.columns = columns
@@ -135,13 +135,13 @@ class _Canvas:
     def connect(self, dots: Sequence[tuple[float, float]], style: str) -> None:
         """Draws straight lines between dots, one after another."""
         for (x, y), (next_x, next_y) in zip(dots, [*dots[1:], *dots[-1:]], strict=True):
-            # A point far outside would take as many steps to reach.
+            # A line to a point far outside would take many steps, so it is clipped.
             steps = min(math.ceil(max(abs(next_x - x), abs(next_y - y), 1)), 10 * sum(self.dots))
             for i in range(steps + 1):
                 self._set(x + (next_x - x) * i / steps, y + (next_y - y) * i / steps, style)
 
     def mark(self, dots: Sequence[tuple[float, float]], marker: str, style: str) -> None:
-        """Draws a marker at the last dot, and at those before it that are not too close."""
+        """Draws a marker at the last dot, and at earlier dots that are not too close."""
         last = math.inf
         for x, y in reversed(dots):
             row, column = self._cell(x, y)

@@ -1,4 +1,4 @@
-"""Optimizers that lost on the leaderboard: named in a configuration as a stranger's would be.
+"""Optimizers that lost on the leaderboard; a configuration names them like any user's class.
 
     --config.optimizer.kind=anytime_jax.lab.optimizers:GPA
 

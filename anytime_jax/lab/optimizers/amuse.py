@@ -50,7 +50,7 @@ class AMUSE(ScheduleFreeAdamW):
         require_fraction("interpolation_power", self.interpolation_power)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
-        """Returns the descent, which weighs by the warmup of the run."""
+        """Returns the descent, whose averaging weights depend on the warmup of the run."""
         muon = scale_by_muon(
             run.matrix_axes, self.momentum, self.epsilon, constrain_stack=run.constrain_stack
         )
@@ -58,7 +58,7 @@ class AMUSE(ScheduleFreeAdamW):
         direction = partition_matrices(muon, others, run.matrix_axes)
         descent = descend(direction, self.weight_decay, run)
         weight = schedule_free_weight(run.warmup_steps, run.warmup_init)
-        start = max(run.warmup_steps, 3)  # from where on the newest weight is below 1
+        start = max(run.warmup_steps, 3)  # the newest weight is below 1 from this update on
         interpolation = rising_interpolation(
             self.interpolation, start, self.interpolation_power, weight
         )

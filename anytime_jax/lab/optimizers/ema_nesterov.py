@@ -39,7 +39,7 @@ from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
 
 @dataclasses.dataclass(frozen=True)
 class EMANesterov(Muon):
-    """EMA-Nesterov around AdamW or Muon: gradients are taken ahead of theta, where it is going.
+    """EMA-Nesterov around AdamW or Muon: gradients are taken ahead of theta.
 
     With u the update of AdamW or Muon at the parameters y, and m the mean displacement of theta in
     an update,
@@ -86,7 +86,7 @@ class EmaNesterovState(NamedTuple):
     inner_state: optax.OptState
 
     def readouts(self) -> dict[str, dict[str, jax.Array]]:
-        """Returns theta, which the parameters look ahead of, and its average."""
+        """Returns theta, which the parameters are ahead of, and its average."""
         kappa = self.kappa
         theta = {LIVE: 1 / (1 + kappa), "ema": kappa / (1 + kappa)}
         return {"theta": theta, "ema": {"ema": jnp.ones_like(kappa)}}
@@ -132,7 +132,7 @@ def ema_nesterov(
     inner = optax.with_extra_args_support(inner)
 
     def init(params: optax.Params) -> EmaNesterovState:
-        # A copy: a buffer shared with the parameters could not be donated.
+        # This is a copy, as a buffer shared with the parameters could not be donated.
         ema = jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
         count, kappa = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         return EmaNesterovState(count, kappa, ema, inner.init(params))
@@ -151,7 +151,7 @@ def ema_nesterov(
         )
         ema = jax.tree.map(lambda old, new: old + (1 - gamma) * (new - old), state.ema, theta)
 
-        # From the new average: XLA would copy the old one and y if each needed both old values.
+        # Computed from the new average: XLA would copy the old one and y if each needed both.
         def move(y: jax.Array, step: jax.Array, new: jax.Array, avg: jax.Array) -> jax.Array:
             return (step.astype(jnp.float32) + kappa * (new - avg)).astype(y.dtype)
 

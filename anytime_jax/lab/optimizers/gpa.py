@@ -27,7 +27,7 @@ class GPA(Muon):
     Attributes:
       matrices: method of the matrices of the blocks; `momentum` is for "muon".
       interpolation: weight of x in the parameters.
-      x_average: average of z that x is, such as "ema0.9967", or the growing window "f25".
+      x_average: averaging rule of x over z, such as "ema0.9967" or the growing window "f25".
 
     Source: GPA (arXiv 2512.17131).
     """

@@ -1,4 +1,4 @@
-"""NorMuon: Muon whose updates have neurons of about one size."""
+"""NorMuon: Muon whose updates are normalized per neuron."""
 
 import dataclasses
 import math
@@ -75,7 +75,7 @@ def scale_by_normuon(
         updates, new = orthogonal.update(updates, state.momentum, params, bad=bad, **extra)
         momentum = cast(MuonState, new)
         squares = map_matrices(_mean_squares, matrix_axes, updates)
-        # Without bias correction: a common factor of nu drops out.
+        # There is no bias correction, as a common factor of nu drops out.
         nu = move_unless_bad(bad, squares, state.nu, b2)
         updates = jax.tree.map(lambda x, v: x / (jnp.sqrt(v) + epsilon), updates, nu)
 

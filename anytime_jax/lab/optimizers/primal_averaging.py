@@ -12,7 +12,7 @@ x is the average to evaluate. It is not stored: x = z + (y - z) / b. Methods are
   momentum.
 - GPA (arXiv 2512.17131): b = mu_y and c = 1 - mu_x constant, Adam with its momentum.
 - AMUSE (arXiv 2605.22432): b rises to 1, c as schedule-free, Muon, and Adam without momentum for
-  what is no matrix.
+all that is not a matrix.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ import optax
 from anytime_jax.averaging import LIVE, Rule
 from anytime_jax.checks import is_number, require, require_choice
 
-# A number, or a function of the count of updates t = 1, 2, ...
+# A coefficient is a number, or a function of the count of updates t = 1, 2, ...
 Coefficient = float | jax.Array | Callable[[jax.Array], Any]
 
 
@@ -55,19 +55,19 @@ def primal_averaging(
 ) -> optax.GradientTransformationExtraArgs:
     """Moves z by the updates of `inner`, and the parameters to y = b * x + (1 - b) * z.
 
-    The update of y is computed from y - z, so that no small difference of large numbers is taken:
+    The update of y is computed from y - z, which avoids a small difference of large numbers:
 
         y_t - y_{t-1} = (b_t * (1 - c_t) - b_{t-1}) * (x_{t-1} - z_{t-1})
                         + (1 - b_t + b_t * c_t) * inner update
 
-    If an update is made zero and the floats of the state stay as they are, x, y and z stay too, and
-    the next update takes b and c at the next count.
+    If an update is replaced by zero and the floats of the state are kept, x, y and z stay the same,
+    and the next update takes b and c at the next count.
 
     Args:
       inner: a descent, with its learning rate. Extra arguments of `update` are passed on to it.
       interpolation: b, above 0 and up to 1: the weight of x in y.
-      newest_weight: c, from 0 to 1: the weight of the newest z in x. A rule of an average has its
-        own, by `time` and `span` where `update` gets them, as in `averaging.average_params`.
+      newest_weight: c, from 0 to 1: the weight of the newest z in x. An averaging rule computes c
+        itself, from `time` and `span` if `update` gets them, as in `averaging.average_params`.
       inner_params: the parameters that `inner` sees, "y" or "z". Its weight decay shrinks z in
         proportion to them: to y in GPA and Optax's schedule-free, to z in AMUSE.
 
@@ -93,7 +93,7 @@ def primal_averaging(
     inner = optax.with_extra_args_support(inner)
 
     def init(params: optax.Params) -> PrimalAveragingState:
-        # A copy: a buffer shared with the parameters could not be donated.
+        # This is a copy, as a buffer shared with the parameters could not be donated.
         z = jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
         count, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
         return PrimalAveragingState(count, one, z, inner.init(params))
@@ -118,8 +118,8 @@ def primal_averaging(
             moved = (b - old_b - b * c) * ahead + (1 - b + b * c) * step.astype(jnp.float32)
             return moved.astype(y.dtype)
 
-        # From the new z, unless `inner` reads the old one: XLA would copy both y and z if each
-        # needed the old values of both.
+        # Computed from the new z, unless `inner` reads the old one: XLA would copy both y and z if
+        # each needed the old values of both.
         old_z = state.z if inner_params == "z" else optax.tree.sub(z, updates)
         moves = jax.tree.map(move, params, old_z, updates)
         return moves, PrimalAveragingState(count, b, z, inner_state)

@@ -54,7 +54,8 @@ def make_items(results: Results) -> tuple[dict[str, ReportItem], list[str]]:
 
 def _comparison(results: Results, selections: Selections) -> ReportItem | None:
     cosines = selections.cosines
-    settings, provisional = [], []  # single curves selected before all rivals were evaluated
+    # `provisional` has single curves that were selected before all rivals were evaluated.
+    settings, provisional = [], []
     for kind, selection in _horizon_free(selections.single).items():
         settings.append(f"{_name_cell(kind)}: {next(iter(selection.values())).description}")
         common = common_multiples(results.comparable_curves(kind), cosines)
@@ -106,7 +107,7 @@ def _compare(
     if max(seeds) > 1:
         noise = (
             f"Differences are means over {' or '.join(map(str, seeds))} seeds of weights and data, "
-            "with their standard error where there is more than one. The first seed selected the "
+            "with their standard error if there are several. The first seed selected the "
             "settings, which favors it a little: the table has rows for the other seeds."
         )
     model = results.study.published
@@ -160,7 +161,7 @@ def _cosine_transfer(results: Results, selections: Selections) -> ReportItem | N
 
 def _setting_transfer(results: Results, selections: Selections) -> ReportItem | None:
     multiples = list(selections.cosines)
-    differences_of: dict[str, dict[str, dict[float, float]]] = {}  # by kind and settings
+    differences_of: dict[str, dict[str, dict[float, float]]] = {}  # keys are kinds and settings
     rows = []
     for kind, selection in _horizon_free(selections.best).items():
         for m in [m for m in multiples[:SELECTION_MULTIPLES] if m in selection]:
@@ -384,7 +385,7 @@ def _loss_columns(multiples: Iterable[float], sign: str = "") -> list[Column]:
 def _loss_cells(
     losses: Mapping[float, float], multiples: Iterable[float], sign: str = ""
 ) -> list[str]:
-    """Losses, or differences with `sign="+"`; empty where there is none."""
+    """Cells of losses, or of differences with `sign="+"`; empty without a value."""
     return [f"{losses[m]:{sign}.4f}" if m in losses else "" for m in multiples]
 
 
@@ -395,7 +396,7 @@ def _mean_cell(numbers: Mapping[float, float], multiples: Iterable[float]) -> st
 
 
 def _setting_names(results: Results, kinds: Collection[str]) -> list[str]:
-    """Short names of the settings of some kinds, without those of a decay."""
+    """Short names of the settings of some kinds, without the settings of a decay."""
     names = [name for x in results.all_curves if x.kind in kinds for name in x.settings]
     return [x for x in dict.fromkeys(names) if x not in ("floor", "shape")]
 

@@ -1,6 +1,6 @@
 """Figures of a study: the empirical figures of the paper.
 
-Which curves are drawn is decided in `selection` and `paper_items`; their look in `plotting`.
+`selection` and `paper_items` decide which curves are drawn, `plotting` how they look.
 """
 
 import math
@@ -69,7 +69,8 @@ def draw_comparison(
     right.axhline(0, color=plotting.VERMILION, lw=1.5)
     multiples = sorted(series[0].losses)
     for i, each in enumerate(series[1:]):
-        shift = 2 ** (0.035 * (i - (len(series) - 2) / 2))  # error bars side by side
+        # Shifts error bars, so that they do not overlap.
+        shift = 2 ** (0.035 * (i - (len(series) - 2) / 2))
         gaps = [each.gaps[m] for m in sorted(each.gaps)]
         stderr = [gap.stderr for gap in gaps]
         right.errorbar(
@@ -100,7 +101,8 @@ def _draw_published(
         axes.plot(*_xy(losses), **style, alpha=0.7)
     label = f"hollow: the paper, {model}"
     handles = axes.plot([], [], label=label, color="0.3", marker="o", **hollow)
-    axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)  # others: see `_finish`
+    # `_finish` adds the other legend.
+    axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
 
 
 def draw_cosine_transfer(
@@ -142,7 +144,7 @@ def draw_setting_transfer(
     style = {"cmap": matplotlib.colormaps["PuOr_r"], "vmin": -largest, "vmax": largest}
     for axes, (kind, rows) in zip(panels, differences.items(), strict=True):
         grid = np.array([[row.get(m, math.nan) for m in multiples] for row in rows.values()])
-        axes.set_facecolor("0.92")  # budgets before the selection
+        axes.set_facecolor("0.92")  # budgets before the selection stay empty
         axes.imshow(grid, aspect="auto", **style)
         for (i, j), value in np.ndenumerate(grid):
             if not math.isnan(value):
@@ -201,7 +203,7 @@ def draw_averages(
         axes.set_xticks(range(len(labels)), labels, rotation=45)
         axes.set_title(plotting.schedule_name(kind), fontsize=10)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("loss minus that of the live weights (nats)")
+    panels[0].set_ylabel("loss minus the live weights' loss (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")
     plotting.legend_below(figure, max(panels, key=lambda x: len(x.lines)), columns=8)
     return figure
@@ -234,7 +236,7 @@ def _finish(
     y_labels: Mapping[Axes, str],
     legend_columns: int,
 ) -> None:
-    """Scales the x axes in Chinchilla multiples, names the axes, and adds the first's legend."""
+    """Scales x in Chinchilla multiples, names the axes, and adds a legend to the first axes."""
     tokens = format_count(clock.tokens(clock.chinchilla_steps))
     for axes, y_label in y_labels.items():
         axes.set_xscale("log", base=2)

@@ -1,4 +1,4 @@
-"""Report page of a study: one HTML page, with each figure and table as a file beside it."""
+"""Report page of a study: one HTML page, and a file for each figure and table."""
 
 import re
 from collections.abc import Mapping, Sequence

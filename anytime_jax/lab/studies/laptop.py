@@ -58,7 +58,7 @@ def get_config(name: str = "") -> ConfigDict:
     return get_study().run(name).config
 
 
-# The best settings with the first seed; the two of the inverse square root are level.
+# The best settings with the first seed; two of the inverse square root are equally good.
 CHOSEN = {
     "cosine": paired(
         values("schedule.peak", 3e-2, 3e-2, 1e-2, 1e-2),
@@ -67,7 +67,7 @@ CHOSEN = {
     "constant": values("schedule.peak", 1e-2),
     "inverse_sqrt": grid(values("schedule.peak", 1e-2), values("schedule.alpha", 1920.0, 7680.0)),
 }
-# Beyond the edge of the grid, where the best was.
+# The best value was at the edge of the grid, so these go beyond it.
 WIDER = values("schedule.peak", 1e-1)
 
 

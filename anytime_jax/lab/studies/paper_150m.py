@@ -4,13 +4,13 @@
     python -m anytime_jax sweep --study=paper_150m --run --jobs=8
     python -m anytime_jax report --study=paper_150m
 
-The sweeps are those of its authors. The paper does not say which trunks its WSD branches have;
-here every constant run has a branch at every horizon.
+The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
+every constant run has a branch at every horizon.
 
 Cost:   147 runs, 4,650 hours of one H100 at 300,000 tokens/s (the authors'),
         7.9 TB of checkpoints
 Result: the paper's Figures 1 and 2 (top), its transfer and alpha figures, and their tables; its
-        published losses are drawn beside them.
+        published losses are drawn too.
 """
 
 from ml_collections import ConfigDict

@@ -4,13 +4,13 @@
     python -m anytime_jax sweep --study=paper_300m --run --jobs=8
     python -m anytime_jax report --study=paper_300m
 
-The sweeps are those of its authors. The paper does not say which trunks its WSD branches have;
-here every constant run has a branch at every horizon.
+The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
+every constant run has a branch at every horizon.
 
 Cost:   84 runs, 6,697 hours of one H100 at 160,000 tokens/s (the authors'),
         7.4 TB of checkpoints
 Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer and alpha figures,
-        and their tables; its published losses are drawn beside them.
+        and their tables; its published losses are drawn too.
 """
 
 from ml_collections import ConfigDict

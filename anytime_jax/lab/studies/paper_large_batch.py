@@ -4,8 +4,8 @@
     python -m anytime_jax sweep --study=paper_large_batch --run --jobs=8
     python -m anytime_jax report --study=paper_large_batch
 
-The sweeps are those of its authors. The paper does not say which trunks its WSD branches have;
-here every constant run has a branch at every horizon.
+The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
+every constant run has a branch at every horizon.
 
 Cost:   90 runs, 2,079 hours of one H100 at 300,000 tokens/s (the authors'),
         4.9 TB of checkpoints

@@ -7,9 +7,9 @@
         --times=docs/evidence/rivals/optimizers.json
 
 The decoder of the laptop study, on the source of Python 3.11's standard library, which is the same
-text for the same build of Python. Every method is tuned in two stages: settings to 2x, the best of
-them to 8x; what is reported has three seeds or five, of the weights and of the order of the text.
-`--records` takes the finished runs from what is committed, where the text is the same.
+text for the same build of Python. Every method is tuned in two stages: all settings run to 2x, the
+best of them to 8x. Reported settings have three or five seeds, each of the weights and of the order
+of the text. `--records` takes finished runs from the committed records, if the text is the same.
 
 Cost:   1.49B tokens, three to four hours at the 110,000 to 140,000 tokens/s of two CPU cores.
 Result: docs/evidence/leaderboard.md
@@ -47,9 +47,9 @@ class Method:
       optimizer: settings of the optimizer.
       schedule: settings of the schedule, without those that are tuned.
       tried: changes of the first stage, whose runs stop at 2x.
-      best: changes whose runs go on to 8x, beside those that are reported.
+      best: changes whose runs go on to 8x, in addition to the reported ones.
       reported: changes whose runs go on to 8x and are repeated with other seeds.
-      seeds: the number of seeds of those, with the first.
+      seeds: number of seeds of the reported runs, including the first.
     """
 
     name: str
@@ -97,7 +97,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
     config = laptop.decoder(**schedule)
     config.model.vocab_size = config.model.embedding_rows = 384
     config.data.path = "runs/data/builtin-stdlib-384-128"
-    config.data.builtin_megabytes = 31.0  # the standard library has 31.5
+    config.data.builtin_megabytes = 31.0  # MB; the standard library has 31.5
     config.averages = ("f6.25", "f12.5", "f25", "f50")
     config.eval.every = "1x"
     return config
@@ -135,7 +135,7 @@ AMUSE, GPA, NORMUON, EMA_NESTEROV = (
 )
 _AROUND_MUON = {"matrices": "muon"}
 
-# Runs whose branches decay to 1x, 2x, 4x and 8x, and the first part of the branches' names.
+# Trunks whose branches decay to 1x, 2x, 4x and 8x, with the prefix of the branches' names.
 TRUNKS = {
     "constant-peak=0.01-warmup=48_steps": "",
     "muon-constant-warmup=48_steps-peak=0.01": "muon-",

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _make_tasks(study: Study, arguments: argparse.Namespace, console: Console) -> list[StudyTask]:
-    """The tasks of a study; packed records are put in place first, or counted for --list."""
+    """Returns the tasks of a study; first puts packed records in place, unless for --list."""
     if arguments.records is None:
         return make_tasks(study)
     with packed_records.open_records(study, arguments.records) as packed:
@@ -96,7 +96,7 @@ def _make_tasks(study: Study, arguments: argparse.Namespace, console: Console) -
 
 
 def _select(study: Study, every: Sequence[StudyTask], pattern: str) -> list[StudyTask]:
-    """The tasks whose names match; their trunks must match too, or have reached them."""
+    """Returns the tasks whose names match; their trunks must match too or have reached them."""
     by_name = {task.run.name: task for task in every}
     tasks = [task for name, task in by_name.items() if fnmatch.fnmatch(name, pattern)]
     if not tasks:
@@ -113,7 +113,7 @@ def _select(study: Study, every: Sequence[StudyTask], pattern: str) -> list[Stud
 
 
 def _describe_remaining(tasks: Sequence[StudyTask], tokens_per_s: float | None) -> str:
-    """What remains to be trained of partly finished tasks, and its cost."""
+    """Describes what remains to be trained of partly finished tasks, and its cost."""
     unfinished = [task for task in tasks if not task.is_finished]
     tokens = format_count(round(sum(task.remaining * task.tokens for task in unfinished)))
     total_flops = sum(task.remaining * task.flops for task in unfinished)
@@ -125,12 +125,12 @@ def _describe_remaining(tasks: Sequence[StudyTask], tokens_per_s: float | None) 
 
 
 def _flops_per_hour(tasks: Sequence[StudyTask], tokens_per_s: float) -> float:
-    """The speed in FLOPs, where that in tokens is of the first run."""
+    """Returns the speed in FLOPs per hour; `tokens_per_s` is the speed of the first run."""
     return 3600 * tokens_per_s * tasks[0].flops / tasks[0].tokens
 
 
 def _table(study: Study, tasks: Sequence[StudyTask], tokens_per_s: float | None) -> Table:
-    """The runs with state and cost, and the totals; with the speed of the first run, hours too."""
+    """Table of the runs with state, cost and totals; with the first run's speed, hours too."""
     total_flops = sum(task.flops for task in tasks)
     finished = f"{sum(task.is_finished for task in tasks)} finished"
     disk = format_bytes(sum(task.disk_bytes for task in tasks))

@@ -1,4 +1,4 @@
-"""Local execution of a study: processes on this machine, trunks before their branches."""
+"""Local execution of a study, in processes on this machine, trunks before their branches."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from anytime_jax.lab.study.tasks import StudyTask, log_file
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import signals
 
-# Exit statuses of a process that a forwarded signal ended: saved, or before there was anything.
+# Exit statuses of a process that a forwarded signal ended, after a save or before any update.
 _INTERRUPTED = (0, 130, -signal.SIGTERM)
 _POLL_SECONDS = 0.5
 
@@ -108,7 +108,7 @@ class LocalExecutor:
                         pass
                     self._fail_orphans()
                     time.sleep(_POLL_SECONDS)
-            finally:  # no process outlives this one, whatever happens
+            finally:  # no process may outlive this one, whatever happens
                 self._send(signal.SIGTERM)
                 for process in self._processes:
                     process.popen.wait()
@@ -134,7 +134,7 @@ class LocalExecutor:
         task = self._next_task() if slot and self._may_start else None
         if not slot or not task:
             return False
-        # Large pages speed up training on CPU; on GPU they change nothing.
+        # Large pages speed up training on a CPU; for a GPU they change nothing.
         env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
         if slot.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = slot.gpus
@@ -146,12 +146,13 @@ class LocalExecutor:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=env,
-                start_new_session=True,  # Ctrl-C reaches it once, through `_forward_signals`
+                # Ctrl-C then reaches the process only once, through `_forward_signals`.
+                start_new_session=True,
             )
         self._processes.append(_Process(task, popen, log_size, slot, time.monotonic()))
-        with contextlib.suppress(OSError):  # it may have ended already
+        with contextlib.suppress(OSError):  # the process may have ended already
             os.sched_setaffinity(popen.pid, slot.cores)  # JAX starts its threads later
-        if self._signals:  # arrived while the process was started
+        if self._signals:  # the signal arrived while the process was started
             self._send(self._signals[-1])
         self._pending.remove(task)
         clock = task.config.clock
@@ -192,7 +193,7 @@ class LocalExecutor:
         if task.is_finished:
             self._record_finished(task, f"in {elapsed}")
         elif run_directory.is_locked(task.run.run_dir):
-            self._pending.append(task)  # another process was first
+            self._pending.append(task)  # another process has locked the run first
         elif not (self._signals and status in _INTERRUPTED):
             log = log_file(self._study, task.run.name)
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
@@ -200,7 +201,7 @@ class LocalExecutor:
             failure = f"{message} ({cause}; log: {log})"
             self._failures[task.run.name] = failure
             self._print(f"FAILED   {task.run.name}, after {elapsed}: {failure}")
-            if status == 2:  # the same configuration error twice: very likely that of every run
+            if status == 2:  # if a configuration error occurs twice, very likely every run has it
                 self._gave_up |= message in self._config_errors
                 self._config_errors.add(message)
 
@@ -209,14 +210,14 @@ class LocalExecutor:
         self._print(f"finished {task.run.name}, {how} ({self._finished} of {self._total})")
 
     def _fail_orphans(self) -> None:
-        """Gives up branches whose trunk failed."""
+        """Marks branches whose trunk failed as failed."""
         for task in [task for task in self._pending if task.run.trunk in self._failures]:
             self._pending.remove(task)
             self._failures[task.run.name] = f"its trunk {task.run.trunk} failed"
 
     @contextlib.contextmanager
     def _forward_signals(self) -> Iterator[None]:
-        """Forwards the signals that end a run to every process, which saves and exits."""
+        """Forwards termination signals to every process, which saves and exits."""
 
         def forward(number: int, frame: object) -> None:
             del frame

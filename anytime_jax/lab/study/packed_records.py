@@ -1,9 +1,9 @@
-"""Packed records of a study: the runs that an archive has finished, and their place on disk.
+"""Packed records of a study: the finished runs in an archive, and their run directories.
 
-A run is taken from an archive if its directory has nothing yet, and the packed records reach its
-stop with the settings, the data and the evaluations that it would have here. Since there are no
-checkpoints in an archive, a trunk is taken with all of its branches or not at all: a branch that is
-trained here needs a checkpoint, and the other branches have to leave from the same one.
+A run is taken from an archive if its directory is still empty, and the packed records reach its
+stop with the settings, data and evaluations that it would have here. An archive has no checkpoints,
+so a trunk is taken with all of its branches or not at all: a branch that is trained here needs a
+checkpoint of the trunk, and all branches must start from the same trunk.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.paths import absolute_path, is_address
 
 _FINGERPRINT = "data.fingerprint"
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # something else is at a path
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # a path is something else
 
 
 class PackedRecords:
@@ -37,14 +37,14 @@ class PackedRecords:
 
     Attributes:
       names: runs that are finished in the archive and have nothing here.
-      refusals: why others are not taken from the archive, by name.
+      refusals: reasons why other runs are not taken from the archive, by name.
     """
 
     def __init__(self, study: Study, archive: Study, path: str | Path):
         """Selects the runs to take.
 
-        Raises an InputError if the archive is damaged or has none of the study's runs, or none
-        that fits, or if the data to compare with are not there.
+        Raises an InputError if the archive is damaged, has no run of the study or none that fits,
+        or if the data to compare with are missing.
         """
         self._study, self._path = study, path
         self._tasks = {run.name: read_task(study, run) for run in study.runs}
@@ -71,7 +71,7 @@ class PackedRecords:
 
     @property
     def lines(self) -> list[str]:
-        """What is taken from the archive, and what is not, for a terminal."""
+        """Lines for a terminal on what is taken from the archive, and what is not."""
         count = f"{len(self.names)} of {len(self._tasks)} runs of {self._study.name}"
         return [f"packed     {count} are taken from {self._path}"] + [
             f"not taken  {line}" for line in self._describe_refusals()
@@ -96,7 +96,7 @@ class PackedRecords:
                     ) from error
 
     def _select(self, task: StudyTask) -> None:
-        """Selects a run, or says why not; a run that is finished here is neither."""
+        """Selects a run, or records why not; skips a run that is finished here."""
         name, run_dir = task.run.name, task.run.run_dir
         if is_directory(run_dir) and any(run_dir.iterdir()):
             if not task.is_finished:
@@ -110,7 +110,7 @@ class PackedRecords:
             self.names.add(name)
 
     def _compare(self, task: StudyTask) -> str:
-        """Says why the packed records of a run are not what training it here would give, or ""."""
+        """Says why training the run here would give other records, or ""."""
         config = task.config
         if is_address(task.run.run_dir):
             return "its run_dir is in a bucket, and records are put into local directories alone"
@@ -132,7 +132,7 @@ class PackedRecords:
         return self._find_missing(task)
 
     def _find_missing(self, task: StudyTask) -> str:
-        """Says which evaluation at its stop is missing in the packed records of a run, or ""."""
+        """Says which evaluation at the stop is missing in the packed records of a run, or ""."""
         rows = metric_records.read_records(self._packed[task.run.name])
         values = next((row.values for row in rows if row.step == task.stop_step), {})
         labels = [LIVE, *task.config.averaging_rules]
@@ -144,7 +144,7 @@ class PackedRecords:
         return f"it is unfinished there, at {at:.3g}x of {multiple(task.stop_step):.3g}x"
 
     def _torn_families(self) -> Iterator[tuple[str, str]]:
-        """Yields selected runs that would be apart from their trunk or from one of their branches.
+        """Yields selected runs that would be separated from their trunk or one of their branches.
 
         Each comes with the reason not to take it.
         """
@@ -158,10 +158,10 @@ class PackedRecords:
                 yield trunk, f"its branch {name} needs a checkpoint, which no archive has"
 
     def _has_trunk(self, task: StudyTask) -> bool:
-        """Whether the trunk of a packed branch is here: its checkpoint, or the packed records."""
+        """Returns whether a packed branch has its trunk: a checkpoint here, or packed records."""
         trunk = self._tasks[task.run.trunk or ""]
         if task.start_step in checkpoint_listing.saved_steps(trunk.run.run_dir):
-            return True  # with the digest that the branch has, as `_compare` has seen
+            return True  # `_compare` has checked the branch's digest of it
         here = _read_segments(trunk.run.run_dir)
         packed = self._packed.get(trunk.run.name)
         return packed is not None and here == _read_segments(packed)
@@ -195,7 +195,7 @@ class PackedRecords:
                 with atomic_write(new / file) as part:
                     part.write_bytes(content)
             try:
-                os.rename(new, run_dir)  # fails unless that is missing or empty
+                os.rename(new, run_dir)  # fails unless the target is missing or empty
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
@@ -217,7 +217,7 @@ class PackedRecords:
 def open_records(study: Study, path: str | Path) -> Iterator[PackedRecords]:
     """Yields the runs of a study in an archive, or in the archive of a directory.
 
-    Raises an InputError if there is none, or it is damaged, and those of `PackedRecords`.
+    Raises an InputError if the archive is missing or damaged, or `PackedRecords` raises one.
     """
     with study_files.open_archive(path) as archive:
         yield PackedRecords(study, archive, path)

@@ -46,7 +46,7 @@ def grid(*spaces: Sequence[Change]) -> list[Change]:
 
 
 def paired(*spaces: Sequence[Change]) -> list[Change]:
-    """Returns the first changes of all spaces combined, then the second ones, and so on."""
+    """Combines the first changes of all spaces, then the second changes, and so on."""
     return [_merge(changes) for changes in zip(*spaces, strict=True)]
 
 
@@ -71,7 +71,7 @@ class StudyRun:
     Attributes:
       config: its settings, an `ml_collections.ConfigDict` or nested dictionaries.
       trunk: name of the run of which it is a branch.
-      note: what no setting says of a run of earlier days, which cannot be trained again.
+      note: what the settings do not say about an old run, which cannot be trained again.
       trust: packages that are imported for the kinds that the settings name.
     """
 
@@ -92,7 +92,7 @@ class StudyRun:
         return storage_path(self.config["run_dir"])
 
     def build(self) -> Config:
-        """Returns the configuration; an InputError states a setting that is not allowed."""
+        """Returns the configuration; raises an InputError for a setting that is not allowed."""
         return schema.build(self.settings, self.trust)
 
 

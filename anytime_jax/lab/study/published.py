@@ -1,4 +1,4 @@
-"""Published losses of the paper, for comparison with those of a study.
+"""Losses published in the paper, for comparison with a study.
 
 Source: the numbers of Figure 2 (Meterez et al., "Anytime Pretraining"): validation loss
 in nats per token on C4 of the cosine envelope, of the constant and the inverse-square-root run read
@@ -26,7 +26,7 @@ def losses() -> dict[str, dict[str, dict[float, float]]]:
 
 
 def differences(model: str) -> dict[str, dict[float, float]]:
-    """Returns the published losses minus those of the cosine, by kind and multiple."""
+    """Returns the published losses minus the cosine's, by kind and multiple."""
     by_kind = losses()[model]
     cosine = by_kind["cosine"]
     return {kind: {m: x - cosine[m] for m, x in by_kind[kind].items()} for kind in KINDS[1:]}

@@ -33,7 +33,7 @@ from anytime_jax.lab.study.plan import Study, StudyRun
 COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
-NOTE = "note"  # what no setting says of a run that cannot be trained again
+NOTE = "note"  # an old run's note on what its settings do not say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +103,9 @@ class LossCurve:
 
     @property
     def variant(self) -> dict[str, Any]:
-        """The settings that are not tuned; comparable curves have the same ones.
+        """The settings that are not tuned, which are equal in comparable curves.
 
-        They are those of the decay, and words and switches, such as the optimizer.
+        They are the settings of the decay, and all words and switches, such as the optimizer.
         """
         return _variant(self.settings)
 
@@ -128,7 +128,7 @@ class Results:
       configs: configuration of every run, by name.
       runs: in the order of the study.
       all_curves: of all seeds and decays.
-      labels: all weight labels: the live weights, then the averages from wide to narrow.
+      labels: all weight labels: first the live weights, then the averages from wide to narrow.
       multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
     """
 
@@ -171,7 +171,7 @@ class Results:
         return next((x for x in self.families(kind) if x[0].variant == _variant(settings)), [])
 
     def families(self, *kinds: str) -> list[list[LossCurve]]:
-        """Returns the first seed's curves of some kinds, those of a variant together."""
+        """Returns the first seed's curves of some kinds, grouped by variant."""
         families: dict[Any, list[LossCurve]] = {}
         for curve in self.all_curves:
             if curve.kind in kinds and curve.seed == self.runs[0].seed:
@@ -185,7 +185,7 @@ class Results:
         return [x.read_through(curve.label) for family in of_variant for x in family]
 
     def replicates(self, curve: LossCurve) -> list[LossCurve]:
-        """Returns the curve itself, then those of other seeds with the same settings."""
+        """Returns the curve itself, then the curves of other seeds with the same settings."""
         same = [x for x in self.all_curves if x.kind == curve.kind and x.settings == curve.settings]
         same = [x.read_through(curve.label) for x in same]
         return sorted(same, key=lambda x: x.seed != curve.seed)
@@ -209,7 +209,7 @@ def _build_config(run: StudyRun) -> Config:
 
 def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     """Checks that run directories hold their runs, which share clock, validation text and data."""
-    clocks, tokens, data = {}, {}, {}  # each value with the first run that has it
+    clocks, tokens, data = {}, {}, {}  # maps each value to the first run that has it
     for run, config in zip(study.runs, configs, strict=True):
         clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
         tokens.setdefault(config.eval.tokens, run.name)
@@ -285,7 +285,8 @@ def _read_run(
         settings[NOTE] = run.note
     if config.branch_step and horizon is not None:
         fraction = 1 - clock.multiple(config.branch_step) / horizon
-        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:  # not the usual last 10%
+        # The decay is not the usual last 10%.
+        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:
             settings["decay"] = round(fraction, 4)
     if stop is None:
         raise InputError(
@@ -310,7 +311,7 @@ def _read_run(
 
 
 def _multiple(clock: Clock, step: int) -> float:
-    """The multiple of a step: 4 at 4x, although a batch that has grown may end a little later."""
+    """The multiple of a step: 4 at 4x, although a run with a grown batch may end a little later."""
     multiple = clock.multiple(step)
     return 2.0 ** round(math.log2(multiple)) if clock.is_doubling(step) else multiple
 
@@ -322,9 +323,9 @@ def _short(name: str) -> str:
 
 
 def _warn_of_missing_rows(run: StudyRun, rows: Sequence[Row], warn: Callable[[str], None]) -> None:
-    """Warns of lost records where there are checkpoints, as there are none beside packed ones."""
+    """Warns of lost records if the run has checkpoints; packed records have none."""
     for step in checkpoint_listing.saved_steps(run.run_dir)[-1:]:
-        with contextlib.suppress(RunError):  # `runs --verify` reports it
+        with contextlib.suppress(RunError):  # `runs --verify` reports the damage
             meta = checkpoint_reader.read_meta(
                 checkpoint_listing.checkpoint_path(run.run_dir, step)
             )

@@ -1,4 +1,4 @@
-"""Selection of settings: the cosine envelope, the curve closest to it, the best at each budget.
+"""Selection of settings: the cosine envelope, the closest curve, the best curve at each budget.
 
 The paper selects with the weights that it reports: an average for horizon-free runs, the live
 weights for runs that decay. Only the study's first seed selects; the other seeds of the selected
@@ -33,7 +33,7 @@ class Gap(NamedTuple):
 
 
 class Selections(NamedTuple):
-    """Selected curves of a study; a kind without any is left out.
+    """Selected curves of a study; kinds without curves are left out.
 
     Attributes:
       cosines: the envelope: the best cosine of each horizon.
@@ -81,7 +81,7 @@ def losses_of(selection: Selection) -> dict[float, float]:
 
 
 def differences(curve: LossCurve, cosines: Selection) -> dict[float, float]:
-    """Returns the losses of a curve minus those of the envelope, in nats, by multiple."""
+    """Returns the losses of a curve minus the envelope's, in nats, by multiple."""
     return {m: x - cosines[m].losses[m] for m, x in curve.losses.items() if m in cosines}
 
 
@@ -135,7 +135,7 @@ def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selecti
 def at_grid_edge(results: Results, curve: LossCurve, multiples: Sequence[float]) -> list[str]:
     """Returns the settings of a curve that are the least or largest value tried.
 
-    Compared are the curves that differ in that setting alone and have a loss at all `multiples`; a
+    It compares the curves that differ in that setting alone and have a loss at all `multiples`; a
     setting with one value is at no edge.
     """
     curves = [x for x in results.alternatives(curve) if x.losses.keys() >= set(multiples)]

@@ -5,8 +5,8 @@
     DIR/runs.txt   one line per unfinished run: arguments of `anytime_jax.main`
     DIR/submit.sh  submits an array of the runs without a trunk, and one for each trunk's branches
 
-Task N of an array trains the run of line N, through launch/slurm.sbatch. A branch waits for its own
-trunk alone, and leaves the queue if that fails.
+Task N of an array trains the run of line N, through launch/slurm.sbatch. A branch waits only for
+its own trunk, and leaves the queue if the trunk fails.
 """
 
 import shlex
@@ -34,7 +34,7 @@ _HEAD = """\
 #   {submit} --gpus-per-node=1 --time=8:00:00
 #
 # Written by: {command}
-# When these jobs have ended, the same command writes what is unfinished then.
+# When these jobs have ended, the same command writes scripts for the unfinished runs.
 set -euo pipefail
 cd {cwd}
 
@@ -99,7 +99,7 @@ def _check(unfinished: Sequence[StudyTask]) -> None:
 
 
 def _group_by_trunk(unfinished: Sequence[StudyTask]) -> dict[str, list[StudyTask]]:
-    """Tasks by the unfinished trunk they wait for, "" for none; a trunk's own group comes first."""
+    """Groups tasks by the unfinished trunk they wait for, or ""; a trunk precedes its group."""
     names = {task.run.name for task in unfinished}
     groups: dict[str, list[StudyTask]] = {}
     for task in unfinished:

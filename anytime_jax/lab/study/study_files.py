@@ -79,7 +79,7 @@ def open_study(path: str | Path, option: str = "study", trust: Trust = NOBODY) -
 def open_archive(path: str | Path) -> Iterator[Study]:
     """Yields the study of an archive, unpacked, or of the one in a directory.
 
-    Raises an InputError if there is none, or it is damaged.
+    Raises an InputError if the archive is missing or damaged.
     """
     archive = Path(path) / ARCHIVE if Path(path).is_dir() else Path(path)
     if not _is_archive(archive):

@@ -1,4 +1,4 @@
-"""Tasks: the runs of a study with their cost, progress and place on disk."""
+"""Tasks: the runs of a study with their cost, progress and directories."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from anytime_jax.training import branching
 class StudyTask:
     """A run to train, from `start_step` (of its trunk, or 0) to `stop_step`.
 
-    `is_packed` is whether its records are finished, and only remain to be put in place.
+    `is_packed` is true if its records are finished and only need to be put in place.
     """
 
     run: StudyRun
@@ -34,7 +34,7 @@ class StudyTask:
 
     @property
     def tokens(self) -> int:
-        """Training tokens without those of the trunk."""
+        """Training tokens, without the trunk's."""
         clock = self.config.clock
         return clock.tokens(self.stop_step) - clock.tokens(self.start_step)
 
@@ -67,8 +67,7 @@ class StudyTask:
     def is_finished(self) -> bool:
         """Whether the run is evaluated at its stop, and saved there.
 
-        A run of which there are records alone, without a directory of checkpoints, was saved
-        elsewhere.
+        A run that has records but no directory of checkpoints was saved elsewhere.
         """
         if self.is_packed:
             return True
@@ -96,13 +95,14 @@ def log_file(study: Study, name: str) -> Path:
 
 
 def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
-    """Returns a task for each run of a study; those of names in `packed` are packed.
+    """Returns a task for each run of a study; the runs named in `packed` are packed.
 
     Raises an InputError that names the run if a configuration is invalid, a branch does not fit
     its trunk, or a run directory belongs to another run.
     """
     tasks: dict[str, StudyTask] = {}
-    fingerprints: dict[str, str] = {}  # of data: the first run trained on them
+    # The keys are fingerprints of data, the values the first run trained on them.
+    fingerprints: dict[str, str] = {}
     for run in study.runs:
         task = dataclasses.replace(read_task(study, run), is_packed=run.name in packed)
         with _naming(study, run):
@@ -130,7 +130,7 @@ def read_task(study: Study, run: StudyRun) -> StudyTask:
 
 @contextlib.contextmanager
 def _naming(study: Study, run: StudyRun) -> Iterator[None]:
-    """Names a run in errors."""
+    """Adds the name of a run to errors."""
     try:
         yield
     except InputError as error:
@@ -148,8 +148,9 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
         fingerprints.setdefault(fingerprint, task.run.name)
     if len(fingerprints) > 1:
         raise InputError(
-            f"its data differ from those of {next(iter(fingerprints.values()))} (by fingerprint): "
-            "losses are compared on one dataset; move one of the run directories away"
+            f"its data differ from the data of {next(iter(fingerprints.values()))} "
+            "(by fingerprint): losses are compared on one dataset; move one of the run "
+            "directories away"
         )
     run_directory.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
 
@@ -159,8 +160,8 @@ def expected_identity(
 ) -> dict[str, Any]:
     """Returns the identity settings that a run has on data with a fingerprint.
 
-    The digests of what it starts from are those of its `saved` identity settings, except that of a
-    checkpoint of its trunk that is there.
+    The digests of what it starts from are in its `saved` identity settings, except for the digest
+    of an existing checkpoint of its trunk.
     """
     config, identity = task.config, task.config.identity(fingerprint)
     if config.initial_weights:
@@ -200,8 +201,8 @@ def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
     if task.state == "missing" and trunk.is_finished and trunk.step < trunk.stop_step:
         raise InputError(
             f"it branches from {trunk.run.name}, of which there are records but no checkpoints: "
-            "put its checkpoints back; or move its directory and those of its branches away, and "
-            "all of them are trained again"
+            "put its checkpoints back, or move its directory and the directories of its branches "
+            "away to train all of them again"
         )
     is_kept = retention_policy(trunk.config).keeps_forever(task.start_step)
     if not is_kept and task.start_step != trunk.stop_step:

@@ -67,12 +67,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--doublings", type=positive_int, default=5, help="from the shortest to the longest run"
         )
         add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
-    add = command("bound", _bound, "the bound of Theorem 1, term by term, beside the exact risk")
+    add = command("bound", _bound, "the bound of Theorem 1, term by term, and the exact risk")
     _add_problem(add)
     add("--steps", type=positive_int, default=1_000_000, help="iterates in the longest mean")
     add("--gamma", type=float, help="decay of the step sizes (default: 1 - a/b, within 0 .. 1/2)")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
-    add = command("rates", _rates, "exponents fitted to exact risks, beside the proven ones")
+    add = command("rates", _rates, "exponents fitted to exact risks, and the proven ones")
     add("--steps", type=positive_int, default=1_000_000, help="updates of every run")
     add("--noise", type=float, default=0.1, help="sigma^2")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
@@ -158,5 +158,5 @@ def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """Type of an option: where it raises, the parser names the option and the value."""
+    """Type of an option; if it raises, the parser names the option and the value."""
     return tuple(float(part) for part in text.split(","))

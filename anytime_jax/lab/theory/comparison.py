@@ -25,11 +25,11 @@ from anytime_jax.lab.theory.risk import Risks, largest_error
 from anytime_jax.lab.theory.tracked_averages import Average
 from anytime_jax.schedules import Schedule
 
-# Peaks to try, in units of `Problem.step_unit`: factors of sqrt(2). A constant step size diverges
-# beyond 1 or 2; the first few of 1/sqrt(t) may be larger.
+# Peaks to try, in units of `Problem.step_unit`, a factor of sqrt(2) apart. A constant step size
+# diverges beyond 1 or 2; the first few step sizes of 1/sqrt(t) may be larger.
 MULTIPLIERS = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
 AVERAGES: tuple[Average, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
-TOLERANCE = 0.02  # of `NoiseComparison.tune`
+TOLERANCE = 0.02  # tolerance of `NoiseComparison.tune`
 ENVELOPE = "cosine"  # the baseline that gaps are relative to
 
 # Schedules for one length, from their peak and the length. Source: Section 4 (a floor of 0.1).
@@ -116,10 +116,10 @@ class NoiseComparison:
         return min(self.select(family, average), key=lambda run: run.mean)
 
     def tune(self, run: Trajectory) -> tuple[int, Trajectory]:
-        """Returns when the peak of a run can be tuned, and the best of its kind at that length.
+        """Returns the length at which a run's peak can be tuned, and the best run there.
 
-        That is the first length at which the worst gap of the best run, from there on, is within
-        `TOLERANCE` of the smallest that any peak has.
+        It is the first length at which the best run's worst gap, from there on, is within
+        `TOLERANCE` of the smallest worst gap of any peak.
         """
         rivals = self.select(run.family, run.average)
         for at, length in enumerate(self.comparison.lengths):

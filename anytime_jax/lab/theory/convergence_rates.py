@@ -1,4 +1,4 @@
-"""Results of the paper: exponents of decay, the best gamma, the bound of Theorem 1 term by term.
+"""Theoretical results of the paper: exponents, the best gamma, and the bound of Theorem 1.
 
 Source: Theorem 1, Corollary 1, Table 1.
 """

@@ -5,10 +5,10 @@ whole numbers, with weights W_k give it for any number of coordinates, infinity 
 
     sum_i g(i) = sum_k W_k g(i_k)
 
-The first coordinates are nodes of their own. Those that follow, up to where `lambda_i * reach`
-falls to 1 (`reach` is the sum of all step sizes), share one Gauss rule of the measure i^-e in the
-variable log i; the rest, which are hardly learned, share another in i^(-1/4). Here e = min(b, 2a),
-because sums of the target fall as i^-b and those of the noise as i^-2a.
+The first coordinates are nodes of their own. The following coordinates, up to where `lambda_i *
+reach` falls to 1 (`reach` is the sum of all step sizes), share one Gauss rule of the measure i^-e
+in the variable log i; the rest, which are hardly learned, share another in i^(-1/4). Here e =
+min(b, 2a), because sums of the target fall as i^-b and sums of the noise as i^-2a.
 
 Source: Golub and Welsch (1969), "Calculation of Gauss quadrature rules"; Lanczos' algorithm with
 each vector orthogonalised twice gives the Jacobi matrices.
@@ -20,7 +20,7 @@ import numpy as np
 
 from anytime_jax.lab.theory.problem import Problem
 
-_ENUMERATED = 2**16  # coordinates that enter the measure one by one; integrals beyond
+_ENUMERATED = 2**16  # coordinates that enter the measure one by one; the others enter by integrals
 _FAR_POWER = 0.25  # the variable of the far rule is i^-0.25
 
 
@@ -29,14 +29,14 @@ def nodes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the nodes of a problem: coordinates i_k and weights W_k, float64[K] each.
 
-    They are all coordinates, with weight 1, if those are fewer.
+    If there are fewer coordinates than nodes, all of them are nodes, with weight 1.
 
     Args:
       problem: the problem.
       reach: the largest sum of step sizes of any run.
       first: coordinates that are nodes of their own.
-      near: nodes for those that training reaches; four more are added for each factor of 10 in the
-        reach beyond 1e5.
+      near: nodes for the coordinates that training reaches; four more are added for each factor of
+        10 in the reach beyond 1e5.
       far: nodes for all others.
 
     Examples:
@@ -65,9 +65,10 @@ def nodes(
 def _measure(dimension: float, exponent: float, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Points x = log i and masses of i^-e over all i > first.
 
-    One by one up to 2^16. Beyond, the sum is the integral from half a coordinate before the next
-    one (Euler and Maclaurin: the relative error is e (e - 1) / 24 * 2^-32), by 20-point Gauss and
-    Legendre on panels of growing width, up to where masses fall below 1e-20.
+    Coordinates are summed one by one up to 2^16. Beyond, the sum is the integral from half a
+    coordinate before the next one (Euler and Maclaurin: the relative error is e (e - 1) / 24 *
+    2^-32), by 20-point Gauss and Legendre on panels of growing width, up to where masses fall below
+    1e-20.
     """
     end = min(dimension, _ENUMERATED)
     x = np.log(np.arange(first + 1, end + 1))
@@ -96,7 +97,8 @@ def _gauss(x: np.ndarray, mass: np.ndarray, nodes: int) -> tuple[np.ndarray, np.
         basis[k] = vector
         vector = x * vector
         diagonal[k] = basis[k] @ vector
-        for _ in range(2):  # once leaves rounding errors that grow from step to step
+        # Orthogonalizing once leaves rounding errors that grow from step to step.
+        for _ in range(2):
             vector -= (basis[: k + 1] @ vector) @ basis[: k + 1]
         off_diagonal[k] = np.linalg.norm(vector)
         vector /= off_diagonal[k]

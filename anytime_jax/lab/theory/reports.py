@@ -1,4 +1,4 @@
-"""Reports of the theory: tables, advice in words, pictures and the numbers behind them."""
+"""Reports of the theory: tables, advice in words, figures and their numbers."""
 
 import dataclasses
 import json
@@ -165,7 +165,7 @@ def write_comparison(level: NoiseComparison, directory: Path) -> list[Path]:
 
 
 def _plot_gaps(level: NoiseComparison) -> Figure:
-    """Excess risks over that of the tuned cosine: solid for single runs, dashed for baselines."""
+    """Plots excess risks over the tuned cosine's: solid for single runs, dashed for baselines."""
     problem, lengths = level.comparison.problem, level.comparison.lengths
     figure = Figure(figsize=(9.0, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -185,7 +185,7 @@ def _plot_gaps(level: NoiseComparison) -> Figure:
     plotting.plain_log_ticks(axes)
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.set_xlabel("updates")
-    axes.set_ylabel("excess risk / that of the cosine tuned there")
+    axes.set_ylabel("excess risk / risk of the cosine tuned there")
     axes.set_title(f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {level.noise:g}")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -221,7 +221,7 @@ def bound_report(
     noise: float,
     progress: Progress,
 ) -> list[Table | str]:
-    """Returns the bound of Theorem 1 beside the exact risk, for N up to `steps`.
+    """Returns a table of the bound of Theorem 1 and the exact risk, for N up to `steps`.
 
     The step sizes are multiplier / (tr(H) t^gamma), with gamma* for a gamma of None.
     """
@@ -265,7 +265,7 @@ def bound_report(
 def exponent_report(
     multiplier: float, steps: int, noise: float, progress: Progress
 ) -> list[Table | str]:
-    """Returns exponents fitted to exact risks of `SPECTRA`, beside the proven ones.
+    """Returns a table of exponents fitted to exact risks of `SPECTRA`, and the proven ones.
 
     The step sizes are multiplier / (tr(H) t^gamma) for several gammas.
     """

@@ -12,7 +12,7 @@ newest weights rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross momen
 
     C_t = (1 - rho_t) (1 - eta_t lambda) C_{t-1} + rho_t m_t,
 
-and of its own second moments A_t only <lambda, A> is needed:
+Of its own second moments A_t, only <lambda, A> is needed:
 
     <lambda, A_t> = (1 - rho_t)^2 <lambda, A_{t-1}> + rho_t^2 <lambda, m_t>
                     + 2 rho_t (1 - rho_t) <lambda, (1 - eta_t lambda) C_{t-1}>.
@@ -74,7 +74,8 @@ class Risks:
         With the `label` of one average, float64[S, T].
         """
         require_noise(noise)
-        with np.errstate(invalid="ignore", over="ignore"):  # inf * 0: where the bias is inf as well
+        # The product inf * 0 occurs where the bias is inf as well.
+        with np.errstate(invalid="ignore", over="ignore"):
             risk = np.where(np.isinf(self.bias), np.inf, self.bias + noise * self.variance)
         return risk if label is None else risk[self.labels.index(label)]
 
@@ -148,7 +149,7 @@ def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedul
 
 
 def _total(schedule: Schedule, steps: int) -> float:
-    """The sum of the first step sizes, each of them no larger than can be stable."""
+    """The sum of the first step sizes, each capped at the largest stable one."""
     parts = (np.arange(t, min(t + 2**16, steps)) for t in range(0, steps, 2**16))
     return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
 
@@ -187,7 +188,7 @@ def _run(
     index, weight = nodes
     lambdas = index**-problem.a
     weights = lambdas * weight
-    cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps: slow on accelerators
+    cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps are slow on accelerators
     with jax.enable_x64(True), jax.default_device(cpu):
         m = np.zeros((len(index), 2, len(schedules)))
         m[:, 0] = index[:, None] ** -(problem.b - problem.a)

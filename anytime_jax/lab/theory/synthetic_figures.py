@@ -70,11 +70,11 @@ class FigureConfig:
         for name in self.schedules:
             require_choice("schedules", name, tuple(GAMMAS))
         self.problems  # noqa: B018  (each checks its exponents)
-        track(self.averages, [1])  # checks each
+        track(self.averages, [1])  # the constructor checks each value
 
     @property
     def problems(self) -> list[Problem]:
-        """One for each panel, row by row."""
+        """The problem of each panel, row by row."""
         dimension = self.dimension or math.inf
         return [Problem(a, a * r, dimension) for r in self.source_ratio for a in self.capacity]
 
@@ -118,7 +118,7 @@ class SelectedRun:
 def select(config: FigureConfig, results: Sequence[Risks]) -> list[SelectedRun]:
     """Returns the run with the lowest risk at the update of selection.
 
-    One for each noise level, problem, schedule and average, in this order.
+    There is one for each noise level, problem, schedule and average, in this order.
     """
     number = len(config.multipliers)
     panels = list(zip(config.problems, results, strict=True))
@@ -223,7 +223,7 @@ def _write_csv(path: Path, runs: Sequence[SelectedRun]) -> Path:
 
 
 def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
-    """The figure of the paper: the running average of each schedule over the minimax rate."""
+    """Plots the paper's figure: the running average of each schedule over the minimax rate."""
     title, y_label = "running average", "excess risk"
     figure, axes = _panels(config, len(config.source_ratio), noise, title, y_label)
     for panel, problem in zip(axes.flat, config.problems, strict=True):
@@ -244,9 +244,9 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
 
 
 def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRun]) -> Figure:
-    """The same for every average, each relative to the running one of its schedule."""
+    """Plots every average relative to the running average of its schedule."""
     rows = list(itertools.product(config.source_ratio, config.schedules))
-    title, y_label = "every average over the running one", "risk / that of the running average"
+    title, y_label = "every average over the running one", "risk / risk of the running average"
     figure, axes = _panels(config, len(rows), noise, title, y_label)
     labels = list(dict.fromkeys(run.average for run in runs))
     shades = dict(zip(labels, plotting.shades(len(labels), 0.95), strict=True))

@@ -1,6 +1,6 @@
-"""Averages of SGD iterates, and the running means that a run tracks to have them.
+"""Averages of SGD iterates, and the running means that a run tracks to compute them.
 
-Beside the rules of `anytime_jax.averaging`: `Tail`, the paper's w_{s:s+T}, and `LastFraction`. Both
+`Tail` (the paper's w_{s:s+T}) and `LastFraction` extend the rules of `anytime_jax.averaging`. Both
 are plain means over windows of updates; windows that do not overlap share one running mean.
 """
 
@@ -51,7 +51,7 @@ class Tail:
 
 
 Average = Rule | Tail | LastFraction | float  # a number f is `GrowingWindow(f)`
-NewestWeights = Callable[[np.ndarray], np.ndarray]  # of a running mean, after updates int[T]
+NewestWeights = Callable[[np.ndarray], np.ndarray]  # weights of a running mean after updates int[T]
 
 
 class TrackedAverages(NamedTuple):
@@ -65,7 +65,7 @@ class TrackedAverages(NamedTuple):
 
 
 def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAverages:
-    """Returns what a run tracks to have some averages at its checkpoints, which are in order."""
+    """Returns what a run tracks to compute averages at its checkpoints, which are in order."""
     labels, source = [LIVE], [[0] * len(checkpoints)]
     means: list[NewestWeights] = []
     for average in averages:
@@ -85,7 +85,7 @@ def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAve
 def _window_means(
     average: Tail | LastFraction, checkpoints: Sequence[int]
 ) -> tuple[list[NewestWeights], dict[int, int]]:
-    """The running means of an average, and which of them, from 1, it is at each checkpoint."""
+    """Returns an average's running means, and which of them, from 1, it is at each checkpoint."""
     if isinstance(average, LastFraction):
         starts = {t: average.updates_before(t) for t in checkpoints}
     elif average.end in checkpoints:

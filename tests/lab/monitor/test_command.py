@@ -124,7 +124,7 @@ def test_screen_follows_the_size_of_the_terminal(command, run, meanwhile, termin
 
     meanwhile(widen, nothing, pause=0.0)  # no look at the run
     assert command(watch, f"--run={run.run_dir}")[0] == 0
-    first, _, second = terminal.getvalue().partition("minus that of last")
+    first, _, second = terminal.getvalue().partition("minus the loss of last")
     assert "loss (nats)" in first
     assert second
 

@@ -46,7 +46,7 @@ def test_screen_has_state_chart_and_table_and_fits(run_dir, width, height, encod
     assert "best weights: f100" in text
     for name in ("o last", "* f100", "+ f50", ". training", "0.25x", "2x", *LABELS):
         assert name in text
-    assert ("minus that of last" in text) == (width >= 110)
+    assert ("minus the loss of last" in text) == (width >= 110)
     assert sum("*" in line for line in lines) > 5
     text.encode(encoding)
 
