@@ -38,7 +38,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     program = step.make_program(config, mesh)
     windows = Windows(info, "validation", length=info.length, seed=0, repeat=True, shuffle=False)
     count, size = options.windows, options.batch_size
-    evaluator = Evaluator(program.eval_step, windows, info.length, count, size, mesh)
+    evaluator = Evaluator(program, windows, info.length, count, size, mesh)
     state = program.init()
     evaluations: dict[int, Callable[[], object]] = {
         1: lambda: evaluator.losses({averaging.LIVE: state.params}),

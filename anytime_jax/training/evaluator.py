@@ -16,7 +16,7 @@ from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training.step import EvalStep, Program
+from anytime_jax.training.step import Program
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -52,12 +52,11 @@ class Evaluator:
     """Evaluates weight trees on the first `count` windows of a split.
 
     Attributes:
-      eval_step: that of a `step.Program`.
       windows: windows of the split in stored order, repeating.
       length: number of tokens predicted in a window.
     """
 
-    eval_step: EvalStep
+    program: Program
     windows: Windows
     length: int
     count: int
@@ -71,11 +70,12 @@ class Evaluator:
 
         `interrupted` is called at every batch; once it returns true, the result is None.
         """
+        eval_step = self.program.eval_step
         sums: list[dict[str, Any]] = []
         for batch in self.batches(self.count):
             if interrupted():
                 return None
-            sums.append({label: self.eval_step(tree, *batch)[0] for label, tree in trees.items()})
+            sums.append({label: eval_step(tree, *batch) for label, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
                 sums[-2] = {label: float(value) for label, value in sums[-2].items()}
@@ -84,7 +84,7 @@ class Evaluator:
 
     def window_losses(self, params: decoder.Params) -> np.ndarray:
         """Returns the mean token loss in nats of each window, float64; in a single process only."""
-        losses = [self.eval_step(params, *batch)[1] for batch in self.batches(self.count)]
+        losses = [self.program.window_losses(params, x) for x, _ in self.batches(self.count)]
         return np.concatenate(losses).astype(np.float64)[: self.count] / self.length
 
     def batches(self, count: int) -> Iterator[tuple[jax.Array, jax.Array]]:
@@ -117,4 +117,4 @@ def make_evaluator(
     windows = Windows(dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False)
     shards = sharding.batch_shards(mesh)
     size = -(-min(batch_size or config.eval.batch_size, count) // shards) * shards
-    return Evaluator(program.eval_step, windows, dataset.length, count, size, mesh)
+    return Evaluator(program, windows, dataset.length, count, size, mesh)

@@ -24,7 +24,6 @@ from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 Metrics = dict[str, jax.Array]
-EvalStep = Callable[[decoder.Params, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +36,16 @@ class Program:
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, rate) -> (state, metrics)`, with `state` donated.
         The learning rate is an argument, so that one program serves every schedule.
-      eval_step: `(params, tokens_BxT, weights_B) -> (sum, losses_B)`, for any weight tree; see
-        the function of that name.
+      eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
+      window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
     """
 
     init: Callable[..., TrainState]
     init_from_params: Callable[[decoder.Params], TrainState]
     abstract_state: TrainState
     train_step: Any
-    eval_step: EvalStep
+    eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
+    window_losses: Callable[[decoder.Params, jax.Array], jax.Array]
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
@@ -89,7 +89,13 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         eval_step=jax.jit(
             functools.partial(eval_step, config.model, constrain),
             in_shardings=(shardings.params, rows, rows),
-            out_shardings=(replicated, rows),
+            out_shardings=replicated,
+            compiler_options=options,
+        ),
+        window_losses=jax.jit(
+            functools.partial(window_losses, config.model, constrain),
+            in_shardings=(shardings.params, rows),
+            out_shardings=rows,
             compiler_options=options,
         ),
     )
@@ -210,13 +216,19 @@ def eval_step(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the weighted sum of the windows' losses, and the loss of each window.
+) -> jax.Array:
+    """Returns the sum of a batch's token losses, each row multiplied by its weight."""
+    return jnp.sum(window_losses(config, constrain, params, tokens_BxT) * weights_B)
 
-    The loss of a window is the sum of its token losses.
-    """
-    losses_B = batch_token_losses(config, constrain, params, tokens_BxT).sum(axis=1)
-    return jnp.sum(losses_B * weights_B), losses_B
+
+def window_losses(
+    config: decoder.ModelConfig,
+    constrain: sharding.ShardingConstraint,
+    params: decoder.Params,
+    tokens_BxT: jax.Array,
+) -> jax.Array:
+    """Returns the sum of the token losses of each window."""
+    return batch_token_losses(config, constrain, params, tokens_BxT).sum(axis=1)
 
 
 def batch_mean_loss(

@@ -155,7 +155,7 @@ class ReadoutSearch:
 
     def _loss_sum(self, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array) -> jax.Array:
         constrain = ShardingConstraint(self._evaluator.mesh)
-        return step.eval_step(self._run.config.model, constrain, params, tokens_BxT, weights_B)[0]
+        return step.eval_step(self._run.config.model, constrain, params, tokens_BxT, weights_B)
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

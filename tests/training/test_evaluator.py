@@ -35,8 +35,7 @@ def state():
 
 def evaluator(windows, count=10, mesh=None):
     mesh = mesh or small_run.mesh()
-    eval_step = small_run.program(CONFIG, mesh).eval_step
-    return Evaluator(eval_step, windows, small_run.LENGTH, count, 8, mesh)
+    return Evaluator(small_run.program(CONFIG, mesh), windows, small_run.LENGTH, count, 8, mesh)
 
 
 def evaluate(evaluator, state):
@@ -85,6 +84,7 @@ def test_live_weights_come_first_then_averages_by_number(windows, state):
 def test_another_tree_or_pass_compiles_nothing(windows, state, compilations):
     repeated = evaluator(windows)
     evaluate(repeated, state)
+    repeated.window_losses(state.params)
     with compilations() as count:
         evaluate(repeated, state)
         repeated.window_losses(state.params)

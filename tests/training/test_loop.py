@@ -76,8 +76,8 @@ def test_records_hold_means_and_evaluations(whole, dataset, tmp_path):
 def test_evaluation_matches_checkpoint_of_its_step(whole, dataset):
     order = {"seed": 0, "repeat": False, "shuffle": False}
     windows = Windows(dataset, "validation", length=small_run.LENGTH, **order)
-    eval_step = small_run.program(small_run.config("unused"), small_run.mesh()).eval_step
-    evaluate = Evaluator(eval_step, windows, small_run.LENGTH, 10, 8, small_run.mesh())
+    program = small_run.program(small_run.config("unused"), small_run.mesh())
+    evaluate = Evaluator(program, windows, small_run.LENGTH, 10, 8, small_run.mesh())
     values = {step: values for step, _, values in records(whole)}[10]
     for label, loss in evaluate.losses(weight_trees(saved(whole, 10).state)).items():
         assert values[f"eval/{label}/loss"] == loss
@@ -297,7 +297,7 @@ def test_evaluation_of_all_tokens(dataset, tmp_path):
     tokens = jnp.asarray(split.batch(0, windows))
     params = saved(tmp_path, 5).state.params
     program = small_run.program(small_run.config("run"), small_run.mesh())
-    total, _ = program.eval_step(params, tokens, jnp.ones(windows))
+    total = program.eval_step(params, tokens, jnp.ones(windows))
     expected = float(total) / (windows * small_run.LENGTH)
     assert evaluated["eval/last/loss"] == pytest.approx(expected, rel=1e-6)
 
