@@ -82,7 +82,7 @@ PARTS = {
     ),
     "peers": Part(
         100,
-        "benchmarks.peers",
+        "benchmarks.torch_comparison",
         "--torch-python=TORCH --model=150m --batch=256 --microbatches=16 --steps=2 --rounds=2",
         f"--torch-python=TORCH --modes eager {_TINY}",
         columns=("mode", "tokens_per_s", "times_ours", "first_loss", "after_5", "peak_MB"),

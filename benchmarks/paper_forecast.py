@@ -20,7 +20,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.lab.forecast.functional_law_fit import INTERVAL, FunctionalFit
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import general_prior
-from anytime_jax.lab.study import published
+from anytime_jax.lab.study import paper_losses
 from anytime_jax.schedules import Schedule
 from benchmarks import harness, record
 
@@ -37,7 +37,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     del options  # nothing is timed, so the load does not matter
     rows = [
         row
-        for model, losses in published.losses().items()
+        for model, losses in paper_losses.losses().items()
         for begin in _BEGINS
         for row in _forecast(model, losses, begin)
     ]

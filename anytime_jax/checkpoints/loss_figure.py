@@ -1,6 +1,6 @@
 """Figure of one run: its losses so far, and the gain of each average.
 
-Separate from `recorded_losses`, which every start of a run imports: Matplotlib takes half a second.
+Separate from `loss_table`, which every start of a run imports: Matplotlib takes half a second.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints.loss_table import evaluations, gain_limits, gains, weight_labels
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.checkpoints.recorded_losses import evaluations, gain_limits, gains, weight_labels
 from anytime_jax.storage.paths import storage_path
 
 FILE = "curves.png"

@@ -42,13 +42,13 @@ COMMANDS = {
 }
 # Modules in `lab` of the laboratory's commands; all other commands are modules of this package.
 _LABORATORY = {
-    "sweep": "study.command",
-    "watch": "monitor.command",
+    "sweep": "study.sweep_command",
+    "watch": "monitor.watch_command",
     "report": "report",
-    "leaderboard": "leaderboard.command",
-    "forecast": "forecast.command",
-    "compile": "compilation.command",
-    "theory": "theory.command",
+    "leaderboard": "leaderboard.leaderboard_command",
+    "forecast": "forecast.forecast_command",
+    "compile": "compilation.compile_command",
+    "theory": "theory.theory_command",
 }
 
 

@@ -20,7 +20,7 @@ from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
-    recorded_losses,
+    loss_table,
     run_directory,
 )
 from anytime_jax.checkpoints.metric_records import (
@@ -181,7 +181,7 @@ def _is_being_removed(path: Path) -> bool:
 
 
 def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
-    losses = {row.step: losses for row, losses in recorded_losses.evaluations(rows)}
+    losses = {row.step: losses for row, losses in loss_table.evaluations(rows)}
     has_losses = any(x.entry.step in losses for x in listed)
     columns = [*numbers("step", format=","), *numbers("tokens", "multiple", "size")]
     columns += [Column("validation loss")] if has_losses else []
@@ -207,7 +207,7 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
     if trained:
         row = trained[-1]
         lines.append(f"training loss {row.values['train/loss']:.4f} at step {row.step:,}")
-    if evaluated := recorded_losses.evaluations(rows):
+    if evaluated := loss_table.evaluations(rows):
         row, losses = evaluated[-1]
         others = {label: loss for label, loss in losses.items() if label != LIVE}
         parts = [f"{losses[LIVE]:.4f} {LIVE}"] if LIVE in losses else []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.checkpoints import recorded_losses
+from anytime_jax.checkpoints import loss_table
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
@@ -100,10 +100,10 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, storage_path(config.run_dir)
     rows = read_records(run_dir, console.print)
-    evaluated = recorded_losses.evaluations(rows)
+    evaluated = loss_table.evaluations(rows)
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
-        console.print(recorded_losses.loss_table(clock, doublings or evaluated[-1:]))
+        console.print(loss_table.loss_table(clock, doublings or evaluated[-1:]))
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:

@@ -4,5 +4,5 @@
 compare their losses. `monitor/` shows one run as it trains, and `forecast/` its later losses.
 `compilation/` compiles updates for absent accelerators, `theory/` computes exact risks of linear
 regression, and `optimizers/` has the methods that lost on the leaderboard. The command of each
-package is its module "command"; `report`, which draws on several packages, is a module here.
+package is its module `NAME_command`; `report`, which draws on several packages, is a module here.
 """

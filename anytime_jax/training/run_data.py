@@ -18,9 +18,9 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.failures import LastCheckpoint
+from anytime_jax.training.last_checkpoint import LastCheckpoint
 from anytime_jax.training.preflight import check_data, naming
-from anytime_jax.training.run_plan import Plan
+from anytime_jax.training.start_plan import Plan
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 

@@ -34,11 +34,11 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import branching, events, preflight, pretrained, run_data, signals
 from anytime_jax.training.evaluator import make_evaluator
-from anytime_jax.training.failures import LastCheckpoint
+from anytime_jax.training.last_checkpoint import LastCheckpoint
+from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
 from anytime_jax.training.progress import Display
-from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.run_plan import Plan
+from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.start_summary import print_summary
 from anytime_jax.training.started_run import Run
 from anytime_jax.training.step import make_program

@@ -16,10 +16,10 @@ from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.events import Event
-from anytime_jax.training.failures import LastCheckpoint
+from anytime_jax.training.last_checkpoint import LastCheckpoint
 from anytime_jax.training.memory import describe_program
-from anytime_jax.training.recorder import Recorder
-from anytime_jax.training.run_plan import Plan
+from anytime_jax.training.metric_recorder import Recorder
+from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.step import Metrics
 
 

@@ -17,8 +17,8 @@ from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 from anytime_jax.training import branching, preflight, run_data
 from anytime_jax.training import start as start_lib
+from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.progress import Display
-from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.start import AtStop, start
 
 # What a start acquires. It checks whose the directory is without data, with them, and under the

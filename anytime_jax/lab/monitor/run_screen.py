@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.recorded_losses import (
+from anytime_jax.checkpoints.loss_table import (
     gain_limits,
     gains,
     loss_limits,

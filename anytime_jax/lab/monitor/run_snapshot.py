@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints.loss_table import evaluations, loss_table
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.checkpoints.recorded_losses import evaluations, loss_table
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust

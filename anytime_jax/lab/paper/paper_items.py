@@ -15,7 +15,7 @@ from anytime_jax.averaging import LIVE
 from anytime_jax.checks import is_number
 from anytime_jax.lab.paper import report_figures
 from anytime_jax.lab.paper.report_figures import Series
-from anytime_jax.lab.study import published
+from anytime_jax.lab.study import paper_losses
 from anytime_jax.lab.study.results import COSINE, DECAY, LossCurve, Results, describe
 from anytime_jax.lab.study.selection import (
     Selection,
@@ -136,8 +136,8 @@ def _comparison_table(series: Sequence[Series], multiples: Sequence[float]) -> T
         table.add_row(*row)
         if others:
             table.add_row(*difference_row(f"{name}, seeds that did not choose", others))
-    for model in published.losses():
-        for kind, theirs in published.differences(model).items():
+    for model in paper_losses.losses():
+        for kind, theirs in paper_losses.differences(model).items():
             name = f"the paper, {model}, {_name_cell(kind)}: minus cosine"
             table.add_row(*difference_row(name, theirs))
     return table

@@ -17,7 +17,7 @@ from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
-from anytime_jax.lab.study import published
+from anytime_jax.lab.study import paper_losses
 from anytime_jax.lab.study.results import COSINE
 from anytime_jax.lab.study.selection import Gap
 
@@ -82,8 +82,8 @@ def draw_comparison(
         )
     _finish(figure, clock, multiples, {left: _LOSS, right: _GAP}, legend_columns=5)
     if model:
-        _draw_published(left, published.losses()[model], multiples, model)
-        _draw_published(right, published.differences(model), multiples, model)
+        _draw_published(left, paper_losses.losses()[model], multiples, model)
+        _draw_published(right, paper_losses.differences(model), multiples, model)
     return figure
 
 

@@ -28,7 +28,7 @@ from anytime_jax.config import fields, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study import published
+from anytime_jax.lab.study import paper_losses
 from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 
 Change = dict[str, Any]
@@ -114,7 +114,7 @@ class Study:
     published: str = ""
 
     def __post_init__(self) -> None:
-        require_choice("published", self.published, ("", *published.losses()))
+        require_choice("published", self.published, ("", *paper_losses.losses()))
         if not self.runs:
             raise InputError(f"study {self.name} has no runs: give at least one")
         if is_address(self.root):

@@ -16,13 +16,13 @@ from typing import Any
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints.loss_table import evaluations
 from anytime_jax.checkpoints.metric_records import (
     Row,
     count_before,
     describe_missing,
     read_records,
 )
-from anytime_jax.checkpoints.recorded_losses import evaluations
 from anytime_jax.checks import is_number
 from anytime_jax.config.clock import BRANCH_FRACTION, Clock
 from anytime_jax.config.fields import flatten

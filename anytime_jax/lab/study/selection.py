@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anytime_jax.lab.study import published
+from anytime_jax.lab.study import paper_losses
 from anytime_jax.lab.study.results import COSINE, LossCurve, Results
 
 Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
@@ -52,7 +52,7 @@ def select(results: Results) -> Selections:
     cosines = best_at_each(results.comparable_curves(COSINE), results.multiples)
     best: dict[str, Selection] = {}
     single: dict[str, Selection] = {}
-    for kind in dict.fromkeys([*published.KINDS, *(curve.kind for curve in results.all_curves)]):
+    for kind in dict.fromkeys([*paper_losses.KINDS, *(curve.kind for curve in results.all_curves)]):
         curves = results.comparable_curves(kind)
         best[kind] = single[kind] = best_at_each(curves, cosines)
         if curves and not curves[0].has_horizon:

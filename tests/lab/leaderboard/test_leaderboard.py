@@ -11,7 +11,7 @@ from run_command import run_command
 from scipy import stats
 
 from anytime_jax.errors import InputError
-from anytime_jax.lab.leaderboard import command, leaderboard, leaderboard_markdown
+from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
 from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files

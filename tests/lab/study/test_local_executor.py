@@ -23,8 +23,8 @@ from small_study import (
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.data.dataset import METADATA_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study import command as sweep
 from anytime_jax.lab.study import local_executor, study_files, tasks
+from anytime_jax.lab.study import sweep_command as sweep
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 

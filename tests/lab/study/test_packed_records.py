@@ -17,8 +17,8 @@ from small_study import (
 
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.lab import report
-from anytime_jax.lab.study import command as sweep
 from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study import sweep_command as sweep
 from anytime_jax.lab.study.tasks import make_tasks
 
 NAMES = ["constant-seed=0", "constant-seed=1"] + [

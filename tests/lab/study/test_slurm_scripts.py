@@ -15,8 +15,8 @@ from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 
 from anytime_jax.data.dataset import METADATA_NAME
-from anytime_jax.lab.study import command as sweep
 from anytime_jax.lab.study import slurm_scripts
+from anytime_jax.lab.study import sweep_command as sweep
 
 JOB = {"SLURM_JOB_ID": "77", "SLURM_GPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "8"}
 

@@ -11,8 +11,8 @@ import pytest
 from paths import REPOSITORY
 from run_command import run_command
 
-from anytime_jax.lab.theory import command as theory
 from anytime_jax.lab.theory import reports
+from anytime_jax.lab.theory import theory_command as theory
 
 PROBLEM = ("--a=1.5", "--b=2.5", "--noise=0.1")
 

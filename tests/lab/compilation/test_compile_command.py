@@ -11,8 +11,7 @@ from run_command import run_command
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.lab.compilation import command as compile_command
-from anytime_jax.lab.compilation import topologies
+from anytime_jax.lab.compilation import compile_command, topologies
 
 
 @pytest.fixture

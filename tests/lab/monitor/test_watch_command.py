@@ -11,7 +11,7 @@ from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.commands import console
-from anytime_jax.lab.monitor import command as watch
+from anytime_jax.lab.monitor import watch_command as watch
 
 
 @pytest.fixture(name="run")

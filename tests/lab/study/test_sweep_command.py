@@ -8,7 +8,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
-from anytime_jax.lab.study import command as sweep
+from anytime_jax.lab.study import sweep_command as sweep
 
 
 def test_list_shows_the_cost_of_each_run(study, capsys):

@@ -7,7 +7,7 @@ import pytest
 from paths import REPOSITORY
 from synthetic_run import RecordedRun
 
-from anytime_jax.lab.forecast import command as forecast
+from anytime_jax.lab.forecast import forecast_command as forecast
 from anytime_jax.lab.forecast.forecast_subject import forecast_run
 from anytime_jax.lab.forecast.run_forecast import DecayPlan
 from anytime_jax.lab.study import study_files

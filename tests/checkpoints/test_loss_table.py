@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
+from anytime_jax.checkpoints.loss_table import evaluations, loss_table
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.checkpoints.recorded_losses import evaluations, loss_table
 from anytime_jax.config.clock import Clock
 
 

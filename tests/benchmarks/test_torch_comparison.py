@@ -10,7 +10,7 @@ import small_run
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import step
-from benchmarks import harness, peers
+from benchmarks import harness, torch_comparison
 
 # In place of an interpreter with torch: answers with given losses, a second for each update.
 FAKE_PYTHON = """#!{python}
@@ -40,12 +40,12 @@ def test_peers_reports_ratio_of_medians(model, read_record, tmp_path, monkeypatc
     config = harness.load_config(model)
     program = step.make_program(config, sharding.make_mesh(config.mesh))
     monkeypatch.setattr(step, "make_program", lambda config, mesh: program)  # compiled once
-    trainer = peers.Trainer(config)
+    trainer = torch_comparison.Trainer(config)
     losses = [float(trainer.update()) for _ in range(6)]
     assert len(set(losses)) == 6  # batches and weights change
     python = write_fake_python(tmp_path, losses)
     arguments = ["--model", model, "--steps=2", "--rounds=2", "--modes", "eager"]
-    assert peers.main([f"--torch-python={python}", *arguments]) == 0
+    assert torch_comparison.main([f"--torch-python={python}", *arguments]) == 0
     contents = read_record()
     assert [row["mode"] for row in contents["rows"]] == [None, "eager"]
     details, name = contents["details"], "PyTorch, eager"
@@ -81,10 +81,10 @@ def test_compare_losses_rejects_different_losses(index, difference, is_equal):
     theirs = [loss + difference * (i == index) for i, loss in enumerate(ours)]
     sides = FakeSide(ours), {"other": FakeSide(theirs)}
     if is_equal:
-        assert peers.compare_losses(*sides) == {"anytime_jax": ours, "other": theirs}
+        assert torch_comparison.compare_losses(*sides) == {"anytime_jax": ours, "other": theirs}
     else:
         with pytest.raises(RunError, match=f"other .* after {index} updates"):
-            peers.compare_losses(*sides)
+            torch_comparison.compare_losses(*sides)
 
 
 def test_worker_that_exits_is_an_error(tmp_path):
@@ -92,7 +92,7 @@ def test_worker_that_exits_is_an_error(tmp_path):
     python = write_fake_python(tmp_path, [], "sys.exit(3)")
     with (
         pytest.raises(RunError, match="status 3"),
-        peers.start_workers(python, {}, settings, ["eager"]),
+        torch_comparison.start_workers(python, {}, settings, ["eager"]),
     ):
         pass
 
@@ -100,7 +100,7 @@ def test_worker_that_exits_is_an_error(tmp_path):
 def test_unsupported_run_is_rejected():
     config = small_run.config("run", model__kind="olmo2")
     with pytest.raises(InputError, match="needs the model olmo"):
-        peers.worker_settings(config, "arrays.npz", 1)
+        torch_comparison.worker_settings(config, "arrays.npz", 1)
 
 
 @pytest.mark.oracle
@@ -109,4 +109,4 @@ def test_torch_computes_the_same_losses(model):
     if not python:
         pytest.skip("ANYTIME_JAX_OLMO_PYTHON is not set (tests/oracles/README.md)")
     arguments = ["--model", model, "--steps=1", "--rounds=1", "--modes", "eager"]
-    assert peers.main([f"--torch-python={python}", *arguments]) == 0
+    assert torch_comparison.main([f"--torch-python={python}", *arguments]) == 0
