@@ -1,6 +1,6 @@
 """Comparison with the same training in PyTorch: first losses, then the ratio of the speeds.
 
-    python -m benchmarks.torch_comparison --torch-python=/path/to/an/environment/with/torch/bin/python
+    python -m benchmarks.torch_comparison --torch-python=/path/to/torch/environment/bin/python
 
 Both sides have the same model (the paper's), initial weights, tokens, precision, clip, AdamW,
 learning rates and float32 averages. PyTorch runs idiomatic code: fused AdamW,

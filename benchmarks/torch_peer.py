@@ -1,4 +1,4 @@
-"""PyTorch version of the paper's model, AdamW and averages: the worker of `benchmarks.torch_comparison`.
+"""The paper's model, AdamW and averages in PyTorch: the worker of `benchmarks.torch_comparison`.
 
 A script for an interpreter with torch and numpy, without anytime_jax. It reads one JSON object
 per line and answers each with one:

@@ -11,7 +11,11 @@ from run_command import run_command
 from scipy import stats
 
 from anytime_jax.errors import InputError
-from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
+from anytime_jax.lab.leaderboard import (
+    leaderboard,
+    leaderboard_command,
+    leaderboard_markdown,
+)
 from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
 from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files
@@ -267,7 +271,7 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
     times.write_text('{"rows": [{"optimizer": "muon", "times_adamw": 1.25}]}')
     page = tmp_path / "new" / "page.md"
     arguments = [f"--study={root}", f"--page={page}", f"--times={times}"]
-    assert run_command(command, arguments) == 0
+    assert run_command(leaderboard_command, arguments) == 0
     assert sorted(x.name for x in page.parent.iterdir()) == ["page.csv", "page.md"]
     assert "| 1.25 |" in page.read_text()
     assert not (root / "report").exists()
@@ -277,7 +281,7 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
         [arguments[0], f"--page={tmp_path / 'page.html'}"],
         arguments,
     ):
-        assert run_command(command, wrong) == 2
+        assert run_command(leaderboard_command, wrong) == 2
         assert wrong[-1].partition("=")[0] in capsys.readouterr().err
 
 
