@@ -79,7 +79,9 @@ class Schedule(abc.ABC):
 
     def __post_init__(self) -> None:
         """Checks the shared fields; a subclass that checks its own calls this first."""
-        checks.require_positive("peak", getattr(self, "peak", None))
+        if not hasattr(self, "peak"):
+            raise ValueError(f"the class {type(self).__name__} has no field peak: add one")
+        checks.require_positive("peak", self.peak)
         end, warmup = self.end, self.warmup_end
         checks.require_count("warmup", warmup)
         checks.require_fraction("warmup_init", getattr(self, "warmup_init", 0.0))

@@ -20,7 +20,7 @@ from anytime_jax.checks import require
 from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import fields
-from anytime_jax.config.kinds import EVERY_PACKAGE, Kinds
+from anytime_jax.config.kinds import EVERY_PACKAGE, Kinds, explain_errors
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import RemainingWork, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
@@ -148,7 +148,8 @@ def _prepare(arguments: argparse.Namespace) -> str:
         vocabulary = arguments.train_vocabulary
     length = _DEFAULT_LENGTH if arguments.length is None else arguments.length
     source, output, workers = _source(arguments), arguments.output, arguments.workers
-    with _progress_display() as progress:
+    own_errors = explain_errors([type(source).__module__], but=(InputError, RunError, OSError))
+    with own_errors, _progress_display() as progress:
         info = prepare_share(source, output, share, length, vocabulary, workers, progress)
     if isinstance(info, RemainingWork):
         rest = f"{info.parts_left:,} of {info.parts:,} are left to others"

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from anytime_jax.checks import format_value, is_number, reject, require
-from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, is_time
+from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.errors import InputError
 
 _PLAIN = {
@@ -117,7 +117,11 @@ class Declaration(NamedTuple):
 @functools.cache
 def types_of(cls: Any) -> dict[str, Any]:
     """Returns the annotation of every field of a dataclass by name."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:  # annotations are code
+        where = f"the class {cls.__module__}:{cls.__name__}"
+        raise ValueError(f"the types of {where} cannot be resolved: {error}") from error
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
@@ -188,13 +192,34 @@ def _read_value(hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Tr
             return cast(Any, hint)(**_read_fields(hint, value, trust))
         rest = dict(value)
         cls = kinds.find(rest.pop("kind", kinds.default), trust)
+        _check_types(cls)
         try:
             arguments = _read_fields(cls, rest, trust)
         except ValueError as error:
             raise ValueError(f"{error} (kind = {kinds.name_of(cls)!r})") from error
-        defaults = {x.name: x.default for x in dataclasses.fields(cls) if x.init}
+        with explain_errors([cls.__module__]):
+            defaults = {x.name: _default(x) for x in dataclasses.fields(cls) if x.init}
         kind = Kind(kinds.name_of(cls), cls, {**defaults, **arguments})
         return kind if kinds.has_times else kind.build()
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+@functools.cache
+def _check_types(cls: Any) -> None:
+    """Raises a ValueError if a field of a kind cannot be a setting."""
+    where, hints = f"the class {cls.__module__}:{cls.__name__}", types_of(cls)
+    if "kind" in hints:
+        raise ValueError(f"{where} has a field kind, which names the class: rename the field")
+    for name, hint in hints.items():
+        if not all(x in _PLAIN for x in _alternatives(hint)[0]):
+            raise ValueError(
+                f"{where} has the field {name}, whose type is no setting's: give it one of "
+                f"{', '.join(x.__name__ for x in _PLAIN)}, a Literal of text or schedules.Time"
+            )
 
 
 def _convert(hint: Any, name: str, value: Any) -> Any:

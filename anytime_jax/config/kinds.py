@@ -9,20 +9,24 @@ the user's own configuration and command line are, and what a run directory, a c
 exported model names is not, unless the caller says so (`trust`).
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import importlib
+import inspect
 import itertools
 import re
 import sys
+import traceback
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from anytime_jax.checks import format_value, reject, require
+from anytime_jax.errors import InputError
 
 Trust = Collection[str] | Literal["everything"]
 """Packages or modules whose classes may be imported; those of this package always are."""
@@ -51,7 +55,8 @@ class Kind:
 
     def build(self, **changes: Any) -> Any:
         """Returns an instance; `changes` replace settings."""
-        return self.cls(**{**self.values, **changes})
+        with explain_errors([self.cls.__module__], but=ValueError):
+            return self.cls(**{**self.values, **changes})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,6 +80,7 @@ class Kinds:
     Attributes:
       module: the module whose dataclasses have short names.
       method: the method that makes a dataclass one of these kinds.
+      base: the class of the module that such a dataclass extends; empty if it need not.
       default: the kind where none is named; None if one has to be.
       has_times: whether fields may be text such as "4x". Reading then gives a `Kind`, from which
         `resolve` makes the instance once there is a clock.
@@ -83,6 +89,7 @@ class Kinds:
 
     module: str
     method: str
+    base: str = ""
     default: str | None = None
     has_times: bool = False
     setting: str = "kind"
@@ -114,8 +121,16 @@ class Kinds:
                 f"be run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
             )
         cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
-        is_kind = dataclasses.is_dataclass(cls) and hasattr(cls, self.method)
-        require(is_kind, self.setting, name, f"a dataclass with a method {self.method}")
+        base = getattr(importlib.import_module(self.module), self.base) if self.base else object
+        is_kind = (
+            dataclasses.is_dataclass(cls)
+            and isinstance(cls, type)
+            and issubclass(cls, base)
+            and callable(getattr(cls, self.method, None))
+            and not inspect.isabstract(cls)
+        )
+        extends = f" that extends {self.module}.{self.base}," if self.base else ""
+        require(is_kind, self.setting, name, f"a dataclass{extends} with a method {self.method}")
         return cls
 
     def name_of(self, cls: Any) -> str:
@@ -150,6 +165,34 @@ def is_trusted(module: str, trust: Trust) -> bool:
     return any(module == x or module.startswith(f"{x}.") for x in (_OWN, *trust))
 
 
+@contextlib.contextmanager
+def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[None]:
+    """Turns an error of code that uses these modules into an InputError that says where it was.
+
+    Errors of the types `but` pass, and so do all if the modules are of this package.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:
+        packages = {x.partition(".")[0] for x in modules} - {_OWN}
+        if not packages:
+            raise
+        frames = traceback.walk_tb(error.__traceback__)
+        frames = [
+            (frame.f_code, line)
+            for frame, line in frames
+            if frame.f_globals.get("__name__", "").partition(".")[0] in packages
+        ]
+        place = f"a class of {', '.join(sorted(packages))} does not fit"
+        if frames:
+            code, line = frames[-1]
+            place = f"{Path(code.co_filename).name}, line {line}, in {code.co_name}"
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{place}: {reason}: correct it (--debug shows more)") from error
+
+
 def _import_class(module: str, attribute: str, label: str) -> Any:
     # The console script does not have the working directory on the path, where a user's file is.
     here = str(Path.cwd())
@@ -157,7 +200,7 @@ def _import_class(module: str, attribute: str, label: str) -> Any:
     sys.path += [here] * added
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # the module is code: it can raise anything
+    except (Exception, SystemExit) as error:  # the module is code: it can raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(
             f"{label} cannot be imported ({reason}): give a class on the "

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import (
     format_value,
@@ -33,13 +35,14 @@ from anytime_jax.config.fields import (
     setting,
     to_dict,
 )
-from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust
+from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust, explain_errors
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
 
-SCHEDULES = Kinds("anytime_jax.schedules", "formula", has_times=True)
+SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
+_LAST_CHECKED = 10**7  # updates of a schedule without an end
 OPTIMIZERS = Kinds("anytime_jax.optimizers", "transform", default="adamw")
-MODELS = Kinds("anytime_jax.config.model", "block", default="olmo")
+MODELS = Kinds("anytime_jax.config.model", "block", "ModelConfig", default="olmo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -420,6 +423,7 @@ def _resolve(settings: Settings) -> Config:
             rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
     if is_seesaw:
         clock, rate = seesaw.grow(first, rate)
+    _check_rates(settings.schedule, rate)
     horizon = None if rate.end is None else clock.step_of(rate.end)
     keep = settings.checkpoint.keep_every
     config = Config(
@@ -451,6 +455,21 @@ def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
         if name in kind.times
     }
     return kind.build(**times)
+
+
+def _check_rates(kind: Kind, rate: schedules.Schedule) -> None:
+    """Raises a ValueError if learning rates over a run are not numbers of at least 0."""
+    end = _LAST_CHECKED if rate.end is None else rate.end
+    times = {int(x) for x in np.geomspace(1, end, 64)} | {0, rate.warmup_end, end}
+    times = np.array(sorted(x for x in times if x <= end))
+    with explain_errors([kind.cls.__module__], but=ValueError), errors_named("schedule"):
+        with np.errstate(all="ignore"):
+            rates = rate.evaluate(times)
+        if rates.shape != times.shape or not np.all(np.isfinite(rates) & (rates >= 0)):
+            raise ValueError(
+                f"kind = {kind.name!r}: its formula gives learning rates that are no numbers of "
+                "at least 0: return one for each of its times"
+            )
 
 
 def _branch_step(branch: BranchConfig, clock: Clock, end: int | None) -> int | None:

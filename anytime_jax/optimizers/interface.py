@@ -128,6 +128,8 @@ def freeze_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
 
     def select(new: Any, old: Any) -> Any:
         is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer) and jnp.ndim(new) == 0
-        return new if is_count else jnp.where(bad, old, new)
+        if is_count or jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
+            return new
+        return jnp.where(bad, old, new)
 
     return jax.tree.map(select, new_state, old_state)

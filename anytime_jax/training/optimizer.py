@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
+from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import RunInfo, freeze_state
 from anytime_jax.training.bad_updates import skip_bad_updates
@@ -42,8 +44,13 @@ def make_optimizer(
         matrix_axes=decoder.matrix_axes(config.model),
         constrain_stack=constrain_stack,
     )
-    method = freeze_state(config.optimizer.transform(run))
-    clipped = optax.chain(_clip(config.clip_norm), method)
+    method = config.optimizer.transform(run)
+    if not isinstance(method, optax.GradientTransformation):
+        raise InputError(
+            f"config.optimizer: transform() of {type(config.optimizer).__name__} returned "
+            f"{format_value(method)}: return an optax.GradientTransformation"
+        )
+    clipped = optax.chain(_clip(config.clip_norm), freeze_state(method))
     # The averages come last: they must see the final updates.
     return optax.chain(
         skip_bad_updates(clipped, config.guard), averaging.average_params(config.averaging_rules)

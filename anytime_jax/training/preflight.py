@@ -16,16 +16,19 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
+from anytime_jax.models.decoder import Block
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import events
 from anytime_jax.training.memory import measure_state, state_bytes
+from anytime_jax.training.step import Program, trace_update
 
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
 
@@ -94,6 +97,48 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
             f"config.model.attention = {config.model.attention!r} needs a {needs}, not a "
             f"{platform}: try 'auto'"
         )
+
+
+def check_block(config: Config) -> None:
+    """Raises an InputError if the block of a model is none."""
+    if type(config.model).block is ModelConfig.block:
+        return
+    block = config.model.block()
+    if not (isinstance(block, type) and issubclass(block, Block)):
+        raise InputError(
+            f"config.model: block() of {type(config.model).__name__} returned "
+            f"{format_value(block)}: return a subclass of anytime_jax.models.decoder.Block"
+        )
+
+
+def check_update(config: Config, mesh: Mesh, program: Program) -> None:
+    """Traces the update of a run with classes from other packages, whose errors show here.
+
+    Raises an InputError if the update changes the form of the state.
+    """
+    if not config.packages():
+        return
+    before, after = program.abstract_state, trace_update(program, config, mesh).out_info[0]
+    forms = [
+        {
+            jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
+            for path, x in jax.tree_util.tree_leaves_with_path(state)
+        }
+        for state in (before, after)
+    ]
+    for path, _ in jax.tree_util.tree_leaves_with_path(before.params):
+        if bad := next((x.key for x in path if "/" in str(x.key)), None):
+            raise InputError(
+                f"config.model: {bad!r} is no name for a parameter, as checkpoints take / for a "
+                "level of the tree: rename it"
+            )
+    for path in forms[0] | forms[1]:
+        old, new = (form.get(path, "nothing") for form in forms)
+        if old != new:
+            raise InputError(
+                f"config.optimizer: an update makes {path} of the state {new}, which was {old}: "
+                "return the updates and the state with the same shapes and types"
+            )
 
 
 def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:

@@ -28,6 +28,7 @@ from anytime_jax.checkpoints.manager import (
 )
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
@@ -145,7 +146,10 @@ def _make_plan(
             run_data.check_place(config)
         trunk = branching.find_trunk(config, resumes=saved_step > 0)
         step = saved_step or (trunk.step if trunk else 0)
-        program = make_program(config, mesh)
+        with explain_errors(config.packages()):
+            preflight.check_block(config)
+            program = make_program(config, mesh)
+            preflight.check_update(config, mesh, program)
         stop = config.stop_rule.after(step, config.clock)
         if stop is None or step < stop:
             preflight.check_capacity(config, mesh, program.abstract_state)

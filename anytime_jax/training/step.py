@@ -101,13 +101,18 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
 
 
-def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
-    """Returns the train step lowered for the mesh, whose devices need not exist."""
+def trace_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Traced:
+    """Returns the train step traced for the first batch of a run."""
     shape = (config.batch_size, config.model.length + 1)
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
-    traced = program.train_step.trace(program.abstract_state, tokens_BxT, rate)
+    return program.train_step.trace(program.abstract_state, tokens_BxT, rate)
+
+
+def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
+    """Returns the train step lowered for the mesh, whose devices need not exist."""
+    traced = trace_update(program, config, mesh)
     platform = mesh.devices.flat[0].platform
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 

@@ -114,6 +114,60 @@ def test_what_is_no_kind_is_named_in_one_line(stranger, name):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("momentum: dict = None", "has the field momentum, whose type is no setting's"),
+        ("momentum: 'Nowhere' = 1", "the types of .* cannot be resolved"),
+        ("kind: str = 'adamw'", "has a field kind"),
+        ("momentum: tuple = dataclasses.field(default_factory=lambda: 1 / 0)", "ZeroDivisionError"),
+    ],
+)
+def test_field_that_is_no_setting_is_named(stranger, tmp_path, field, message):
+    text = MODULE.replace("momentum: float = 0.5", field)
+    (tmp_path / "stranger.py").write_text(text)
+    with pytest.raises(InputError, match=rf"^config\.optimizer: .*{message}"):
+        schema.build(settings(stranger))
+
+
+def test_default_factory_gives_the_default(stranger, tmp_path):
+    field = "momentum: tuple = dataclasses.field(default_factory=lambda: (1, 2))"
+    (tmp_path / "stranger.py").write_text(MODULE.replace("momentum: float = 0.5", field))
+    assert schema.build(settings(stranger)).to_dict()["optimizer"]["momentum"] == (1, 2)
+
+
+RATES = """
+import dataclasses
+from anytime_jax.schedules import Schedule
+
+@dataclasses.dataclass(frozen=True)
+class Rate(Schedule):
+    peak: float = 1.0
+
+    def formula(self, t, xp):
+        return BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("BODY", "-self.peak + 0 * t", "learning rates that are no numbers of at least 0"),
+        ("BODY", "self.peak / (t - t)", "learning rates that are no numbers of at least 0"),
+        ("BODY", "None", "learning rates that are no numbers of at least 0"),
+        ("BODY", "[][1]", r"stranger\.py, line 10, in formula: IndexError"),
+        ("(Schedule)", "", "extends anytime_jax.schedules.Schedule, with a method formula"),
+        ("def formula", "def other", "extends anytime_jax.schedules.Schedule, with a method form"),
+        ("peak: float", "rate: float", "the class Rate has no field peak"),
+    ],
+)
+def test_schedule_without_a_rate_is_named(stranger, tmp_path, old, new, message):
+    (tmp_path / "stranger.py").write_text(RATES.replace(old, new))
+    source = quickstart.get_config().to_dict()
+    with pytest.raises(InputError, match=rf"^config.*{message}"):
+        schema.build({**source, "schedule": {"kind": "stranger:Rate"}})
+
+
 def test_points_of_a_schedule_are_read_by_the_clock():
     source = quickstart.get_config().to_dict()
     source["schedule"] = {"kind": "wsd", "peak": 1.0, "horizon": "2x", "warmup": 40}

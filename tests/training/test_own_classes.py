@@ -1,0 +1,96 @@
+"""Classes of one's own that are wrong: their errors name the file, before anything is written."""
+
+import sys
+
+import pytest
+import small_run
+
+from anytime_jax.config import schema
+from anytime_jax.errors import InputError
+from anytime_jax.training import loop
+
+MODULE = """
+import dataclasses
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+from anytime_jax.config.model import Olmo2
+from anytime_jax.models import decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    def transform(self, run):
+        TRANSFORM
+        return optax.sgd(run.learning_rate)
+
+
+def update(updates, state, params=None, **extra):
+    UPDATE
+    return updates, state
+
+
+class Block(decoder.Block):
+    def mlp(self, x, layer):
+        MLP
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Olmo2):
+    def block(self):
+        BLOCK
+        return Block
+"""
+TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), update)"
+
+
+@pytest.mark.parametrize(
+    ("group", "lines", "message"),
+    [
+        ("optimizer", {"TRANSFORM": "run.nothing"}, r"^stranger\.py, line 13, in transform: Attr"),
+        (
+            "optimizer",
+            {"TRANSFORM": "return"},
+            "^config.optimizer: transform.. of Descent returned",
+        ),
+        ("optimizer", {"UPDATE": "1 / 0"}, r"^stranger\.py, line 18, in update: ZeroDivisionError"),
+        ("optimizer", {"UPDATE": "return {'a': 1.0}, state"}, "a class of stranger does not fit"),
+        (
+            "optimizer",
+            {"UPDATE": "return updates, state[:1]"},
+            r"an update makes .* of the state float32\[1\], which was float32\[2\]",
+        ),
+        ("model", {"BLOCK": "return"}, "^config.model: block.. of Model returned None"),
+        ("model", {"BLOCK": "return dict"}, "^config.model: block.. of Model returned"),
+        ("model", {"MLP": "1 / 0"}, r"^stranger\.py, line 24, in mlp: ZeroDivisionError"),
+        ("model", {"MLP": "return x[..., :3]"}, "a class of stranger does not fit: TypeError"),
+        (
+            "model",
+            {"MLP": "x = x + self.param('a/b', nn.initializers.zeros, (x.shape[-1],))"},
+            "^config.model: 'a/b' is no name for a parameter",
+        ),
+    ],
+)
+def test_error_of_a_class_is_named_before_anything_is_written(
+    dataset, tmp_path, monkeypatch, group, lines, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    text = MODULE
+    if "UPDATE" in lines:
+        lines = lines | {"TRANSFORM": TRANSFORM}
+    for name in ("TRANSFORM", "UPDATE", "MLP", "BLOCK"):
+        text = text.replace(name, lines.get(name, "pass"))
+    (tmp_path / "stranger.py").write_text(text)
+    source = small_run.settings(tmp_path / "run", dataset.path).to_dict()
+    if group == "model":
+        source["model"]["kind"] = "stranger:Model"
+    else:
+        source["optimizer"] = {"kind": "stranger:Descent"}
+    try:
+        with pytest.raises(InputError, match=message):
+            loop.train(schema.build(source), mesh=small_run.mesh())
+    finally:
+        sys.modules.pop("stranger", None)
+    assert not (tmp_path / "run").exists()
