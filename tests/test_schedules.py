@@ -131,7 +131,7 @@ def test_schedule_of_ones_own_needs_a_peak():
         def formula(self, t, xp):
             return xp.asarray(self.rates)[t]
 
-    with pytest.raises(ValueError, match="peak = None"):
+    with pytest.raises(ValueError, match="has no field peak"):
         Table()
 
 

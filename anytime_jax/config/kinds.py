@@ -101,18 +101,21 @@ class Kinds:
         found = [x for x in values if isinstance(x, type) and "kind" in vars(x)]
         return {x.kind: x for x in dict.fromkeys(found)}  # pyright: ignore[reportAttributeAccessIssue]
 
+    @property
+    def _allowed(self) -> str:
+        return f'{", ".join(self.classes)}, or a class as "package.module:Class"'
+
     def find(self, name: Any, trust: Trust) -> Any:
         """Returns the dataclass with a name; raises a ValueError if there is none, or no trust."""
         if isinstance(name, str) and name in self.classes:
             return self.classes[name]
         match = _CLASS.fullmatch(name) if isinstance(name, str) else None
         if match is None:
+            if name is None:
+                raise ValueError(f"{self.setting} is missing: give one of {self._allowed}")
             near = difflib.get_close_matches(str(name), self.classes, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            allowed = f'{", ".join(self.classes)}, or a class as "package.module:Class"{hint}'
-            if name is None:
-                raise ValueError(f"{self.setting} is missing: give one of {allowed}")
-            reject(self.setting, name, f"one of {allowed}")
+            reject(self.setting, name, f"one of {self._allowed}{hint}")
         module, attribute = match.groups()
         if not is_trusted(module, trust):
             package = module.partition(".")[0]
@@ -201,11 +204,13 @@ def _import_class(module: str, attribute: str, label: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # the module is code: it can raise anything
+        is_absent = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
+        if is_absent:
+            advice = "give a class on the Python path or in a file of the working directory"
+        else:
+            advice = f"correct the name, or the code of {module}"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ValueError(
-            f"{label} cannot be imported ({reason}): give a class on the "
-            "Python path or in a file of the working directory"
-        ) from error
+        raise ValueError(f"{label} cannot be imported ({reason}): {advice}") from error
     finally:
         if added:
             sys.path.remove(here)

@@ -35,7 +35,15 @@ from anytime_jax.config.fields import (
     setting,
     to_dict,
 )
-from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust, explain_errors
+from anytime_jax.config.kinds import (
+    EVERY_PACKAGE,
+    NOBODY,
+    Kind,
+    Kinds,
+    Trust,
+    explain_errors,
+    is_trusted,
+)
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
 
@@ -358,10 +366,11 @@ class Config(Settings):
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
     def packages(self) -> Trust:
-        """Returns the modules of the kinds that the settings name as `package.module:Class`."""
+        """Returns the modules of the kinds that the settings name from other packages."""
         groups = (x for x in self.to_dict().values() if isinstance(x, dict) and "kind" in x)
         names = [group["kind"] for group in groups]
-        return tuple(name.partition(":")[0] for name in names if ":" in name)
+        modules = (name.partition(":")[0] for name in names if ":" in name)
+        return tuple(x for x in modules if not is_trusted(x, NOBODY))
 
 
 def all_settings() -> dict[str, Declaration]:
