@@ -97,7 +97,7 @@ class ModelConfig:
         return vars(type(self)).get("format")
 
     def block(self) -> Any:
-        """Returns a subclass of `models.decoder.Block` to use in its place; None for that one."""
+        """Returns a subclass of `models.decoder.Block` to use in its place; here None, for none."""
         return None
 
 

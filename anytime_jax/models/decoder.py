@@ -21,8 +21,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from anytime_jax.checks import format_value
 from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
+from anytime_jax.errors import InputError
 from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.models.norm import normalize
@@ -187,7 +189,7 @@ class Decoder(nn.Module):
 
     def _blocks(self, position: int | jax.Array) -> Any:
         cfg = self.config
-        block = cfg.block() or Block
+        block = block_class(cfg)
         if cfg.remat != "none":
             saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
             policy = saveable if cfg.remat == "products" else None
@@ -200,6 +202,19 @@ class Decoder(nn.Module):
             unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
         )
         return stacked(cfg, self.constrain, position, name="blocks")
+
+
+def block_class(config: ModelConfig) -> Any:
+    """Returns the class of a model's blocks; raises an InputError if its `block` gives none."""
+    if type(config).block is ModelConfig.block:
+        return Block
+    block = config.block()
+    if not (isinstance(block, type) and issubclass(block, Block)):
+        raise InputError(
+            f"config.model: block() of {type(config).__name__} returned {format_value(block)}: "
+            "return a subclass of anytime_jax.models.decoder.Block"
+        )
+    return block
 
 
 class Block(nn.Module):

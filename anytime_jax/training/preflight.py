@@ -16,13 +16,11 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
-from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset import DatasetInfo
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
-from anytime_jax.models.decoder import Block
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
@@ -96,18 +94,6 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
         raise InputError(
             f"config.model.attention = {config.model.attention!r} needs a {needs}, not a "
             f"{platform}: try 'auto'"
-        )
-
-
-def check_block(config: Config) -> None:
-    """Raises an InputError if the block of a model is none."""
-    if type(config.model).block is ModelConfig.block:
-        return
-    block = config.model.block()
-    if not (isinstance(block, type) and issubclass(block, Block)):
-        raise InputError(
-            f"config.model: block() of {type(config.model).__name__} returned "
-            f"{format_value(block)}: return a subclass of anytime_jax.models.decoder.Block"
         )
 
 

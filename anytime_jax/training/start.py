@@ -147,7 +147,6 @@ def _make_plan(
         trunk = branching.find_trunk(config, resumes=saved_step > 0)
         step = saved_step or (trunk.step if trunk else 0)
         with explain_errors(config.packages()):
-            preflight.check_block(config)
             program = make_program(config, mesh)
             preflight.check_update(config, mesh, program)
         stop = config.stop_rule.after(step, config.clock)
