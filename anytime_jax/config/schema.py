@@ -469,8 +469,8 @@ def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
 def _check_rates(kind: Kind, rate: schedules.Schedule) -> None:
     """Raises a ValueError if learning rates over a run are not numbers of at least 0."""
     end = _LAST_CHECKED if rate.end is None else rate.end
-    times = {int(x) for x in np.geomspace(1, end, 64)} | {0, rate.warmup_end, end}
-    times = np.array(sorted(x for x in times if x <= end))
+    geometric = np.geomspace(1, max(end, 1), 64).astype(int)
+    times = np.unique([0, rate.warmup_end, *geometric[geometric <= end], end])
     with explain_errors([kind.cls.__module__], but=ValueError), errors_named("schedule"):
         with np.errstate(all="ignore"):
             rates = rate.evaluate(times)

@@ -159,10 +159,12 @@ class Rate(Schedule):
         ("(Schedule)", "", "extends anytime_jax.schedules.Schedule, with a method formula"),
         ("def formula", "def other", "extends anytime_jax.schedules.Schedule, with a method form"),
         ("peak: float", "rate: float", "the class Rate has no field peak"),
+        ("    peak", "    horizon: int = 0\n    peak", "is past the end of the schedule"),
     ],
 )
 def test_schedule_without_a_rate_is_named(stranger, tmp_path, old, new, message):
-    (tmp_path / "stranger.py").write_text(RATES.replace(old, new))
+    text = RATES.replace(old, new).replace("BODY", "self.peak + 0 * t")
+    (tmp_path / "stranger.py").write_text(text)
     source = quickstart.get_config().to_dict()
     with pytest.raises(InputError, match=rf"^config.*{message}"):
         schema.build({**source, "schedule": {"kind": "stranger:Rate"}})
