@@ -159,7 +159,7 @@ class Rate(Schedule):
         ("(Schedule)", "", "extends anytime_jax.schedules.Schedule, with a method formula"),
         ("def formula", "def other", "extends anytime_jax.schedules.Schedule, with a method form"),
         ("peak: float", "rate: float", "the class Rate has no field peak"),
-        ("    peak", "    horizon: int = 0\n    peak", "is past the end of the schedule"),
+        ("    peak", "    horizon: int = 0\n    peak", "this schedule has a horizon"),
     ],
 )
 def test_schedule_without_a_rate_is_named(stranger, tmp_path, old, new, message):
