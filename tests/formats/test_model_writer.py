@@ -92,51 +92,9 @@ def test_check_rejects_fractional_rope_theta_for_ai2_olmo():
     FORMATS["olmo2"].check(dataclasses.replace(CONFIGS["olmo2"], rope_theta=10_000.5))
 
 
-def create(target, overwrite=False, content="new", fails=None):
+def create(target, overwrite=False, content="new"):
     with model_writer.create_directory(target, overwrite) as part:
         (part / PROVENANCE).write_text(content)
-        if fails:
-            raise fails
-    return (target / PROVENANCE).read_text()
-
-
-def test_directory_appears_when_complete(tmp_path):
-    target = tmp_path / "deep" / "model"
-    with model_writer.create_directory(target, False) as part:
-        (part / PROVENANCE).write_text("new")
-        assert not target.exists()
-    assert [x.name for x in target.parent.iterdir()] == ["model"]
-    assert create(target, overwrite=True, content="newer") == "newer"
-    assert [x.name for x in target.parent.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize("error", [RunError("x"), OSError("x"), KeyboardInterrupt()])
-@pytest.mark.parametrize("old", [False, True])
-def test_failure_leaves_the_old_directory(old, error, tmp_path):
-    target = tmp_path / "model"
-    if old:
-        create(target, content="old")
-    with pytest.raises(type(error)):
-        create(target, overwrite=True, fails=error)
-    assert [x.name for x in tmp_path.iterdir()] == (["model"] if old else [])
-    assert not old or (target / PROVENANCE).read_text() == "old"
-
-
-def test_failing_rename_leaves_the_old_directory(tmp_path, monkeypatch):
-    target = tmp_path / "model"
-    create(target, content="old")
-    rename = pathlib.Path.rename
-
-    def fails(self, to):
-        if self.name.endswith(".part"):
-            raise OSError("no")
-        return rename(self, to)
-
-    monkeypatch.setattr(pathlib.Path, "rename", fails)
-    with pytest.raises(OSError, match="no"):
-        create(target, overwrite=True)
-    assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (target / PROVENANCE).read_text() == "old"
 
 
 def test_full_disk_is_a_run_error(tmp_path, monkeypatch):

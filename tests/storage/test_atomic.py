@@ -1,5 +1,7 @@
 """Directories written at once: what a kill left is removed, or put back."""
 
+import pathlib
+
 import pytest
 
 from anytime_jax.storage.atomic import atomic_directory, remove_unfinished
@@ -9,14 +11,45 @@ def accept():
     pass
 
 
-def test_failed_block_leaves_the_earlier_directory(tmp_path):
-    target = tmp_path / "model"
+def write(target, content):
     with atomic_directory(target, "last", accept) as part:
-        (part / "last").write_text("old")
-    with pytest.raises(KeyError), atomic_directory(target, "last", accept):
-        raise KeyError
+        (part / "last").write_text(content)
+        assert not target.exists() or (target / "last").read_text() != content
+
+
+def test_directory_is_replaced_as_a_whole(tmp_path):
+    target = tmp_path / "deep" / "model"
+    for content in ("old", "new"):
+        write(target, content)
+        assert [x.name for x in target.parent.iterdir()] == ["model"]
+        assert (target / "last").read_text() == content
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+@pytest.mark.parametrize("names", [[], ["model"]], ids=["nothing", "earlier"])
+def test_failed_block_leaves_what_was_there(names, error, tmp_path):
+    for name in names:
+        write(tmp_path / name, "old")
+    with pytest.raises(error), atomic_directory(tmp_path / "model", "last", accept):
+        raise error
+    assert [x.name for x in tmp_path.iterdir()] == names
+    assert all((tmp_path / name / "last").read_text() == "old" for name in names)
+
+
+def test_failed_rename_leaves_the_earlier_directory(tmp_path, monkeypatch):
+    write(tmp_path / "model", "old")
+    rename = pathlib.Path.rename
+
+    def fails(self, to):
+        if self.name.endswith(".part"):
+            raise OSError("no")
+        return rename(self, to)
+
+    monkeypatch.setattr(pathlib.Path, "rename", fails)
+    with pytest.raises(OSError, match="no"):
+        write(tmp_path / "model", "new")
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
-    assert (target / "last").read_text() == "old"
+    assert (tmp_path / "model" / "last").read_text() == "old"
 
 
 def test_leftovers_of_kills_are_removed(tmp_path):
