@@ -88,15 +88,3 @@ def test_home_directory_is_written_out(tmp_path, monkeypatch):
     assert in_home[0].settings() == in_home[1].settings()
     tfds = [TfdsSource(path) for path in ("~/tfds", str(tmp_path / "tfds"))]
     assert tfds[0].settings() == tfds[1].settings()
-
-
-def test_real_c4(c4_data):
-    names = [f"c4-sample.0{i}.json.gz" for i in (1, 2, 3)]
-    files = [c4_data / name for name in names]
-    lines = [line for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
-    expected = [json.loads(line)["text"] for line in lines]
-    source = FileSource(
-        "json", str(files[0].parent / "c4-sample.*.json.gz"), validation_fraction=0.1
-    )
-    documents = read_documents(source)
-    assert sorted(documents["train"] + documents["validation"]) == sorted(expected)
