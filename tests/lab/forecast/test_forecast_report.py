@@ -17,7 +17,6 @@ from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.schedules import constant, cosine
 
 NOW = 1_000
-LABELS = (LIVE, "f25")
 
 
 def make_subject(now=NOW, schedule=None):
@@ -64,15 +63,6 @@ def test_rows_are_now_and_the_doublings(made):
         assert all("±" in cell for cell in row[3:])
 
 
-def test_points_beyond_the_calibration_are_marked(made):
-    subject, forecast = made
-    within = dataclasses.replace(forecast, rows=forecast.rows[:2])
-    _, *lines = forecast_report.summarize(subject, forecast)
-    table, *fewer = forecast_report.summarize(subject, within)
-    assert len(lines) == len(fewer) + 1
-    assert "*" not in table.to_csv()
-
-
 def test_costs_are_in_tokens_or_steps(made):
     subject, forecast = made
     line = forecast_report.describe_costs(subject, forecast)
@@ -113,16 +103,6 @@ def test_figure_is_drawn_into_the_directory(made, tmp_path):
     (axes,) = forecast_figure.make_figure(*made).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"training", "last", "f25", "f25, forecast", "not calibrated"} <= set(words)
-    assert len(words) == len(set(words))
-
-
-def test_figure_without_averages_has_each_line_once(made):
-    subject, forecast = made
-    rows = [dataclasses.replace(x, losses={LIVE: x.losses[LIVE]}) for x in forecast.rows]
-    live = dataclasses.replace(forecast, rows=rows)
-    (axes,) = forecast_figure.make_figure(subject, live).axes
-    words = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {"last", "last, forecast"} <= set(words)
     assert len(words) == len(set(words))
 
 

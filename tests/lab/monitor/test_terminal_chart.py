@@ -51,21 +51,6 @@ def test_points_outside_or_not_finite_are_left_out():
     assert not {"x", "o"} & set(out.replace("1x", "").replace("2x", "").replace("4x", ""))
 
 
-def test_lines_differ_without_color_by_markers_that_the_legend_names():
-    lines = [Line("low", [(1, 0.1), (2, 0.1)], "o", "red"), Line("high", [(1, 1), (2, 1)], "+")]
-    legend, *plot = draw(lines, no_color=True, color_system="truecolor", force_terminal=True)
-    assert legend.split() == ["loss", "+", "high", "o", "low"]
-    assert plot[0].count("+") == 2
-    assert plot[5].count("o") == 2
-
-
-def test_last_point_keeps_its_marker_where_points_are_crowded():
-    crowded = Line("many", [(1 + i / 1000, i / 1000) for i in range(1001)], "*")
-    plot = draw([crowded])[1:-2]
-    assert plot[0].rstrip().endswith("*")
-    assert "".join(plot).count("*") < 10
-
-
 @pytest.mark.parametrize("points", [[], [(1.0, 0.5)], [(1.0, float("nan"))]])
 def test_chart_of_no_or_one_point(points):
     assert draw([Line("f25", points, "*")])
