@@ -1,5 +1,6 @@
 """Tests of the compile command, on CPU devices in place of an accelerator's."""
 
+import dataclasses
 import json
 import re
 
@@ -11,11 +12,25 @@ from run_command import run_command
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.lab.compilation import compile_command, topologies
+from anytime_jax.lab.compilation import compile_command, topologies, update_report
+
+
+@pytest.fixture(scope="module")
+def compiled_once():
+    """`compile_update`, which compiles a configuration once for devices of any memory."""
+    reports = {}
+
+    def compile_update(config, mesh, device):
+        key = config.model, config.mesh
+        if key not in reports:
+            reports[key] = update_report.compile_update(config, mesh, device)
+        return dataclasses.replace(reports[key], device=device)
+
+    return compile_update
 
 
 @pytest.fixture
-def compile_small_run(monkeypatch):
+def compile_small_run(monkeypatch, compiled_once):
     """Runs the command on a small run and four devices with so much memory."""
 
     def run(memory, *arguments, topology="h100:4", **changes):
@@ -24,6 +39,8 @@ def compile_small_run(monkeypatch):
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
         monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)
+        if compile_command.compile_update is update_report.compile_update:
+            monkeypatch.setattr(compile_command, "compile_update", compiled_once)
         return run_command(compile_command, [f"--topology={topology}", *arguments])
 
     return run
@@ -39,7 +56,7 @@ def test_report_has_memory_roofline_and_communication(compile_small_run, capsys,
 
 
 def test_json_report_of_a_run_that_does_not_fit(compile_small_run, capsys):
-    assert compile_small_run(1000, "--json") == 2
+    assert compile_small_run(1000, "--json", mesh__fsdp=2) == 2
     report = json.loads(capsys.readouterr().out)
     assert (report["topology"], report["devices"], report["fits"]) == ("h100:4", 4, False)
     assert report["memory"]["averages"] == 2 * report["memory"]["parameters"]
