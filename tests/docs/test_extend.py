@@ -14,6 +14,7 @@ from anytime_jax import api
 from anytime_jax.commands import dispatch
 from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
+from anytime_jax.training import start as start_lib
 
 PAGE = REPOSITORY / "docs" / "extend.md"
 DATA = "runs/data/builtin-1024-128"  # of the quickstart
@@ -42,11 +43,14 @@ def folder(tmp_path, data, monkeypatch):
     configs, shipped = tmp_path / "configs", REPOSITORY / "configs"
     configs.mkdir()
     quickstart = doc_blocks.shorten((shipped / "quickstart.py").read_text("utf-8"))
-    (configs / "quickstart.py").write_text(quickstart.replace(DATA, str(data)), "utf-8")
+    quickstart = quickstart.replace(DATA, str(data)).replace("layers = 2", "layers = 1")
+    quickstart = quickstart.replace("    return", '    config.averages = ("f25",)\n    return')
+    (configs / "quickstart.py").write_text(quickstart, "utf-8")
     own_text = (shipped / "own_text.py").read_text("utf-8")
     (configs / "own_text.py").write_text(own_text.replace("160 *", "8 *"), "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(preflight, "make_mesh", lambda _: small_run.mesh())
+    monkeypatch.setattr(start_lib, "make_program", small_run.program)  # compiled once
     return tmp_path
 
 
