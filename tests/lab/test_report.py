@@ -2,7 +2,6 @@
 
 import dataclasses
 import html.parser
-import json
 import re
 import shutil
 
@@ -185,27 +184,9 @@ def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):
     assert "at 120 steps" in pages[2]
 
 
-def test_losses_are_printed_where_the_curves_cannot_be_written(reported, tmp_path, capsys):
-    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
-    (run / "curves.png").unlink(missing_ok=True)
-    (run / "curves.png").mkdir()
-    assert run_command(report, [f"--run={run}"]) == 0
-    printed = capsys.readouterr().out
-    assert "best weights: f25" in printed
-    assert f"the curves could not be drawn in {run}" in printed
-
-
-def test_run_without_records_or_evaluations(tmp_path, capsys):
-    def show():
-        assert run_command(report, [f"--run={tmp_path}"]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
-    config = synthetic_study.make_study().runs[0].settings
-    about = {"identity": {}, "name": "new", "config": config}
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    assert "new has written no record yet" in show()
-    (tmp_path / "records").mkdir()
-    rows = [{"format_version": 1, "from_step": 0}]
-    rows.append({"step": 60, "tokens": 245760, "values": {"train/loss": 4.0, "lr": 1e-3}})
-    (tmp_path / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
-    assert "no evaluation yet" in show()
+def test_run_without_records_or_evaluations_has_a_page(tmp_path, command):
+    run = RecordedRun(tmp_path)
+    for words in ("no record yet", "no evaluation yet"):
+        status, out, _ = command(report, f"--run={tmp_path}")
+        assert (status, words in out) == (0, True)
+        run.add(60, evaluate=False)
