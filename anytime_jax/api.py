@@ -25,7 +25,7 @@ from anytime_jax.checks import format_value, require, require_choice, require_co
 from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import SPLITS
+from anytime_jax.data.dataset_info import SPLITS
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models import sampling

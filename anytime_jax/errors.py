@@ -1,4 +1,4 @@
-"""Exceptions that a command reports in one line."""
+"""Exceptions that a command reports in one line; any other one has its traceback printed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class InputError(ValueError):
 class RunError(RuntimeError):
     """A failure of a run: a command prints the message and exits with status 1.
 
-    The message says what happened and names the last good checkpoint.
+    The message says what happened; if a training ends by it, also the last good checkpoint.
     """
 
 

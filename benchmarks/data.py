@@ -21,7 +21,7 @@ from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource, Source
 from anytime_jax.corpus.worker_pool import Progress
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError

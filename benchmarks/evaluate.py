@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from anytime_jax import averaging
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure

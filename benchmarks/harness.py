@@ -19,7 +19,7 @@ import numpy as np
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[1]

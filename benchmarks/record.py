@@ -22,7 +22,7 @@ from rich import box
 from rich.table import Table
 
 from anytime_jax.commands.command_line import exit_status
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.storage.atomic import atomic_write
 
 RESULTS = Path(__file__).parent / "results.jsonl"  # one record per line

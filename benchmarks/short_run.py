@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anytime_jax.checkpoints.metric_records import TIMINGS, Row, read_records
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record

@@ -15,7 +15,7 @@ Result: depends on the text. For a larger model: `--config.model.width=256 --con
 
 from ml_collections import ConfigDict
 
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from configs import quickstart
 

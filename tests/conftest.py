@@ -36,7 +36,7 @@ import jax
 import jax.monitoring
 import pytest
 
-from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.distributed import jax_settings
 
 # pytest-xdist gives whole files to workers. These take ten seconds and more: they start first, so

@@ -45,7 +45,14 @@ def test_schedules_averaging_and_optimizers_load_jax_optax_and_numpy_alone():
 BASE = ("anytime_jax.checks", "anytime_jax.errors", "anytime_jax.config.clock")
 
 
-@pytest.mark.parametrize("modules", [("anytime_jax",), (*BASE, "anytime_jax.config.fields")])
+MODULES = (
+    ("anytime_jax",),
+    ("anytime_jax.commands.dispatch",),
+    (*BASE, "anytime_jax.config.fields"),
+)
+
+
+@pytest.mark.parametrize("modules", MODULES)
 def test_lowest_layers_load_nothing_heavy(modules):
     packages, _ = loaded_by(*modules)
     assert not packages & (HEAVY | {"jax", "optax"})

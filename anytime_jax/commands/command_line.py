@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax.commands import standard_streams
-from anytime_jax.commands.config_file import PREFIX
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
@@ -27,6 +26,7 @@ EXIT_STATUS = (
     "141 output closed early"
 )
 
+SETTING_PREFIX = "--config."  # prefix of a setting on the command line
 _MAX_MESSAGE = 580  # characters of a message
 
 
@@ -88,8 +88,8 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.add_options(parser)
-    overrides = [word for word in argv if word.startswith(PREFIX)]
-    others = [word for word in argv if not word.startswith(PREFIX)]
+    overrides = [word for word in argv if word.startswith(SETTING_PREFIX)]
+    others = [word for word in argv if not word.startswith(SETTING_PREFIX)]
     if bare := next((word for word in overrides if "=" not in word), None):
         parser.error(f"{bare} has no value: give it as {bare}=VALUE")
     # Parsers of subcommands have no --debug.
@@ -102,11 +102,12 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
-    """Calls `work` and returns its exit status; an error is printed as one line.
+    """Calls `work` and returns its exit status; an expected error is printed as one line.
 
     The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C,
     141, without a message, if the reader of the output has gone (as with `| head`), and 1 for any
-    other error.
+    other error. An error that nothing here expects, such as one of a class of the user's own, is
+    printed with its traceback, and so is every error if `debug` is true.
     """
     try:
         status = work()
@@ -119,12 +120,12 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and standard_streams.discard_closed():
             return standard_streams.BROKEN_PIPE
-        if debug:
-            traceback.print_exception(error)
-        text = str(error)
-        if not isinstance(error, (InputError, RunError, *storage_errors())):
-            text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
-        standard_streams.print_error(f"error: {_one_line(text)}")
+        is_expected = isinstance(error, (InputError, RunError, *storage_errors()))
+        if debug or not is_expected:
+            lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
+            standard_streams.print_error("\n".join(map(_printable, lines)))
+        if is_expected:
+            standard_streams.print_error(f"error: {_one_line(str(error))}")
         if isinstance(error, (ProcessLostError, BucketError)) or is_temporary(error):
             return os.EX_TEMPFAIL
         return 2 if isinstance(error, InputError) else 1
@@ -132,7 +133,12 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         standard_streams.flush()
 
 
+def _printable(text: str) -> str:
+    """Escapes control characters, which a terminal would execute."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def _one_line(text: str) -> str:
-    """Shortens a message and escapes control characters, which a terminal would execute."""
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    """Returns a message as one printable line, shortened in the middle of a long one."""
+    text = _printable(" ".join(text.split()))
     return text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 100]} ... {text[-90:]}"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from anytime_jax.commands import config_help
+from anytime_jax.commands.command_line import SETTING_PREFIX
 from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 
-PREFIX = "--config."  # prefix of a setting on the command line
 T = TypeVar("T")
 
 
@@ -77,9 +77,9 @@ def override(
     """
     changes: dict[str, fields.Text] = {}
     for word in overrides:
-        name, equals, value = word.removeprefix(PREFIX).partition("=")
+        name, equals, value = word.removeprefix(SETTING_PREFIX).partition("=")
         if not equals:
-            raise InputError(f"{word} has no value: give it as {PREFIX}{name}=VALUE")
+            raise InputError(f"{word} has no value: give it as {SETTING_PREFIX}{name}=VALUE")
         changes[name] = fields.Text(value)
     fields.change(cls, settings, changes, EVERY_PACKAGE)
     return settings

@@ -8,7 +8,6 @@ import difflib
 import faulthandler
 import gc
 import importlib
-import logging
 import os
 import shlex
 import signal
@@ -94,7 +93,6 @@ def _run(name: str, program: str, argv: Sequence[str]) -> int:
             "anytime_jax is installed (after `make quickstart`, .venv/bin/python)"
         ) from error
     faulthandler.enable()
-    logging.disable(logging.ERROR)  # libraries log, with tracebacks, errors that they also raise
     # This handler raises KeyboardInterrupt.
     standard_streams.on_interrupt(signal.default_int_handler)
     try:

@@ -8,7 +8,7 @@ import argparse
 import math
 
 from anytime_jax.commands import run_options
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.formatting import format_count
 from anytime_jax.weights import saved_run, weight_names

@@ -18,9 +18,9 @@ from typing import Any
 
 from anytime_jax import __version__
 from anytime_jax.commands import command_line, run_options
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.corpus.vocabulary import Vocabulary
-from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, RunError, needs_extra
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer

@@ -29,7 +29,7 @@ from anytime_jax.corpus.tfds_source import TfdsSource
 from anytime_jax.corpus.validation_split import default_fraction
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
-from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo
+from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import count_noun
 from anytime_jax.storage.paths import is_address

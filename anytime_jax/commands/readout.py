@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from anytime_jax import plotting
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands import command_line, run_options
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count

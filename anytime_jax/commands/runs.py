@@ -30,7 +30,7 @@ from anytime_jax.checkpoints.metric_records import (
     read_records,
 )
 from anytime_jax.commands import command_line
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write

@@ -247,8 +247,8 @@ class Stop(NamedTuple):
 def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     """Parses the setting `stop`: a point, a point with "+" (then doublings), "horizon" or "never".
 
-    `horizon` is the step at which the schedule ends. Raises a ValueError for malformed text, or for
-    a stop without end under a schedule with a horizon.
+    `horizon` is the step at which the schedule ends. Raises a ValueError for malformed text, for
+    "horizon" without one, and for "+" under a schedule that has one.
     """
     if text == "never":
         return Stop(None, doubles=False)

@@ -29,7 +29,7 @@ from anytime_jax.corpus.sources import Part, Source
 from anytime_jax.corpus.validation_split import assign_split, explain_split
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
-from anytime_jax.data.dataset import (
+from anytime_jax.data.dataset_info import (
     METADATA_NAME,
     SPLITS,
     TRAIN,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anytime_jax.data.dataset import METADATA_NAME, SPLITS, VOCABULARY_NAME, WORK_NAME
+from anytime_jax.data.dataset_info import METADATA_NAME, SPLITS, VOCABULARY_NAME, WORK_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.storage.failures import in_use

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from anytime_jax.data.dataset import SPLITS, TRAIN, VALIDATION
+from anytime_jax.data.dataset_info import SPLITS, TRAIN, VALIDATION
 from anytime_jax.errors import InputError
 
 if TYPE_CHECKING:

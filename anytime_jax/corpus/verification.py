@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
-from anytime_jax.data.dataset import DatasetInfo, PartInfo, load_dataset
+from anytime_jax.data.dataset_info import DatasetInfo, PartInfo, load_dataset
 from anytime_jax.data.token_arrays import read_part
 from anytime_jax.errors import RunError
 

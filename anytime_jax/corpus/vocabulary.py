@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
 from anytime_jax.corpus.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
-from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import storage_errors

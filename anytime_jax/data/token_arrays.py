@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.data.dataset import CHUNK_TOKENS, DatasetInfo, PartInfo
+from anytime_jax.data.dataset_info import CHUNK_TOKENS, DatasetInfo, PartInfo
 from anytime_jax.errors import RunError
 from anytime_jax.storage.files import key_value_store, remove_directory
 

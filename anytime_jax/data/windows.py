@@ -14,7 +14,7 @@ from typing import cast
 import grain
 import numpy as np
 
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError, RunError
 

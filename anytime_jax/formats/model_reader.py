@@ -15,7 +15,7 @@ import numpy as np
 from anytime_jax.checks import format_value, require_count
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
-from anytime_jax.data.dataset import VOCABULARY_NAME
+from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.formats.model_format import (
     ModelFormat,

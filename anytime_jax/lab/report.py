@@ -22,7 +22,7 @@ from rich.console import Console
 
 from anytime_jax.checkpoints import loss_figure
 from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count

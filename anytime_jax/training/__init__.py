@@ -2,8 +2,8 @@
 
 Begin with `loop.py`, a page. `start.py` acquires what the loop needs, and `started_run.py` is what
 it gets: `step.py` is the update on the device, with `optimizer.py` and `bad_updates.py`.
-`preflight.py`, `run_data.py`, `memory.py` and `start_summary.py` come before the first update;
-`branching.py` and `pretrained.py` are other starts than random weights. `events.py` says when a run
-saves and evaluates; `metric_recorder.py`, `metric_writers.py`, `evaluator.py` and `progress.py` are
-the output of the loop, `signals.py` and `last_checkpoint.py` its other ends.
+`preflight.py`, `run_data.py`, `state_memory.py` and `start_summary.py` come before the first
+update; `branching.py` and `pretrained.py` are other starts than random weights. `due_steps.py` says
+when a run saves and evaluates; `metric_recorder.py`, `metric_writers.py`, `evaluator.py` and
+`progress.py` are the output of the loop, `signals.py` and `run_failures.py` its other ends.
 """

@@ -13,9 +13,9 @@ from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missin
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.models.flops import flops_per_token
-from anytime_jax.training.last_checkpoint import LastCheckpoint
 from anytime_jax.training.metric_writers import Meter, Reading, Tracker, open_mirrors
 from anytime_jax.training.progress import Display
+from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.step import Metrics
 

@@ -17,15 +17,15 @@ from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
-from anytime_jax.training import events
-from anytime_jax.training.memory import measure_state, state_bytes
+from anytime_jax.training import due_steps
+from anytime_jax.training.state_memory import measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
 
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
@@ -189,7 +189,7 @@ def check_not_lost(config: Config, step: int) -> None:
     rows = read_records(run_dir)
     if not rows:
         return
-    saving = events.saves(config, math.inf)
+    saving = due_steps.saves(config, math.inf)
     saves = (x for x in range(step + 1, rows[-1].step) if saving.due(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None

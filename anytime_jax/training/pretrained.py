@@ -17,7 +17,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription

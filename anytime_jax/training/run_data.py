@@ -11,15 +11,15 @@ from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.data.dataset import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.last_checkpoint import LastCheckpoint
 from anytime_jax.training.preflight import check_data, naming
+from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made

@@ -33,12 +33,12 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
-from anytime_jax.training import branching, events, preflight, pretrained, run_data, signals
+from anytime_jax.training import branching, due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.evaluator import make_evaluator
-from anytime_jax.training.last_checkpoint import LastCheckpoint
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
 from anytime_jax.training.progress import Display
+from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.start_summary import print_summary
 from anytime_jax.training.started_run import Run
@@ -107,7 +107,7 @@ def start(
         stack.callback(recorder.close)
         batches = run_data.iterate_batches(plan, last)
         stack.enter_context(contextlib.closing(batches))
-        evaluations = events.evaluations(config, plan.stop)
+        evaluations = due_steps.evaluations(config, plan.stop)
         misses_evaluation = evaluations.due(plan.step) and not processes.broadcast(
             metric_records.is_evaluated(run_dir, plan.step)
         )
@@ -116,7 +116,7 @@ def start(
             plan=plan,
             state=state,
             batches=batches,
-            saves=events.saves(config, plan.stop),
+            saves=due_steps.saves(config, plan.stop),
             evaluations=evaluations,
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,

@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.training import preflight
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.pretrained import Pretrained

@@ -11,8 +11,8 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.memory import describe, measure_state, state_bytes
 from anytime_jax.training.start_plan import Plan
+from anytime_jax.training.state_memory import describe, measure_state, state_bytes
 
 
 def print_summary(plan: Plan, say: Callable[[str], None]) -> None:

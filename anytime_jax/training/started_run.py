@@ -14,12 +14,12 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
+from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import Evaluator, weight_trees
-from anytime_jax.training.events import Event
-from anytime_jax.training.last_checkpoint import LastCheckpoint
-from anytime_jax.training.memory import describe_program
 from anytime_jax.training.metric_recorder import Recorder
+from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
+from anytime_jax.training.state_memory import describe_program
 from anytime_jax.training.step import Metrics
 
 

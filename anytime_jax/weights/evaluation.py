@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
-from anytime_jax.data.dataset import DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import Evaluator, make_evaluator

@@ -49,12 +49,19 @@ def test_exit_status_is_what_the_command_returns(run):
         (RunError("broken \x1b[2J"), 1, "error: broken \\x1b[2J\n"),
         (FileNotFoundError(2, "not there", "x"), 1, "error: [Errno 2] not there: 'x'\n"),
         (KeyboardInterrupt(), 130, "\ninterrupted\n"),
-        (KeyError("a"), 1, "error: unexpected KeyError: 'a' (--debug shows where)\n"),
     ],
 )
 def test_error_is_one_line_and_a_status(run, capsys, error, status, line):
     assert run(error=error) == status
     assert capsys.readouterr() == ("", line)
+
+
+def test_error_that_nothing_expects_has_its_traceback(run, capsys):
+    error = KeyError("a\x1b[2J")
+    error.add_note("The last good checkpoint is none.")
+    assert run(error=error) == 1
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("Traceback") and last == "The last good checkpoint is none."
 
 
 def test_long_message_is_shortened(run, capsys):

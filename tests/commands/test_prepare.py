@@ -19,7 +19,7 @@ from source_documents import read_files
 
 from anytime_jax.commands import config_file, prepare
 from anytime_jax.config import schema
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import preflight
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import console, standard_streams
+from anytime_jax.commands import rich_console, standard_streams
 
 COMMAND = [sys.executable, "-m", "anytime_jax"]
 
@@ -47,7 +47,7 @@ def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path,
 def test_console_uses_no_lines_where_the_encoding_has_none(tmp_path, monkeypatch):
     with (tmp_path / "out").open("w", encoding="ascii") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        assert console.open_console().options.ascii_only
+        assert rich_console.open_console().options.ascii_only
 
 
 @pytest.mark.parametrize("words", [("runs", "--run={}"), ("runs", "--help")])

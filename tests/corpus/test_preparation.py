@@ -18,7 +18,7 @@ from anytime_jax.corpus.preparation_lock import Share
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.vocabulary import train_vocabulary
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from token_datasets import write_dataset
 
-from anytime_jax.data.dataset import CHUNK_TOKENS, SplitInfo
+from anytime_jax.data.dataset_info import CHUNK_TOKENS, SplitInfo
 from anytime_jax.data.token_arrays import TokenReader, read_part, write_part
 from anytime_jax.errors import RunError
 

@@ -21,8 +21,8 @@ import small_run  # noqa: F401  (imported by the configuration files)
 from forked_starts import Starts
 from paths import HELPERS
 
-from anytime_jax.data import dataset
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data import dataset_info
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed.sharding import local_rows
 from anytime_jax.training import run_data
@@ -150,7 +150,7 @@ def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], Non
     def load_dataset(path, hint):
         if path == data["quickstart"]:
             return _dataset(data["tiny"], path, 128, 1024, 70.0)
-        return dataset.load_dataset(path, hint)
+        return dataset_info.load_dataset(path, hint)
 
     jax.monitoring.register_event_duration_secs_listener(count)
     start_lib.print_summary = print_summary
@@ -178,10 +178,10 @@ def _trace(config, mesh, data, program) -> None:
 
 def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: float) -> DatasetInfo:
     """Returns the metadata of a prepared built-in corpus, without its files."""
-    info = dataset.load_dataset(like)
+    info = dataset_info.load_dataset(like)
     tokens = int(megabytes * 300_000)
     splits = {
-        name: dataset.SplitInfo(NO_FILES, tokens // part, tokens // part // length)
+        name: dataset_info.SplitInfo(NO_FILES, tokens // part, tokens // part // length)
         for name, part in (("train", 1), ("validation", 20))
     }
     size = {"length": length, "vocab_size": vocab_size, "settings": {"megabytes": megabytes}}
@@ -199,7 +199,7 @@ class Starter:
         self._folder, self._count = folder, 0
         self.data = {"tiny": str(tiny_data), "quickstart": str(folder / "quickstart")}
         (folder / "quickstart").mkdir()
-        (folder / "quickstart" / dataset.METADATA_NAME).touch()
+        (folder / "quickstart" / dataset_info.METADATA_NAME).touch()
         self._starts = Starts(folder, devices=8, preload="bad_settings_cases")
         self.close = self._starts.close
 

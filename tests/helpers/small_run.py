@@ -19,7 +19,7 @@ from anytime_jax.config import schema as config_lib
 from anytime_jax.config.schema import Config, MeshConfig
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
-from anytime_jax.data.dataset import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.training import step
 from configs import base

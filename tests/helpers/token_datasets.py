@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anytime_jax.data.dataset import DatasetInfo, SplitInfo
+from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
 from anytime_jax.data.token_arrays import write_part
 
 

@@ -13,7 +13,7 @@ from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.preparation_lock import Share, lock_preparation
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.verification import verify_dataset
-from anytime_jax.data.dataset import CHUNK_TOKENS, load_dataset
+from anytime_jax.data.dataset_info import CHUNK_TOKENS, load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.files import list_files

@@ -160,24 +160,49 @@ def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):
         start(tmp_path, dataset, stop="2x")
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_error_of_the_runtime_ends_run_in_one_line(is_lost, dataset, tmp_path, monkeypatch):
-    """In a run of several processes it tells of a lost one, for which commands have a status."""
+@pytest.fixture
+def fail_update(monkeypatch):
+    """Makes the update from step 5 raise an error."""
 
-    def change(config, program):
-        def train_step(state, tokens, rate):
-            if int(state.step) == 5:
-                raise jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer")
-            return program.train_step(state, tokens, rate)
+    def fail(error):
+        def change(config, program):
+            def train_step(state, tokens, rate):
+                if int(state.step) == 5:
+                    raise error
+                return program.train_step(state, tokens, rate)
 
-        return train_step
+            return train_step
 
-    change_updates(monkeypatch, change)
+        change_updates(monkeypatch, change)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("message", "is_lost"),
+    [("RESOURCE_EXHAUSTED: Out of memory", False), ("UNKNOWN: Connection closed by peer", True)],
+)
+def test_expected_error_of_the_runtime_ends_run_in_one_line(
+    message, is_lost, dataset, tmp_path, monkeypatch, fail_update
+):
+    """A lost process has a status of its own."""
+    fail_update(jax.errors.JaxRuntimeError(message))
     monkeypatch.setattr(processes, "is_sign_of_loss", lambda error: is_lost)
-    with pytest.raises(RunError, match="Connection closed by peer") as caught:
+    with pytest.raises(RunError, match=message) as caught:
         start(tmp_path, dataset, stop="2x")
     assert isinstance(caught.value, ProcessLostError) == is_lost
     assert_finite(tmp_path, 4)
+
+
+def test_any_other_error_of_an_update_is_raised_as_it_is_and_names_the_checkpoint(
+    dataset, tmp_path, fail_update
+):
+    error = KeyError("of a class of the user")
+    fail_update(error)
+    with pytest.raises(KeyError) as caught:
+        start(tmp_path, dataset, stop="2x")
+    assert caught.value is error
+    assert "step 4" in error.__notes__[0]
 
 
 def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypatch):

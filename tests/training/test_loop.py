@@ -33,12 +33,12 @@ from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.corpus.installed_python import BuiltinSource
-from anytime_jax.data.dataset import SplitInfo
+from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight, run_data
+from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import Evaluator, weight_trees
-from anytime_jax.training.events import Event
 from anytime_jax.training.loop import Outcome
 
 RARELY = {"checkpoint__every": "100 steps"}  # saves at milestones and at the end alone

@@ -22,13 +22,13 @@ from rich.console import Console
 
 from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import positive_int
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.lab.compilation import search, topologies
+from anytime_jax.lab.compilation import program_search, topologies
 from anytime_jax.lab.compilation.update_report import (
     UpdateReport,
     compile_update,
@@ -38,7 +38,7 @@ from anytime_jax.lab.compilation.update_report import (
 )
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training import preflight
-from anytime_jax.training.memory import ADVICE
+from anytime_jax.training.state_memory import ADVICE
 
 EXAMPLES = (
     "--config=150m_inv_sqrt --topology=v5e:4x4",
@@ -116,11 +116,11 @@ def _search(
     device: DeviceSpec,
     console: Console,
 ) -> int:
-    def report(layout: search.Layout) -> None:
+    def report(layout: program_search.Layout) -> None:
         print(f"compiling {_overrides(layout)} ...", file=sys.stderr, flush=True)
 
     directory = jax_settings.cache_directory() / "layouts"
-    trials = search.search(source, devices, device, directory, arguments.tries, report)
+    trials = program_search.search(source, devices, device, directory, arguments.tries, report)
     if not trials or not trials[0].fits:
         raise InputError(
             f"none of {len(trials)} layouts fits {topology.name}: take more devices, fewer "
@@ -154,7 +154,7 @@ def _search(
     return 0
 
 
-def _overrides(layout: search.Layout) -> str:
+def _overrides(layout: program_search.Layout) -> str:
     return shlex.join(f"--config.{name}={value}" for name, value in layout.settings().items())
 
 

@@ -14,7 +14,7 @@ from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.lab.compilation import hlo, roofline
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
-from anytime_jax.training.memory import measure_state
+from anytime_jax.training.state_memory import measure_state
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from anytime_jax import schedules
 from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields, kinds
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import (

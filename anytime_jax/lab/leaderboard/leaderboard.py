@@ -33,7 +33,7 @@ from anytime_jax.lab.study.selection import (
     gap_at,
 )
 from anytime_jax.plotting import schedule_name
-from anytime_jax.training import memory, step
+from anytime_jax.training import state_memory, step
 
 ADAMW = "adamw"
 EDGE = "‡"  # marks the least or largest value that was tried
@@ -344,5 +344,5 @@ def _moments(config: Config) -> float:
     """Size of the optimizer's state relative to the parameters, without the averages."""
     one_device = config.replace(mesh=MeshConfig(1, 1, 1))
     mesh = sharding.make_mesh(one_device.mesh, jax.devices()[:1])
-    size = memory.measure_state(step.make_program(one_device, mesh).abstract_state)
+    size = state_memory.measure_state(step.make_program(one_device, mesh).abstract_state)
     return size.moments / size.parameters

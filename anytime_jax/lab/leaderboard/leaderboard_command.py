@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_jax.lab.study import study_files

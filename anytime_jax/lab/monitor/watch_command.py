@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from anytime_jax.commands import command_line, config_file, standard_streams
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.follow import follow, until_interrupted
 from anytime_jax.lab.monitor.run_screen import Screen

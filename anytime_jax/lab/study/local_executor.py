@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
 from anytime_jax.lab.study import study_files

@@ -18,7 +18,7 @@ from typing import Any
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.lab.study import study_files

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from anytime_jax.commands import config_help
 from anytime_jax.commands.command_line import positive_int
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.lab.study import packed_records, slurm_scripts, study_files

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from anytime_jax.checks import require_directory
 from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
-from anytime_jax.commands.console import open_console
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.lab.theory import parallel_risks, reports, synthetic_figures

@@ -10,7 +10,6 @@ import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.commands import console
 from anytime_jax.lab.monitor import watch_command as watch
 
 
@@ -97,7 +96,7 @@ def terminal_fixture(monkeypatch):
     for name in (*variables, "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "get_terminal_size", lambda *file: terminal.size)
-    monkeypatch.setattr(console, "sys", types.SimpleNamespace(stdout=terminal))
+    monkeypatch.setattr(rich_console, "sys", types.SimpleNamespace(stdout=terminal))
     return terminal
 
 

@@ -21,7 +21,7 @@ from small_study import (
 )
 
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study import local_executor, study_files, tasks
 from anytime_jax.lab.study import sweep_command as sweep

@@ -14,7 +14,7 @@ from paths import REPOSITORY
 from run_command import run_command
 from small_study import study_fixture  # noqa: F401
 
-from anytime_jax.data.dataset import METADATA_NAME
+from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.lab.study import slurm_scripts
 from anytime_jax.lab.study import sweep_command as sweep
 

@@ -1,4 +1,4 @@
-"""Failures of a run, as errors of one line that name its last good checkpoint."""
+"""Failures of a run, as errors that name its last good checkpoint."""
 
 import contextlib
 import dataclasses
@@ -23,10 +23,12 @@ class LastCheckpoint:
 
     def error(self, what: str, advice: str = "") -> RunError:
         """Returns an error that names the checkpoint."""
+        return RunError(f"{what}; {self}" + (f". Try {advice}" if advice else ""))
+
+    def __str__(self) -> str:
         last = f"that of step {self.step:,}" if self.step else "none"
         directory = absolute_path(self.run_dir) / checkpoint_listing.DIRECTORY
-        message = f"{what}; the last good checkpoint in {directory} is {last}"
-        return RunError(message + (f". Try {advice}" if advice else ""))
+        return f"the last good checkpoint in {directory} is {last}"
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -38,24 +40,29 @@ class LastCheckpoint:
 
     @contextlib.contextmanager
     def explain_failures(self) -> Iterator[None]:
-        """Turns errors of devices, disks and buckets inside the block into errors of the run."""
+        """Names the checkpoint in errors of the block, and turns expected ones into one line.
+
+        Those are the loss of another process, too little memory, and failures of disks and buckets.
+        """
         try:
             yield
-        except (InputError, RunError, jax.errors.JaxRuntimeError, *storage_errors()) as error:
+        except (InputError, RunError):
+            raise
+        except Exception as error:
             failure = self._explain(error)
-            if failure is error:
-                raise
-            raise failure from error
+            if failure is not None:
+                raise failure from error
+            error.add_note(f"{str(self).capitalize()}.")
+            raise
 
-    def _explain(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> RunError | None:
+        """Returns the error of one line for an expected failure, otherwise None."""
         if processes.is_sign_of_loss(error):
             return lost_process_exit.make_error(error)
-        if isinstance(error, jax.errors.JaxRuntimeError):
-            advice = "more microbatches, remat or a smaller eval.batch_size, if memory ran out"
-            return self.error(str(error)[:300], advice)
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+            advice = "more microbatches, remat or a smaller eval.batch_size"
+            return self.error(f"memory ran out: {str(error)[:300]}", advice)
         if not isinstance(error, storage_errors()):
-            return error
+            return None
         failure = self.error(f"{error}. Fix the cause, then run the same command again")
-        if is_temporary(error, self.run_dir):
-            return BucketError(str(failure))
-        return failure
+        return BucketError(str(failure)) if is_temporary(error, self.run_dir) else failure

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from anytime_jax.data.dataset import load_dataset
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest

@@ -7,8 +7,8 @@ import pytest
 import small_run
 
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.lab.compilation import search
-from anytime_jax.lab.compilation.search import Layout
+from anytime_jax.lab.compilation import program_search
+from anytime_jax.lab.compilation.program_search import Layout
 
 DEVICE = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=10**9)
 
@@ -28,13 +28,13 @@ def compiled(monkeypatch):
         roofline = types.SimpleNamespace(seconds=slower * (1 + 0.1 * config.microbatches))
         return types.SimpleNamespace(fits=rows <= 2, total_memory=rows, roofline=roofline)
 
-    monkeypatch.setattr(search, "compile_update", compile_update)
+    monkeypatch.setattr(program_search, "compile_update", compile_update)
     return layouts
 
 
 def run_search(folder, most=100, **changes):
     source = small_run.config("run", "data", batch_size=32, **changes).to_dict()
-    return search.search(source, jax.devices()[:2], DEVICE, folder, most)
+    return program_search.search(source, jax.devices()[:2], DEVICE, folder, most)
 
 
 def test_fastest_layout_that_fits_is_first(compiled, tmp_path):
@@ -55,7 +55,9 @@ def test_search_goes_on_where_it_was_cut_short(compiled, tmp_path):
 
 
 def test_layouts_whose_state_does_not_fit_are_not_compiled(compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "measure_state", lambda state: types.SimpleNamespace(least=10**10))
+    monkeypatch.setattr(
+        program_search, "measure_state", lambda state: types.SimpleNamespace(least=10**10)
+    )
     assert run_search(tmp_path) == []
     assert compiled == []
 

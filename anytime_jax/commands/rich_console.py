@@ -1,4 +1,4 @@
-"""Console of the commands."""
+"""Console of `rich`, to which the commands print tables and lines."""
 
 import sys
 from typing import NoReturn

@@ -24,7 +24,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.lab.compilation.update_report import compile_update, is_out_of_memory
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
 from anytime_jax.training import preflight, step
-from anytime_jax.training.memory import measure_state
+from anytime_jax.training.state_memory import measure_state
 
 _MOST_LAYERS = 24  # most layers that are unrolled: more take minutes to compile
 

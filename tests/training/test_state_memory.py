@@ -5,8 +5,8 @@ import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
-from anytime_jax.training import memory
-from anytime_jax.training.memory import StateMemory, measure_state
+from anytime_jax.training import state_memory
+from anytime_jax.training.state_memory import StateMemory, measure_state
 from anytime_jax.training.step import lower_update, make_program
 
 SCALARS = 9  # int32 and float32 of the optimizer: its counts, the guard's statistics
@@ -47,8 +47,8 @@ def test_measure_state():
 def test_describe():
     state = StateMemory(600_000_000, 1_200_000_000, 3_000_000_000)
     text = "600 MB parameters + 1.2 GB moments + 3 GB averages + 600 MB gradients = 5.4 GB at least"
-    assert memory.describe(state, 80_000_000_000) == f"{text} of 80 GB on each device"
-    without = memory.describe(state._replace(averages=0), None)
+    assert state_memory.describe(state, 80_000_000_000) == f"{text} of 80 GB on each device"
+    without = state_memory.describe(state._replace(averages=0), None)
     assert "averages" not in without
     assert without.endswith("= 2.4 GB at least on each device")
 
@@ -56,6 +56,6 @@ def test_describe():
 def test_describe_program():
     compiled = jax.jit(lambda x: (x @ x).sum()).lower(jax.ShapeDtypeStruct((256, 256), "f4"))
     compiled = compiled.compile()
-    assert memory.describe_program(compiled, None).endswith("in all on each device")
-    assert "of 1 GB on each device" in memory.describe_program(compiled, 10**9)
-    assert "MORE THAN there is" in memory.describe_program(compiled, 1000)
+    assert state_memory.describe_program(compiled, None).endswith("in all on each device")
+    assert "of 1 GB on each device" in state_memory.describe_program(compiled, 10**9)
+    assert "MORE THAN there is" in state_memory.describe_program(compiled, 1000)
