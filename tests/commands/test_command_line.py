@@ -61,7 +61,8 @@ def test_error_that_nothing_expects_has_its_traceback(run, capsys):
     error.add_note("The last good checkpoint is none.")
     assert run(error=error) == 1
     first, *_, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("Traceback") and last == "The last good checkpoint is none."
+    assert first.startswith("Traceback")
+    assert last == "The last good checkpoint is none."
 
 
 def test_long_message_is_shortened(run, capsys):
