@@ -10,6 +10,7 @@ import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import run_directory
+from anytime_jax.commands import rich_console
 from anytime_jax.lab.monitor import watch_command as watch
 
 
