@@ -108,3 +108,20 @@ def test_error_of_a_file_names_its_line(folder):
     message = r"it cannot be run: line 2, 'base.missing': AttributeError"
     with pytest.raises(InputError, match=message), python_files.execute("it", folder / "mine.py"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("def get_config(:\n    return 1\n", "SyntaxError"),
+        ("raise SystemExit(0)\n", "SystemExit"),
+        ("import no_such_module\n", "no_such_module"),
+        ("config = 1\n", r"get_config\(\)"),
+    ],
+    ids=["syntax error", "exit", "missing import", "no get_config"],
+)
+def test_file_that_is_no_configuration_is_named(folder, content, named):
+    (folder / "mine.py").write_text(content)
+    with pytest.raises(InputError, match=f"^--config=mine.py.*{named}") as caught:
+        python_files.get_config("mine.py")
+    assert "\n" not in str(caught.value)
