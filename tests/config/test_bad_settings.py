@@ -273,8 +273,8 @@ def test_unchanged_settings_train(starter, base):
 
 
 def test_changed_settings_train_or_are_refused_in_one_line(starter):
-    results = start_all(starter, 24)
-    assert len(results) >= 18
+    results = start_all(starter, 16)
+    assert len(results) >= 12
     assert {result.trains for result in results.values()} == {True, False}
 
 
@@ -282,9 +282,3 @@ def test_changed_settings_train_or_are_refused_in_one_line(starter):
 def test_many_changed_settings_train_or_are_refused_in_one_line(starter):
     results = start_all(starter, 500, COMBINED)
     assert len(results) >= 300
-
-
-def test_debug_shows_a_traceback(starter):
-    result = starter.start(Change("tiny", (("seed", "-1"),), ("--debug",)))
-    assert (result.status, result.err.split()[0]) == (2, "Traceback")
-    assert result.err.splitlines()[-1].startswith("error: config.seed = -1")
