@@ -70,7 +70,6 @@ def old_weights(rule, updates):
     ("updates", "step", "span", "tolerance"),
     [
         (100_000, 1e-2, 1, 1e-5),  # tau * avg + (1 - tau) * theta would have fewer digits
-        (100_000, 1e-3, 1, 1e-5),
         (100_000, 1e-4, 1, 1e-5),
         (501, 1e-2, 2, 1e-6),
         (63, 1e-2, 16, 1e-6),
@@ -389,7 +388,10 @@ def test_a_label_names_its_rule(label):
     assert averaging.parse_rule(6.25) == GrowingWindow(6.25)
 
 
-@pytest.mark.parametrize("value", ["last", "f", "f1e3", "uniform1.5", "ema1.5", "", None, True, 0])
+@pytest.mark.parametrize(
+    "value",
+    ["last", "f", "f-1", "f1e3", "f\u0663", "uniform1.5", "ema", "ema1.5", "", None, True, 0],
+)
 def test_what_names_no_rule_is_refused(value):
     with pytest.raises(ValueError) as caught:
         averaging.parse_rule(value)
@@ -397,7 +399,7 @@ def test_what_names_no_rule_is_refused(value):
 
 
 @pytest.mark.parametrize("start", [1.0, -1.0, 1.5, 0.5])
-@pytest.mark.parametrize("step", [3e-9, -3e-9, 2e-8, -2e-8])
+@pytest.mark.parametrize("step", [2e-8, -2e-8])
 def test_rounding_is_right_on_average_at_powers_of_two(start, step):
     """There the spacing of float32 numbers towards zero is half of the spacing away from it."""
     size, target = 200_000, start + step / 1e-4
