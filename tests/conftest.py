@@ -137,7 +137,8 @@ def trained(dataset: DatasetInfo, tmp_path_factory: pytest.TempPathFactory) -> p
     """Run to 4x, 40 updates, with five averages and every fifth checkpoint; none changes it."""
     import training_runs
 
-    averages, changes = ("f6.25", "f12.5", "f25", "f50", "f100"), training_runs.every("5 steps")
+    averages = ("f6.25", "f12.5", "f25", "f50", "f100")
+    changes = {"checkpoint__every": "5 steps", "checkpoint__keep_every": "5 steps"}
     return training_runs.finished(
         tmp_path_factory, "trained", dataset, averages=averages, stop="4x", **changes
     )

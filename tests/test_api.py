@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import small_run
 from run_command import run_command
-from training_runs import bits, records
+from training_runs import bits, recording, records
 
 from anytime_jax import api
 from anytime_jax.commands import evaluate as evaluate_command
@@ -21,7 +21,7 @@ def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypat
     monkeypatch.setattr(api.jax_settings, "configure", lambda: None)  # of the whole process
     file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path, stop="1x")
     monkeypatch.setattr(preflight, "make_mesh", lambda config: small_run.mesh())
-    monkeypatch.setattr(start_lib, "make_program", small_run.program)  # compiled once
+    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
     assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
     assert "from     0 steps" in capsys.readouterr().out
     longer = api.load_config(str(file), {"stop": "2x"})

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
@@ -16,6 +15,7 @@ from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
 from anytime_jax.data.windows import Windows
+from anytime_jax.distributed import sharding
 from anytime_jax.training import loop, run_data, step
 from anytime_jax.training import start as start_lib
 
@@ -63,12 +63,13 @@ def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, *
 
 def update_by_hand(state, config, dataset, sizes, first=0):
     """Yields state and metrics after updates on the next windows, without the trainer."""
-    program = small_run.program(config, small_run.mesh())
+    mesh = small_run.mesh()
+    program = small_run.program(config, mesh)
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
     windows = Windows(dataset, "train", length=small_run.LENGTH, **order)
     for size in sizes:
         rate = np.float32(config.rate_at(int(state.step)))
-        tokens = jnp.asarray(windows.batch(first, size))
+        tokens = sharding.put_batch(mesh, windows.batch(first, size), size)
         state, metrics = program.train_step(state, tokens, rate)
         first += size
         yield state, metrics
@@ -115,11 +116,6 @@ def records(run):
         values = {name: x for name, x in row.values.items() if name not in TIMINGS}
         rows.append((row.step, row.tokens, values))
     return rows
-
-
-def every(interval):
-    """Returns the settings that save and keep a checkpoint at an interval."""
-    return {"checkpoint__every": interval, "checkpoint__keep_every": interval}
 
 
 def finished(factory, name, dataset, **changes):
