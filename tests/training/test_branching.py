@@ -12,7 +12,7 @@ import pytest
 import small_run
 from paths import REPOSITORY
 from run_command import run_command
-from training_runs import after, bits, finished, records, saved, start, updates
+from training_runs import after, bits, finished, recording, records, saved, start, updates
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
@@ -24,6 +24,7 @@ from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop
+from anytime_jax.training import start as start_lib
 from anytime_jax.training.loop import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
@@ -233,21 +234,11 @@ def rejection(run, trunk, dataset, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": HIGHER}, "schedule.peak was 0.01, is 0.02): set them back"),
-        ({"optimizer__b2": 0.9}, "optimizer.b2 was 0.98, is 0.9): set them back, or name"),
+        ({"schedule": HIGHER}, "schedule.peak was 0.01, is 0.02): set them back, or name"),
         ({"seed": 1}, "seed was 0, is 1"),
-        ({"model__width": 32}, "model.width was 16, is 32"),
-        ({"batch_size": 4}, "batch_size was 8, is 4"),
-        ({"data__seed": 5}, "data.seed was 3, is 5"),
         ({"decay__horizon": "4x"}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last"),
         ({"branch__at": "11 steps"}, "it has those of steps 9, 10, 18, 20: choose one of them"),
-        ({"branch__at": "2 steps", "schedule": CONSTANT, "stop": "3x"},
-         "leave its trunk at 2 steps (0.2x, 128 tokens), before the end of the warmup at 3 steps"),
-        ({"branch__at": "18 steps", "stop": "1x"}, 'stop = "1x" is not after the branch point'),
         ({"schedule": HIGHER, "branch__change": ("optimizer.b2",)}, "0.01, is 0.02"),
-        ({"branch__change": ("model.width",)}, 'names of settings such as "schedule.peak"'),
-        ({"decay__horizon": ""}, "needs branch.at"),
-        ({"branch__change": ("schedule.peek",)}, "(did you mean schedule.peak?)"),
     ],
 )  # fmt: skip
 def test_rejects_changes_that_are_not_named(changes, message, trunk, dataset, tmp_path):
@@ -376,8 +367,9 @@ def test_decay_of_a_constant_run_is_the_wsd_branch(trunk, dataset, tmp_path, bra
     )
 
 
-def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_path):
+def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_path, monkeypatch):
     """`whole` is trained to 2x and leaves checkpoints at 9 and 18."""
+    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
     change = f"--config.run_dir={tmp_path / 'run'}"
     config = decay(whole, change, "--config.decay.horizon=1x")
     assert loop.train(config, mesh=small_run.mesh()) == Outcome(10, "stop")
