@@ -118,7 +118,7 @@ def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):
     assert file_sizes(bucket) == {"x.json": 5}
 
 
-@pytest.mark.parametrize("failing", range(1, 16))
+@pytest.mark.parametrize("failing", range(1, 14))
 def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
     for step in (4, 8):
         (bucket / "checkpoints" / str(step) / "commit_success.txt").write_bytes(b"x")
@@ -128,3 +128,4 @@ def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
     )
     with contextlib.suppress(OSError):
         assert checkpoint_listing.saved_steps(bucket) == [4, 8]
+    assert next(count) > failing
