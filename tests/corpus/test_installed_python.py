@@ -11,7 +11,7 @@ from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 
 
-def test_builtin():
+def test_corpus_is_the_same_at_every_size():
     source = BuiltinSource(0.5, validation_fraction=0.3)
     assert pickle.dumps(source.parts()) == pickle.dumps(source.parts())
     texts = [text for part in source.parts() for text in part.documents()]
@@ -36,7 +36,7 @@ def test_builtin():
         (BuiltinSource(1, validation_fraction=0), "fraction 0"),
     ],
 )
-def test_builtin_bad_settings(source, message, monkeypatch):
+def test_bad_settings_are_refused(source, message, monkeypatch):
     root = Path(json.__file__).parent
     paths = {"stdlib": str(root), "purelib": str(root), "platlib": str(root)}
     monkeypatch.setattr("sysconfig.get_paths", lambda: paths)

@@ -89,7 +89,7 @@ def test_impossible_size_is_refused(tmp_path, capfd, texts, size, message):
     assert capfd.readouterr() == ("", "")
 
 
-def test_t5(c4_data):
+def test_vocabulary_of_t5_has_its_ids(c4_data):
     vocabulary = load_vocabulary(c4_data / T5)
     assert (vocabulary.size, vocabulary.eos_id) == (32_100, 1)
     assert vocabulary.encode(["Today is a fine"])[0].tolist() == [1960, 19, 3, 9, 1399]

@@ -31,7 +31,7 @@ def test_split_of_hashes_content():
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.jsonl.gz"])
-def test_json(tmp_path, name):
+def test_lines_of_json_are_documents(tmp_path, name):
     content = json_lines(TEXTS, key="content")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.jsonl").write_bytes(json_lines(["held out"], key="content"))

@@ -20,7 +20,7 @@ from anytime_jax.lab.compilation.topologies import parse
         ("h100:8x8", "gpu", (8, 8), 1, 64),
     ],
 )
-def test_parse(name, platform, shape, slices, size):
+def test_name_is_parsed(name, platform, shape, slices, size):
     topology = parse(name)
     assert (topology.platform, topology.shape, topology.slices) == (platform, shape, slices)
     assert topology.size == size

@@ -26,7 +26,7 @@ def binned(rows):
     return BinnedLosses(history(SCHEDULE, rows, RULES), LOG_GROWTHS)
 
 
-@pytest.mark.parametrize("growth", [40.0, 300.0, 600.0, 777.0, 5_000.0])
+@pytest.mark.parametrize("growth", [40.0, 777.0, 5_000.0])
 def test_interpolated_terms_are_those_of_the_law(growth):
     steps = np.array([60, 500, 700, 800, 900])
     terms = Terms(SCHEDULE, steps, RULES, LOG_GROWTHS)

@@ -34,8 +34,9 @@ def run_dir_fixture(tmp_path_factory):
     return run_dir
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50), (100, 24)])
+@pytest.mark.parametrize(
+    ("width", "height", "encoding"), [(80, 24, "utf-8"), (120, 40, "ascii"), (200, 50, "utf-8")]
+)
 def test_screen_has_state_chart_and_table_and_fits(run_dir, width, height, encoding):
     lines = show(run_dir, width, height, encoding)
     text = "\n".join(lines)

@@ -31,8 +31,7 @@ def test_chart_in_ascii():
     ]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("width", [20, 79, 200])
+@pytest.mark.parametrize(("width", "encoding"), [(20, "ascii"), (79, "latin-1"), (200, "utf-8")])
 def test_chart_fills_its_width_and_height_in_characters_of_the_terminal(encoding, width):
     lines = [Line("training", [(0.01 * i, 3 / i) for i in range(1, 500)]), Line("a", [(1, 2)], "*")]
     out = draw(lines, (0.0, 3.0), width, 12, encoding)

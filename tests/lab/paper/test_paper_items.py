@@ -51,13 +51,6 @@ def test_comparison_has_the_best_wsd_branch_at_each_budget(items):
         assert cell == f"{min(each):.4f}"
 
 
-def test_transfer_shows_later_budgets_only(items):
-    for kind, at, _, *cells in items["transfer"].table.text()[1:]:
-        assert kind in ("constant", "1/√t")
-        empty = [m for m, cell in zip(MULTIPLES, cells, strict=True) if not cell]
-        assert empty == [m for m in MULTIPLES if m < float(at.rstrip("x"))]
-
-
 def test_decay_ends_differ_in_the_decay_alone(items):
     kinds = {"cosine": ("-0.0060",) * 3 + ("",), "wsd": ("-0.0060",) * 4}
     expected = {f"{kind}, η 0.01, floor 0.1 → 0.0": list(x) for kind, x in kinds.items()}
