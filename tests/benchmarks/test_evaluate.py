@@ -2,11 +2,13 @@
 
 import jax
 import numpy as np
+import pytest
 import small_run
 
 from benchmarks import checkpoint, evaluate, harness
 
 
+@pytest.mark.slow
 def test_evaluate_times_one_tree_and_all(dataset, read_record):
     arguments = [f"--data={dataset.path}", "--windows=16", "--batch-size=8", "--rounds=1"]
     assert evaluate.main(arguments) == 0
@@ -20,6 +22,7 @@ def test_evaluate_compares_neighbors_in_time():
     assert evaluate.make_row(6, {1: [1.0], 6: [6.3]}, tokens=100)["met"] == "no"
 
 
+@pytest.mark.slow
 def test_checkpoint_times_a_save_of_noise(tmp_path, read_record, monkeypatch):
     states = []  # the checksums, which are compiled by a save anyway, only see the state here
     monkeypatch.setattr(checkpoint, "checksums_and_nonfinite", states.append)
