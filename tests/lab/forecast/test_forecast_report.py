@@ -1,6 +1,7 @@
 """The report of a forecast: table, costs, JSON, figure; points of runs and of logs."""
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -10,8 +11,14 @@ import pytest
 from anytime_jax.averaging import LIVE, GrowingWindow
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import InputError
-from anytime_jax.lab.forecast import forecast_figure, forecast_report, forecast_subject
+from anytime_jax.lab.forecast import (
+    forecast_figure,
+    forecast_report,
+    forecast_subject,
+    run_forecast,
+)
 from anytime_jax.lab.forecast.forecast_subject import Subject
+from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit
 from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.forecast.prior import general_prior
 from anytime_jax.schedules import constant, cosine
@@ -45,8 +52,11 @@ def make_subject(now=NOW, schedule=None):
 
 @pytest.fixture(scope="module", name="made")
 def made_fixture():
-    subject = make_subject()
-    return subject, forecast_subject.forecast(subject, "32x")
+    """The forecast of a run; its uncertainty is estimated from two laws, not from 24."""
+    subject, few_samples = make_subject(), functools.partial(FunctionalFit, samples=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_forecast, "FunctionalFit", few_samples)
+        return subject, forecast_subject.forecast(subject, "32x")
 
 
 def test_rows_are_now_and_the_doublings(made):
