@@ -125,7 +125,8 @@ def test_t5_on_rare_text(t5):
 def test_t5_on_code(t5):
     """Limit: sums of scores in float32 break ties in another way."""
     processor, written = t5
-    texts = [*SOURCES, *(part for source in SOURCES for part in source.split("\n\n"))]
+    sources = SOURCES[:3]
+    texts = [*sources, *(part for source in sources for part in source.split("\n\n"))]
     assert_tied(processor, written, texts)
 
 
@@ -169,7 +170,7 @@ def test_megabyte_is_encoded_in_seconds(t5, trained, tmp_path):
 )  # fmt: skip
 def test_options_of_the_trainer_keep_the_ids(tmp_path, options):
     processor, written = both(sentencepiece_model(tmp_path, **options), tmp_path)
-    lines = [line for source in SOURCES[:3] for line in source.split("\n\n")]
+    lines = SOURCES[1].split("\n\n")
     assert_same(processor, written, [*SPACES, *MARKS, *RARE])
     (assert_tied if options["model_type"] == "unigram" else assert_same)(processor, written, lines)
 
@@ -190,7 +191,8 @@ def test_files_for_transformers(trained, tmp_path):
     # The result is a vocabulary with the same ids.
     again = load_vocabulary(tmp_path / "tokenizer.json")
     assert (again.size, again.eos_id) == (vocabulary.size, vocabulary.eos_id)
-    for ids, others in zip(again.encode(SOURCES), vocabulary.encode(SOURCES), strict=True):
+    texts = SOURCES[:1]
+    for ids, others in zip(again.encode(texts), vocabulary.encode(texts), strict=True):
         assert ids.tolist() == others.tolist()
 
 

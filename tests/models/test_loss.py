@@ -31,7 +31,7 @@ def reference(hidden, head, targets):
     return losses, grad @ head.T, np.einsum("bld,blv->dv", hidden, grad)
 
 
-@pytest.fixture(name="rows", params=[1, 2, 8])
+@pytest.fixture(name="rows", params=[1, 8])
 def rows_fixture(request, monkeypatch):
     """Rows in a block of logits."""
     monkeypatch.setattr(loss, "_LOGITS", {"cpu": request.param * L * V})
