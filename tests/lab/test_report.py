@@ -9,7 +9,6 @@ import pytest
 import synthetic_study
 from run_command import run_command
 from synthetic_run import RecordedRun
-from synthetic_study import expected_loss
 
 from anytime_jax.lab import report
 from anytime_jax.lab.forecast import forecast_subject
@@ -107,19 +106,6 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
     error()
     monkeypatch.chdir(tmp_path)
     assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
-
-
-def test_run_shows_position_speed_and_best_weights(reported, capsys):
-    run = reported / "study" / "constant-peak=0.01"
-    assert run_command(report, [f"--run={run}"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "3,840 steps (8x, 15.7M tokens)" in printed
-    best, live = (expected_loss("constant-peak=0.01", 8.0, label) for label in ("f25", "last"))
-    assert f"best weights: f25, {best:.4f} nats, " in printed
-    assert f"{live - best:.4f} below the live weights, at 3,840 steps" in printed
-    assert "40K tokens/s" in printed
-    assert "no process" in printed
-    assert (run / "curves.png").exists()
 
 
 @pytest.mark.usefixtures("quick_fits")
