@@ -316,8 +316,10 @@ def test_models_of_other_origin_have_no_digests(tmp_path):
     model_reader.check_digests(folder)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(np.nan, np.float32), (np.inf, np.float16), (-np.inf, ml_dtypes.bfloat16)],
+)
 def test_nan_and_infinity_are_named(value, dtype, tmp_path):
     arrays = {x: y.astype(dtype) for x, y in tensors("olmo2").items()}
     model = model_reader.describe(write_reference(tmp_path, "olmo2", arrays))

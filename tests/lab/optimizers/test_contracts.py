@@ -34,12 +34,10 @@ def test_extra_arguments_reach_the_inner_optimizer(kind):
 SGD = optax.sgd(0.1)
 INVALID = {
     "interpolation = 0": lambda: primal_averaging(SGD, 0, 0.1),
-    "interpolation = 1.1": lambda: primal_averaging(SGD, 1.1, 0.1),
     "interpolation = nan": lambda: primal_averaging(SGD, float("nan"), 0.1),
     "newest_weight = -0.1": lambda: primal_averaging(SGD, 0.9, -0.1),
     "inner_params = 'x'": lambda: primal_averaging(SGD, 0.9, 0.1, "x"),
     "decay = 1": lambda: ema_nesterov(SGD, 1),
-    "decay = 0": lambda: ema_nesterov(SGD, 0),
     "extrapolation = inf": lambda: ema_nesterov(SGD, 0.9, float("inf")),
     "b1 = 0": lambda: rising_interpolation(0, 10, 1.0),
     "start = 1": lambda: rising_interpolation(0.9, 1, 1.0),
