@@ -21,7 +21,7 @@ def ignore(text):
 def test_lease_that_is_renewed_is_not_taken(bucket):
     with (
         lease.hold(bucket / "lock", "the run", ignore) as held,
-        pytest.raises(InputError, match="in use by another process"),
+        pytest.raises(InputError, match="the run"),
         lease.hold(bucket / "lock", "the run", ignore),
     ):
         pass
@@ -58,9 +58,9 @@ def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeyp
     with lease.hold(bucket / "lock", "the run", ignore) as suspended:
         suspended.confirm()
         with lease.hold(bucket / "lock", "the run", ignore) as other:
-            with pytest.raises(RunError, match="another process has taken"):
+            with pytest.raises(RunError, match=str(bucket)):
                 suspended.confirm()
-            with pytest.raises(RunError, match="another process has taken"):
+            with pytest.raises(RunError, match=str(bucket)):
                 suspended.confirm()
             other.confirm()
             suspended.release()
@@ -69,7 +69,7 @@ def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeyp
 
 def test_lost_lease_explains_what_failed_after_it(bucket, monkeypatch):
     monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
-    with pytest.raises(RunError, match="another process has taken") as error:
+    with pytest.raises(RunError, match=str(bucket)) as error:
         suspend_and_fail(bucket / "lock")
     assert isinstance(error.value.__cause__, BucketError)
 
@@ -84,7 +84,7 @@ def suspend_and_fail(path):
 def test_removed_lease_is_a_removed_run(bucket):
     with lease.hold(bucket / "lock", "the run", ignore) as held:
         (bucket / "lock").unlink()
-        with pytest.raises(RunError, match="another process has taken"):
+        with pytest.raises(RunError, match=str(bucket)):
             held.confirm()
 
 
@@ -140,13 +140,13 @@ def test_run_directory_in_a_bucket_has_one_owner(bucket):
     identity = {"seed": 1}
     run_directory.initialize(bucket, identity, {"name": "a"})
     run_directory.initialize(bucket, identity, {"name": "b"})  # it belongs to the run
-    with pytest.raises(InputError, match="seed was 1, is 2"):
+    with pytest.raises(InputError, match="seed was 1"):
         run_directory.initialize(bucket, {"seed": 2}, {"name": "a"})
     with run_directory.lock(bucket) as confirm:
         confirm()
         assert run_directory.is_locked(bucket)
         assert len(run_directory.lock_holder(bucket).split()) == 4
-        with pytest.raises(InputError, match="in use"), run_directory.lock(bucket):
+        with pytest.raises(InputError, match=str(bucket)), run_directory.lock(bucket):
             pass
     assert not run_directory.is_locked(bucket)
     assert file_sizes(bucket).keys() == {"run.json"}
@@ -162,7 +162,7 @@ def test_processes_that_begin_the_same_run_at_once_agree(bucket, monkeypatch):
     monkeypatch.setattr(conditional_writes, "create", create_after_another)
     run_directory.initialize(bucket, {"seed": 1}, {"name": "a"})
     (bucket / "run.json").unlink()
-    with pytest.raises(InputError, match="seed was 1, is 2"):
+    with pytest.raises(InputError, match="seed was 1"):
         run_directory.initialize(bucket, {"seed": 2}, {"name": "a"})
 
 

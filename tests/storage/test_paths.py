@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import pickle
+import re
 
 import pytest
 
@@ -32,20 +33,19 @@ def test_local_path_is_a_pathlib_path(path):
     "address", ["s3://bucket/run", "az://x/y", "http://host/run", "hdfs://a/b", "file:///tmp/x"]
 )
 def test_other_address_is_refused_with_a_remedy(address):
-    with pytest.raises(InputError, match="mount") as error:
+    with pytest.raises(InputError, match=f"^{address.partition('://')[0]}.*mount"):
         storage_path(address)
-    assert address.partition("://")[0] in str(error.value)
 
 
 @pytest.mark.parametrize("address", ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"])
 def test_invalid_address_is_refused(address):
-    with pytest.raises(InputError, match="gs://BUCKET/PATH"):
+    with pytest.raises(InputError, match=f"^{address} "):
         storage_path(address)
 
 
 @pytest.mark.parametrize("name", ["a*", "a?", "a[1]", "a]", "a#12", "./a", "a/../b", ".."])
 def test_address_that_would_be_a_pattern_is_refused(name):
-    with pytest.raises(InputError, match="misread"):
+    with pytest.raises(InputError, match=re.escape(f"gs://bucket/{name} ")):
         storage_path(f"gs://bucket/{name}")
 
 
@@ -86,11 +86,11 @@ def test_path_in_a_bucket_reads_and_writes(bucket):
 def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatch):
     check_directory(bucket, "--output")
     check_directory(storage_path("gs://bucket"), "--output")
-    with pytest.raises(InputError, match=r"there is no gs://missing"):
+    with pytest.raises(InputError, match="gs://missing"):
         check_directory(storage_path("gs://missing/x"), "--output")
     for status in (400, 403):
         bucket_server.failures[:] = [status] * 4
-        with pytest.raises(InputError, match="log in"):
+        with pytest.raises(InputError, match="--output"):
             check_directory(bucket, "--output")
     bucket_server.failures.clear()
 
@@ -98,7 +98,7 @@ def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatc
         raise ConnectionRefusedError("refused")
 
     monkeypatch.setattr(type(bucket), "exists", refuse)
-    with pytest.raises(BucketError, match="try again"):
+    with pytest.raises(BucketError, match="--output"):
         check_directory(bucket, "--output")
 
 
