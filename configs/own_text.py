@@ -46,5 +46,5 @@ def get_config(dataset: str = "") -> ConfigDict:
     config.schedule.alpha /= larger
     config.eval.batch_size = 2 * config.batch_size
     if info.splits["validation"].windows * info.length < 2 * config.eval.tokens:
-        config.eval = ConfigDict({**config.eval, "tokens": "all"})
+        config.eval.tokens = "all"
     return config

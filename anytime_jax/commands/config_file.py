@@ -93,7 +93,7 @@ def print_config(config: Config) -> None:
         "from ml_collections import ConfigDict\n\n\n"
         "def get_config() -> ConfigDict:\n"
         '    """Returns the configuration."""\n'
-        f"    return ConfigDict(SETTINGS)\n\n\nSETTINGS = {settings}"
+        f"    return ConfigDict(SETTINGS, type_safe=False)\n\n\nSETTINGS = {settings}"
     )
 
 

@@ -125,3 +125,16 @@ def test_file_that_is_no_configuration_is_named(folder, content, named):
     with pytest.raises(InputError, match=f"^--config=mine.py.*{named}") as caught:
         python_files.get_config("mine.py")
     assert "\n" not in str(caught.value)
+
+
+def test_file_built_on_a_shipped_one_may_change_a_point_to_a_number_or_a_word(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from configs import quickstart\n\n\ndef get_config():\n"
+        "    config = quickstart.get_config()\n"
+        "    config.schedule.warmup, config.eval.tokens = 160, 'all'\n    return config\n"
+    )
+    config = python_files.get_config("mine.py")
+    assert (config["schedule"]["warmup"], config["eval"]["tokens"]) == (160, "all")
