@@ -34,7 +34,7 @@ class ModelConfig:
       dtype: type of operands and results of matrix products; their sums and all else are float32.
       attention: implementation: "plain" einsum and softmax; "blocks", the same without most of what
         is masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for
-        TPUs and lengths divisible by 128); "auto", the fastest known for the device.
+        TPUs); "auto", the fastest known for the device.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block: slower to
         compile, faster to run.
       remat: what the backward pass recomputes: nothing, all but matrix products, or all.
@@ -77,11 +77,6 @@ class ModelConfig:
             ("remat", Remat),
         ):
             require_choice(name, getattr(self, name), get_args(words))
-        if self.attention == "cudnn":
-            require(self.dtype == "bfloat16", "attention", "cudnn", "another for float32")
-        if self.attention == "splash":
-            allowed = "another for a length that 128 does not divide"
-            require(self.length % 128 == 0, "attention", "splash", allowed)
         divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
         allowed = f"a number that splits width = {self.width} into heads of an even size"
         require(divides, "heads", self.heads, allowed)

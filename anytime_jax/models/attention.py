@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.config.model import Attention
+from anytime_jax.config.model import Attention, ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
@@ -21,6 +21,43 @@ _BLOCKS = 2
 BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # share of the scores that are computed
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
+
+
+def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int) -> str:
+    """Returns the first thing that an implementation needs and lacks here; empty for nothing."""
+    needs = {
+        "cudnn": {
+            "a GPU": platform == "gpu",
+            "model.dtype = 'bfloat16'": config.dtype == "bfloat16",
+            "heads of at most 128 channels, divisible by 8": (
+                config.head_size % 8 == 0 and config.head_size <= 128
+            ),
+        },
+        "splash": {
+            "a TPU": platform == "tpu",
+            "windows of a multiple of 128 tokens": length % 128 == 0,
+        },
+    }
+    return next((need for need, is_met in needs.get(path, {}).items() if not is_met), "")
+
+
+def resolve_path(config: ModelConfig, platform: str, length: int) -> Attention:
+    """Returns the implementation for texts of a length; for "auto", the fastest known.
+
+    On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
+    the gradient of "blocks" half of it. Splash attention leaves other lengths than it takes, as in
+    an evaluation of a short text, to "xla".
+    """
+    path = config.attention
+    if path == "auto":
+        if platform == "cpu":
+            return "blocks"
+        path = "cudnn" if platform == "gpu" else "splash"
+        if config.dtype == "float32":
+            return "xla"
+    elif path != "splash":
+        return path
+    return "xla" if unmet_need(path, config, platform, length) else path
 
 
 def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:

@@ -22,10 +22,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from anytime_jax.checks import format_value
-from anytime_jax.config.model import Attention, ModelConfig
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError
-from anytime_jax.models.attention import cached_attention, causal_attention, rotary_table, rotate
+from anytime_jax.models.attention import (
+    cached_attention,
+    causal_attention,
+    resolve_path,
+    rotary_table,
+    rotate,
+)
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.models.norm import normalize
 
@@ -145,26 +151,6 @@ def count_params(config: ModelConfig) -> dict[str, int]:
     }
 
 
-def resolve_attention(config: ModelConfig, platform: str, length: int) -> Attention:
-    """Returns the configured attention path; for "auto", the fastest known for the platform.
-
-    On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
-    the gradient of "blocks" half of it. cuDNN's flash attention needs 16-bit operands and a head
-    size of at most 128, divisible by 8. Splash attention needs a length divisible by 128; for other
-    lengths "xla" is used.
-    """
-    if config.attention == "splash" and length % 128:
-        return "xla"
-    if config.attention != "auto":
-        return config.attention
-    is_16_bit, head_size = config.dtype == "bfloat16", config.head_size
-    if platform == "gpu" and is_16_bit and head_size % 8 == 0 and head_size <= 128:
-        return "cudnn"
-    if platform == "tpu" and is_16_bit and length % 128 == 0:
-        return "splash"
-    return "blocks" if platform == "cpu" else "xla"
-
-
 class Decoder(nn.Module):
     """Embedding, N blocks and final norm; also has the head's parameters for the caller."""
 
@@ -271,7 +257,7 @@ class Block(nn.Module):
         q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
         heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
         if cache is None:
-            path = resolve_attention(cfg, self.constrain.platform, L)
+            path = resolve_path(cfg, self.constrain.platform, L)
             out_BxLxHxK = causal_attention(*heads, self.precision, path, self.constrain)
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)

@@ -21,6 +21,7 @@ from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
+from anytime_jax.models import attention
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
@@ -88,12 +89,11 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
             f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
             f"{tensor}: choose a mesh that keeps heads whole"
         )
-    platform = mesh.devices.flat[0].platform
-    needs = {"cudnn": "gpu", "splash": "tpu"}.get(config.model.attention)
-    if needs not in (None, platform):
+    model, platform = config.model, mesh.devices.flat[0].platform
+    if need := attention.unmet_need(model.attention, model, platform, model.length):
         raise InputError(
-            f"config.model.attention = {config.model.attention!r} needs a {needs}, not a "
-            f"{platform}: try 'auto'"
+            f"config.model.attention = {model.attention!r} needs {need}, which this run on a "
+            f"{platform} does not have: try 'auto'"
         )
 
 

@@ -163,7 +163,7 @@ BAD = {
     "model.kind": ["olmo3"],
     "model.heads": [5],  # does not divide the width
     "model.dtype": ["float16"],
-    "model.attention": ["cudnn"],  # in float32
+    "model.attention": ["flash"],
     "model.embedding_rows": [1000],  # fewer than tokens
     "model.rope_theta": [math.nan],
     "data.path": [""],

@@ -15,7 +15,13 @@ from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed.sharding import ShardingConstraint, make_mesh
 from anytime_jax.models import decoder
-from anytime_jax.models.attention import causal_attention, rotary_table, rotate
+from anytime_jax.models.attention import (
+    causal_attention,
+    resolve_path,
+    rotary_table,
+    rotate,
+    unmet_need,
+)
 from anytime_jax.models.loss import token_losses
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.training.step import batch_mean_loss
@@ -170,14 +176,31 @@ def test_blocks_attention_matches_plain(length):
 )
 def test_auto_attention_by_platform(platform, dtype, length, attention):
     config = dataclasses.replace(OLMO, attention="auto", dtype=dtype)
-    assert decoder.resolve_attention(config, platform, length) == attention
+    assert resolve_path(config, platform, length) == attention
+
+
+@pytest.mark.parametrize(
+    ("change", "platform", "need"),
+    [
+        ({"attention": "cudnn", "dtype": "float32"}, "gpu", "dtype"),
+        ({"attention": "cudnn", "dtype": "bfloat16"}, "tpu", "GPU"),
+        ({"attention": "cudnn", "dtype": "bfloat16", "width": 2 * 132, "heads": 2}, "gpu", "heads"),
+        ({"attention": "splash", "length": 200}, "tpu", "128"),
+        ({"attention": "splash", "length": 256}, "cpu", "TPU"),
+        ({"attention": "xla"}, "cpu", ""),
+    ],
+)
+def test_need_of_a_kernel_that_is_not_met_is_told(change, platform, need):
+    config = dataclasses.replace(OLMO, **change)
+    told = unmet_need(config.attention, config, platform, config.length)
+    assert (need in told) if need else told == ""
 
 
 @pytest.mark.parametrize("attention", ["cudnn", "splash"])
 def test_parameters_are_made_with_any_attention(attention):
     config = dataclasses.replace(OLMO, length=128, attention=attention, dtype="bfloat16")
     assert decoder.param_shapes(config) == decoder.param_shapes(OLMO)
-    assert decoder.resolve_attention(config, "tpu", 128) == attention
+    assert resolve_path(config, "tpu", 128) == attention
 
 
 @pytest.mark.parametrize("mesh", [None, (2, 1, 2)], ids=["no mesh", "mesh"])
