@@ -93,9 +93,8 @@ def test_broken_file_is_named(path, tmp_path, name, content, message):
     for file in path.parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / name).write_text(content, "utf-8", errors="surrogateescape")
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError, match=message):
         load_vocabulary(tmp_path / "tokenizer.json")
-    assert "\n" not in str(error.value)
 
 
 def test_missing_library_is_named(path, monkeypatch):

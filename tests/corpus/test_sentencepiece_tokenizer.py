@@ -82,9 +82,8 @@ def test_sample_is_bounded(tmp_path):
     ],
 )
 def test_impossible_size_is_refused(tmp_path, capfd, texts, size, message):
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError, match=message):
         train_vocabulary(texts, size, tmp_path / "v.model")
-    assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 

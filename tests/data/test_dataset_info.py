@@ -48,9 +48,8 @@ def test_load_refuses_what_is_not_prepared(copy, tmp_path):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_file_is_named(copy, name, damage):
     DAMAGES[damage](copy / name)
-    with pytest.raises(InputError, match=name) as error:
+    with pytest.raises(InputError, match=name):
         load_dataset(copy)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", FILES)

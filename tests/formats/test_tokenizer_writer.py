@@ -212,18 +212,16 @@ def test_eos_pads_where_there_is_no_padding_piece(tmp_path):
 )
 def test_unsupported_model_is_rejected(tmp_path, options, message):
     path = sentencepiece_model(tmp_path, **options)
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError, match=message):
         write_tokenizer(path, tmp_path / "output", 128)
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "output").exists()
 
 
 def test_translation_with_other_ids_is_not_written(trained, tmp_path, monkeypatch):
     # The map of `tokenizers` gives one space for "\r\n", SentencePiece two.
     model = sentencepiece_model(tmp_path, remove_extra_whitespaces=False)
-    with pytest.raises(RunError, match=r"'\\tone tab") as error:
+    with pytest.raises(RunError, match=r"'\\tone tab"):
         write_tokenizer(model, tmp_path / "output", 128)
-    assert "\n" not in str(error.value)
     monkeypatch.setattr(tokenizer_writer, "_merges", lambda model: [])
     with pytest.raises(RunError, match='"The quick brown fox'):
         write_tokenizer(trained, tmp_path / "output", 128)

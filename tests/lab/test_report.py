@@ -79,13 +79,7 @@ def test_report_replaces_the_files_of_an_earlier_one(reported, tmp_path):
     assert names == ["index.html", "mine.csv", "runs.csv"]
 
 
-def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
-    def error(*arguments):
-        assert run_command(report, arguments) == 2
-        printed = capsys.readouterr().err
-        assert re.fullmatch("error: .*\n", printed)
-        return printed
-
+def test_bad_input_is_named(reported, tmp_path, rejected, monkeypatch):
     study = f"--study={reported / 'study'}"
     (tmp_path / "file").touch()
     for arguments in (
@@ -97,15 +91,15 @@ def test_bad_input_is_one_line(reported, tmp_path, capsys, monkeypatch):
         (f"--run={tmp_path}",),
         (f"--run={reported / 'study' / 'constant-peak=0.01'}", f"--output={tmp_path / 'file'}"),
     ):
-        assert arguments[-1] in error(*arguments)
+        assert arguments[-1] in rejected(report, *arguments)
     (tmp_path / "run.json").write_text("{}")
-    assert "run.json" in error(f"--run={tmp_path}")
+    assert "run.json" in rejected(report, f"--run={tmp_path}")
     run = f"--run={reported / 'study' / 'constant-peak=0.01'}"
     for arguments in ((run, "--pack"), (run, "--pdf"), (study, "--watch")):
-        assert arguments[-1] in error(*arguments)
-    error()
+        assert arguments[-1] in rejected(report, *arguments)
+    rejected(report)
     monkeypatch.chdir(tmp_path)
-    assert "runs/studies/laptop" in error(f"--study={laptop.__file__}")
+    assert "runs/studies/laptop" in rejected(report, f"--study={laptop.__file__}")
 
 
 @pytest.mark.usefixtures("quick_fits")

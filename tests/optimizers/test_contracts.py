@@ -122,9 +122,8 @@ CASES = [(kind, name, value) for kind, name, values in INVALID for value in valu
 
 @pytest.mark.parametrize(("kind", "name", "value"), CASES)
 def test_a_bad_setting_is_named(kind, name, value):
-    with pytest.raises(ValueError, match=f"^{name} = ") as caught:
+    with pytest.raises(ValueError, match=f"^{name} = "):
         kind(**{name: value})
-    assert "\n" not in str(caught.value)
 
 
 def test_counts_alone_advance_in_a_bad_update():

@@ -1,4 +1,4 @@
-"""Paths in buckets behave as `pathlib` does, and others are refused in a line."""
+"""Paths in buckets behave as `pathlib` does, and others are refused."""
 
 import contextlib
 import itertools

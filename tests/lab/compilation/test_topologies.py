@@ -37,7 +37,7 @@ def test_unknown_topology_is_rejected_with_examples(name):
 @pytest.mark.parametrize(
     ("name", "package"), [("v5e:4x4", r"jax\[tpu\]"), ("h200:1", r"jax\[cuda12\]")]
 )
-def test_missing_compiler_is_one_line_with_its_package(name, package, monkeypatch):
+def test_missing_compiler_is_named_with_its_package(name, package, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"pip install '{package}=="):
         topologies.make_devices(parse(name))

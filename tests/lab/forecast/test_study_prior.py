@@ -79,7 +79,6 @@ def test_runs_of_another_model_batch_optimizer_or_data_are_refused(fitted, chang
         study_prior.from_runs(recorded(1e-2), [other], "--study=here")
     assert "--study=here" in str(error.value)
     assert named in str(error.value)
-    assert "\n" not in str(error.value)
     study_prior.from_runs(recorded(1e-2), [other, recorded(3e-2)], "--study=here")
     assert fitted == [[(3e-2, 3840)]]
 

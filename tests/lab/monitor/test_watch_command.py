@@ -72,7 +72,7 @@ def test_run_that_goes_away_is_a_failure_of_one_line(command, run, meanwhile):
     assert err.count("\n") == 1
 
 
-def test_bad_input_is_one_line(rejected, run, tmp_path):
+def test_bad_input_is_named(rejected, run, tmp_path):
     assert f"--run={tmp_path}" in rejected(watch, f"--run={tmp_path}")
     for every in ("0", "nan", "1e9", "often"):
         assert "--every" in rejected(watch, f"--run={run.run_dir}", f"--every={every}")

@@ -84,15 +84,14 @@ def test_archive_is_reproducible_and_holds_no_path_of_this_machine(tmp_path):
         ),
     ],
 )
-def test_invalid_study_file_is_rejected_in_one_line(content, message, tmp_path):
+def test_invalid_study_file_is_rejected(content, message, tmp_path):
     file = tmp_path / "study.py"
     if content == "directory":
         file.mkdir()
     elif content is not None:
         file.write_text(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         load_file(file)
-    assert "\n" not in str(caught.value)
 
 
 def test_study_is_found_by_name_even_beside_a_directory_of_that_name(tmp_path, monkeypatch):

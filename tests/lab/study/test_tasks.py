@@ -52,9 +52,8 @@ def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
 )
 def test_make_tasks_rejects_invalid_study(more, message, study):
     file, root = study(more)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         make(file)
-    assert "\n" not in str(caught.value)
     assert not root.exists()
 
 

@@ -245,6 +245,5 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
     ids=str,
 )
 def test_invalid_arguments_raise(changes, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message):
         risk(**changes)
-    assert "\n" not in str(caught.value)
