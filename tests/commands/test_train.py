@@ -1,6 +1,5 @@
 """Tests of the training command: bad input, signals and the command that it prints."""
 
-import os
 import re
 import shlex
 import signal
@@ -15,10 +14,9 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import config_file, train
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings
-from anytime_jax.training import signals
 
-# Bad input: more arguments than the configuration, and what the message names. What else a file, a
-# setting or an option may have wrong is tested where it is read.
+# Arguments beside the configuration, and what the message names. All else that may be wrong in a
+# file, a setting or an option is tested where it is read.
 BAD = {
     "bad value": (["--config.optimizer.b2=1.5"], "config.optimizer.b2"),
     "process without its coordinator": (["--process=1"], "--coordinator"),
@@ -71,36 +69,6 @@ def test_run_directory_inside_a_file_is_rejected(train_rejected, dataset, tmp_pa
 
 
 # Signals
-
-
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
-def test_signals_of_terminals_and_schedulers_request_a_save(name):
-    number = getattr(signal, name)
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with signals.interruptible() as interrupted:
-            os.kill(os.getpid(), number)
-            assert interrupted()
-        signal.signal(number, signal.SIG_IGN)
-        with signals.interruptible() as interrupted:  # as under nohup
-            os.kill(os.getpid(), number)
-            assert not interrupted()
-    finally:
-        signal.signal(number, before)
-
-
-def test_first_signal_requests_a_save_and_a_second_interrupt_kills():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with signals.interruptible() as interrupted:
-            assert not interrupted()
-            os.kill(os.getpid(), number)
-            assert interrupted()
-            os.kill(os.getpid(), signal.SIGTERM)  # a scheduler may repeat it during the save
-            assert interrupted()
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def wait_for(start, text):

@@ -1,6 +1,5 @@
 """Settings of an optimizer of every kind, and the kinds as parameters of tests."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,9 +21,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def kind_parameters(fast: Sequence[str] = ("amuse", "pace")) -> list[Any]:
-    """Returns every kind as the parameter of a test, which is slow but for some kinds."""
-    return [pytest.param(x, marks=() if x in fast else pytest.mark.slow) for x in KINDS]
+def kind_parameters() -> list[Any]:
+    """Returns every kind as the parameter of a test, which is slow but for one kind."""
+    return [pytest.param(x, marks=() if x == "amuse" else pytest.mark.slow) for x in KINDS]
 
 
 def optimizer(kind: str, **changes: Any) -> dict[str, ConfigDict]:

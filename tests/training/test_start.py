@@ -8,7 +8,6 @@ import types
 
 import pytest
 import small_run
-from training_runs import finished
 from training_runs import start as train
 
 from anytime_jax.checkpoints import run_directory
@@ -243,8 +242,7 @@ def test_batch_passes_five_functions(dataset, tmp_path, monkeypatch):
     assert len(ours) + 1 <= 5  # and the reader, replaced here
 
 
-def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path, monkeypatch):
-    trunk = finished(tmp_path_factory, "trunk_of_start", dataset, stop="1x")
+def test_settings_of_a_trunk_are_built_once(whole, dataset, tmp_path, monkeypatch):
     built = []
 
     def build(source, where, trust, function=branching.build_saved):
@@ -252,8 +250,8 @@ def test_settings_of_a_trunk_are_built_once(dataset, tmp_path_factory, tmp_path,
         return function(source, where, trust)
 
     monkeypatch.setattr(branching, "build_saved", build)
-    settings = branching.decay_settings(str(trunk), "1x")
+    settings = branching.decay_settings(str(whole), "1x")
     assert len(built) == 1
-    changes = {"branch__from_run": str(trunk), "decay__horizon": "1x", "stop": "horizon"}
+    changes = {"branch__from_run": str(whole), "decay__horizon": "1x", "stop": "horizon"}
     train(tmp_path / "branch", dataset, schedule=settings["schedule"], **changes)
     assert len(built) == 2
