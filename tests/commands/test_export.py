@@ -16,7 +16,7 @@ import safetensors.numpy
 import small_run
 from byte_level_tokenizer import write_byte_level
 from reference_decoders import from_olmo
-from training_runs import finished, start
+from training_runs import start
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader, tree_names
@@ -35,32 +35,24 @@ FILES = {
 EQUAL = {"logits": {"one way": 1e-7, "another": 2e-6}, "same_tokens": True}
 
 
-@pytest.fixture(scope="session", name="run")
-def run_fixture(dataset, tmp_path_factory):
-    """A run of 20 updates; no test changes it."""
-    return finished(
-        tmp_path_factory, "exported", dataset, stop="2x", checkpoint__keep_every="5 steps"
-    )
-
-
 @pytest.fixture(name="output")
 def output_fixture(tmp_path):
     return tmp_path / "out"
 
 
 @pytest.fixture(name="run_export")
-def run_export_fixture(command, run, output):
+def run_export_fixture(command, trained, output):
     """Exports to `output`; returns exit status, output and error output."""
-    return lambda *options: command(export, f"--run={run}", f"--output={output}", *options)
+    return lambda *options: command(export, f"--run={trained}", f"--output={output}", *options)
 
 
 @pytest.fixture(name="export_rejected")
-def export_rejected_fixture(rejected, run, output):
+def export_rejected_fixture(rejected, trained, output):
     """Exports with bad input; returns the line of error output."""
-    return lambda *options: rejected(export, f"--run={run}", f"--output={output}", *options)
+    return lambda *options: rejected(export, f"--run={trained}", f"--output={output}", *options)
 
 
-def stored(run, label, step=20):
+def stored(run, label, step=40):
     """The arrays of a checkpoint by name, read without the code under test."""
     path = run / "checkpoints" / str(step)
     item, prefix = ("params", "") if label == "last" else ("averages", f"{label}/")
@@ -86,25 +78,25 @@ def provenance(output):
 
 
 @pytest.mark.parametrize("label", ["f25", "last"])
-def test_stored_weights_are_exported_bit_for_bit(label, run, run_export, output, monkeypatch):
+def test_stored_weights_are_exported_bit_for_bit(label, trained, run_export, output, monkeypatch):
     status, out, err = run_export(f"--weights={label}")
     assert (status, err) == (0, "")
-    assert f"{label} of {run} at step 20" in out
+    assert f"{label} of {trained} at step 40" in out
     assert {x.name for x in output.iterdir()} == FILES
     assert (output / WEIGHTS).stat().st_mode & 0o777 == 0o644
-    arrays = stored(run, label)
+    arrays = stored(trained, label)
     exported = read_export(output, monkeypatch)
     assert tree_names.flatten_by_name(exported).keys() == arrays.keys()
     for name, array in tree_names.flatten_by_name(exported).items():
         np.testing.assert_array_equal(array, arrays[name], err_msg=name)
     parity = safetensors.numpy.load_file(output / PARITY)
-    apply = jax.jit(functools.partial(decoder.apply, small_run.config(run).model))
+    apply = jax.jit(functools.partial(decoder.apply, small_run.config(trained).model))
     logits = apply(exported, parity["tokens"][None])[0]
     np.testing.assert_allclose(parity["logits"], logits, rtol=0, atol=1e-5)
 
 
-def test_mixture_is_exported_with_its_parts(run, run_export, output, monkeypatch):
-    before = {x: x.stat().st_mtime_ns for x in run.rglob("*")}
+def test_mixture_is_exported_with_its_parts(trained, run_export, output, monkeypatch):
+    before = {x: x.stat().st_mtime_ns for x in trained.rglob("*")}
     status, out, _ = run_export("--weights=f=12", "--max-error=1", "--step=2x")
     assert status == 0
     assert "kernel error" in out
@@ -115,9 +107,9 @@ def test_mixture_is_exported_with_its_parts(run, run_export, output, monkeypatch
     total = 0
     for name, coefficient in about["mix"].items():
         label, step = name.split("@")
-        total += coefficient * np.float64(stored(run, label, int(step))["head"])
+        total += coefficient * np.float64(stored(trained, label, int(step))["head"])
     np.testing.assert_allclose(read_export(output, monkeypatch)["head"], total, atol=1e-7)
-    assert {x: x.stat().st_mtime_ns for x in run.rglob("*")} == before
+    assert {x: x.stat().st_mtime_ns for x in trained.rglob("*")} == before
 
 
 def test_provenance_names_run_step_and_data(run_export, dataset, output):
@@ -265,14 +257,19 @@ def test_equal_model_is_verified(run_export, output, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["probe", "verification"])
-def test_silent_interpreter_is_stopped(case, command, tmp_path, monkeypatch, run):
+def test_silent_interpreter_is_stopped(case, command, tmp_path, monkeypatch, trained):
     """Together with its children, which have its pipes open."""
     python = tmp_path / "python"
     answers = 'test "$1" = -c && exit\n' if case == "verification" else ""
     python.write_text(f"#!/bin/sh\n{answers}sleep 20 &\necho $! > {tmp_path}/pid\nwait\n")
     python.chmod(0o755)
     monkeypatch.setattr(export, "_PROBE_SECONDS" if case == "probe" else "_VERIFY_SECONDS", 0.5)
-    words = ("--verify", f"--verify-python={python}", f"--run={run}", f"--output={tmp_path / 'x'}")
+    words = (
+        "--verify",
+        f"--verify-python={python}",
+        f"--run={trained}",
+        f"--output={tmp_path / 'x'}",
+    )
     begin = time.monotonic()
     status, _, err = command(export, *words)
     assert status == 2

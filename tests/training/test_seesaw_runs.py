@@ -12,7 +12,7 @@ from anytime_jax.training.loop import Outcome
 SCHEDULE = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 2.0}
 SCHEDULE |= {"warmup": "3 steps"}
 # The rate halves at 3 + 6 updates, and again at 3 + 30 of the first batch, 12 of the second.
-GROWN = {"batch_growth": "seesaw", "schedule": SCHEDULE}
+GROWN = {"batch_growth": "seesaw", "schedule": SCHEDULE, "averages": ("f6.25",)}
 GROWN |= {"log__every": "1 steps", "checkpoint__every": "100 steps", "data__repeat": True}
 
 
