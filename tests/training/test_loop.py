@@ -30,13 +30,9 @@ from training_runs import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.commands import config_file
-from anytime_jax.config import schema
-from anytime_jax.corpus.installed_python import BuiltinSource
-from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.training import loop, preflight, run_data
+from anytime_jax.training import loop
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.loop import Outcome
@@ -264,30 +260,6 @@ def test_repeated_data_do_not_end(dataset, tmp_path):
     assert saved(tmp_path, 12).meta["samples"] == 96
 
 
-@pytest.mark.parametrize(
-    ("changes", "messages"),
-    [
-        ({"model__length": 16}, ["config.model.length = 16, but it has 8"]),
-        ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
-        ({"eval__tokens": 808}, ["config.eval.tokens = 808, but it has 800"]),
-        (
-            {"model__vocab_size": 40, "model__embedding_rows": 40, "model__length": 4},
-            ["vocab_size = 40", "length = 4", "--config.model.embedding_rows=300"],
-        ),
-    ],
-)
-def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, messages):
-    splits = {**dataset.splits, "validation": SplitInfo(10, 800, 100)}
-    small = dataclasses.replace(dataset, splits=splits)
-    settings = small_run.settings("run", dataset.path, **changes)
-    with pytest.raises(InputError) as error:
-        preflight.check_data(schema.build(settings.to_dict()), small)
-    assert all(message in str(error.value) for message in messages)
-    advice = str(error.value).rpartition(": set ")[2].split()
-    settings = config_file.override(settings.to_dict(), advice)
-    preflight.check_data(schema.build(settings), small)
-
-
 def test_evaluation_of_all_tokens(dataset, tmp_path):
     start(tmp_path, dataset, stop="5 steps", eval__tokens="all")
     windows = dataset.splits["validation"].windows
@@ -302,41 +274,11 @@ def test_evaluation_of_all_tokens(dataset, tmp_path):
     assert evaluated["eval/last/loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
-    config = small_run.config("run", tmp_path / "mispelt", data__builtin_megabytes=0.1)
-    with pytest.raises(InputError, match=r"config\.data\.path = .*mispelt.* has no dataset"):
-        loop.train(config, mesh=small_run.mesh())
-    assert not list(tmp_path.iterdir())
-
-
-def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
-    prepared = dataclasses.replace(dataset, settings=BuiltinSource(0.4).settings())
-    monkeypatch.setattr(run_data, "load_dataset", lambda path, hint: prepared)
-
-    def open_dataset(megabytes):
-        config = small_run.config("run", dataset.path, data__builtin_megabytes=megabytes)
-        return run_data.open_dataset(config)
-
-    assert open_dataset(0.4) == prepared
-    message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
-    with pytest.raises(InputError, match=message):
-        open_dataset(2.0)
-
-
 def test_evaluation_pads_no_batch_beyond_the_windows(dataset, tmp_path):
     """A batch of 2^30 windows would not fit any memory."""
     changes = {"eval__batch_size": 2**30, "stop": "5 steps"}
     assert start(tmp_path, dataset, **changes)[0] == Outcome(5, "stop")
     assert small_run.config(tmp_path, dataset.path, **changes).eval_windows(99) == 10
-
-
-@pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])
-def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).mkdir()
-    for run_dir in (name, f"{name}/run"):
-        with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
-            preflight.check_paths(small_run.config(run_dir, "data"))
 
 
 class Script:

@@ -1,0 +1,58 @@
+"""Checks of a start that refuse a run."""
+
+import dataclasses
+
+import pytest
+import small_run
+from training_runs import start
+
+from anytime_jax.commands import config_file
+from anytime_jax.config import schema
+from anytime_jax.data.dataset_info import SplitInfo
+from anytime_jax.errors import InputError
+from anytime_jax.training import preflight
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"model__length": 16}, ["config.model.length = 16, but it has 8"]),
+        ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
+        ({"eval__tokens": 808}, ["config.eval.tokens = 808, but it has 800"]),
+        (
+            {"model__vocab_size": 40, "model__embedding_rows": 40, "model__length": 4},
+            ["vocab_size = 40", "length = 4", "--config.model.embedding_rows=300"],
+        ),
+    ],
+)
+def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, messages):
+    splits = {**dataset.splits, "validation": SplitInfo(10, 800, 100)}
+    small = dataclasses.replace(dataset, splits=splits)
+    settings = small_run.settings("run", dataset.path, **changes)
+    with pytest.raises(InputError) as error:
+        preflight.check_data(schema.build(settings.to_dict()), small)
+    assert all(message in str(error.value) for message in messages)
+    advice = str(error.value).rpartition(": set ")[2].split()
+    settings = config_file.override(settings.to_dict(), advice)
+    preflight.check_data(schema.build(settings), small)
+
+
+@pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])
+def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for run_dir in (name, f"{name}/run"):
+        with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
+            preflight.check_paths(small_run.config(run_dir, "data"))
+
+
+def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight, "free_bytes", lambda path: 100_000)
+        with pytest.raises(InputError, match=r"config\.run_dir = .* 547 kB .* 100 kB"):
+            start(run, dataset)
+    monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
+    with pytest.raises(InputError, match=r"config\.model: .* 335 kB .* 200 kB"):
+        start(run, dataset)
+    assert not run.exists()
