@@ -123,7 +123,7 @@ def test_next_doubling(clock, step):
     assert clock.is_doubling(step) == (step in powers)
 
 
-@given(st.integers(1, 30))
+@given(st.integers(1, 12))
 def test_milestones_are_doublings_and_their_branch_points(one):
     clock = Clock(1, 1, one)
     end = 40 * one

@@ -74,14 +74,7 @@ def single_device(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "axes",
-    [
-        *((8, 1, 1), (1, 8, 1), (1, 2, 4), (2, 2, 2), (4, 2, 1)),
-        *((2, 4, 1), (4, 1, 2), (2, 1, 4), (1, 4, 2), (1, 1, 4)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("axes", [(8, 1, 1), (1, 8, 1), (1, 2, 4), (2, 2, 2), (1, 1, 4)], ids=str)
 def test_layouts_give_the_same_loss_and_gradients(axes):
     mesh = mesh_of(*axes)
     params, loss, grads = loss_and_gradients(CONFIG, mesh)
