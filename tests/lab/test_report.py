@@ -10,6 +10,7 @@ import synthetic_study
 from run_command import run_command
 from synthetic_run import RecordedRun
 
+from anytime_jax.checkpoints import loss_figure
 from anytime_jax.lab import report
 from anytime_jax.lab.forecast import forecast_subject
 from anytime_jax.lab.studies import laptop
@@ -103,7 +104,7 @@ def test_bad_input_is_named(reported, tmp_path, rejected, monkeypatch):
 
 
 @pytest.mark.usefixtures("quick_fits")
-def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatch):
+def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys):
     run = RecordedRun(tmp_path / "run").add(*range(60, 500, 30))
     assert run_command(report, [f"--run={run.run_dir}"]) == 0
     printed = capsys.readouterr().out
@@ -112,12 +113,20 @@ def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys, monkeypatc
     assert run_command(report, [f"--run={short.run_dir}"]) == 0
     assert "too few" in capsys.readouterr().out
 
-    def fail(run_dir, trust):
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(loss_figure, "draw"), (forecast_subject, "open_run")]
+)
+def test_part_that_fails_is_a_line(module, name, tmp_path, command, monkeypatch):
+    def fail(*arguments, **options):
         raise RuntimeError("defect")
 
-    monkeypatch.setattr(forecast_subject, "open_run", fail)
-    assert run_command(report, [f"--run={run.run_dir}"]) == 0
-    assert "RuntimeError: defect" in capsys.readouterr().out
+    monkeypatch.setattr(module, name, fail)
+    RecordedRun(tmp_path).add(60)
+    status, out, _ = command(report, f"--run={tmp_path}")
+    assert status == 0
+    assert "RuntimeError: defect" in out
+    assert "best weights" in out
 
 
 def test_page_and_figures_of_a_run_go_into_the_output(reported, tmp_path, command):
