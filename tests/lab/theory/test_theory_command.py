@@ -1,11 +1,6 @@
 """Tests of the theory command."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from paths import REPOSITORY
@@ -59,22 +54,3 @@ def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
 def test_bad_options_are_named(rejected, monkeypatch, arguments, message):
     monkeypatch.chdir(REPOSITORY)
     assert message in rejected(theory, *arguments)
-
-
-@pytest.mark.slow
-def test_interrupt_leaves_no_file(tmp_path):
-    command = [sys.executable, "-m", "anytime_jax", "theory", "--config=configs/theory_figure.py"]
-    process = subprocess.Popen(
-        [*command, f"--config.out_dir={tmp_path / 'out'}"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    time.sleep(10)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert errors.split() == ["interrupted"]
-    assert list((tmp_path / "out").iterdir()) == []
