@@ -23,7 +23,7 @@ def test_largest_difference_ignores_timings():
     assert short_run.largest_difference(first, second) == 0
     assert short_run.largest_difference(first, records_of([5.0, 4.25, 3.0])) == 0.25
     assert math.isnan(short_run.largest_difference(first, records_of([5.0, math.nan, 3.0])))
-    with pytest.raises(RunError, match="differ in steps or names"):
+    with pytest.raises(RunError):
         short_run.largest_difference(first, first[:2])
 
 

@@ -44,5 +44,5 @@ def test_results_are_in_order_and_finished_tasks_are_skipped(workers):
 
 
 def test_death_of_a_worker_is_an_error():
-    with pytest.raises(RunError, match="worker process died"):
+    with pytest.raises(RunError):
         run_tasks([Deadly(), Deadly()], 2, "dying", None)

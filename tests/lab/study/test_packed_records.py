@@ -16,7 +16,6 @@ from small_study import (
 )
 
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.lab import report
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study import sweep_command as sweep
 from anytime_jax.lab.study.tasks import make_tasks
@@ -275,26 +274,3 @@ def test_unusable_archive_is_rejected(study, packed, dataset, tmp_path, rejected
     source = study("[]", data=dataset.path)[0].read_text()
     file.write_text(source.replace('"constant", config', '"other", config'))
     assert "study tiny" in error(file, archive)
-
-
-@pytest.mark.slow
-def test_study_is_continued_from_packed_records_alone(study, dataset, tmp_path, capsys):
-    """Real training: a trunk with its branch and a run, packed; then one more run, elsewhere."""
-    more = "plan.chain(plan.branches('wsd', trunks[:1], [2]), {})"
-    file, root = study(more.format("[]"), data=dataset.path)
-    assert run_command(sweep, [f"--study={file}", "--run"]) == 0
-    arguments = [f"--study={file}", "--pack", f"--output={tmp_path / 'packed'}"]
-    assert run_command(report, arguments) == 0
-    trained = {name: read_records(root / name) for name in (*NAMES[:2], NAMES[3])}
-    shutil.rmtree(root)
-    further = f"plan.runs('further', config, plan.values('seed', 2), {str(root)!r})"
-    file, _ = study(more.format(further), data=dataset.path)
-    capsys.readouterr()
-    assert run(file, tmp_path / "packed", "--run") == 0
-    out = capsys.readouterr().out
-    assert re.findall("started  (.*), from", out) == ["further-seed=2"]
-    assert {name: read_records(root / name) for name in trained} == trained
-    assert run_command(report, arguments) == 0
-    assert "4 runs;" in capsys.readouterr().out
-    with study_files.open_archive(tmp_path / "packed") as archive:
-        assert all(read_records(x.run_dir)[-1].step == 20 for x in archive.runs)
