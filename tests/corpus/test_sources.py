@@ -9,7 +9,6 @@ from source_documents import read_documents
 from anytime_jax.corpus import sources
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.tfds_source import TfdsSource
-from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in range(60)]
@@ -17,17 +16,6 @@ TEXTS = [f"document {i}: naïve 漢字\n\tindented\n" * (i % 4 + 1) for i in ran
 
 def json_lines(texts, key="text"):
     return "".join(json.dumps({key: text, "url": "u"}) + "\n" for text in texts).encode()
-
-
-def test_split_of_hashes_content():
-    assert {assign_split(text, 0.0) for text in TEXTS} == {"train"}
-    assert {assign_split(text, 1.0) for text in TEXTS} == {"validation"}
-    numbers = [str(i) for i in range(4000)]
-    low = {text for text in numbers if assign_split(text, 0.1) == "validation"}
-    high = {text for text in numbers if assign_split(text, 0.2) == "validation"}
-    assert low < high
-    assert abs(len(low) - 400) < 100  # five standard deviations
-    assert abs(len(high) - 800) < 130
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.jsonl.gz"])

@@ -1,4 +1,4 @@
-"""Advice for texts of few documents: what it says to give works."""
+"""The split of each text; advice for texts of few documents: what it says to give works."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 
 from anytime_jax.corpus import preparation
 from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 
 PAGE = "a page of some words, with a number at its end: "
@@ -19,6 +20,17 @@ def prepare_documents(folder, documents, length=64, fraction=0.01, vocabulary=30
     source = FileSource("folder", str(text), validation_fraction=fraction)
     options = {"length": length, "vocabulary": vocabulary, "workers": 1}
     return preparation.prepare(source, folder / "output", **options)
+
+
+def test_split_of_a_text_depends_on_its_content_alone():
+    numbers = [str(i) for i in range(4000)]
+    assert {assign_split(text, 0.0) for text in numbers} == {"train"}
+    assert {assign_split(text, 1.0) for text in numbers} == {"validation"}
+    low = {text for text in numbers if assign_split(text, 0.1) == "validation"}
+    high = {text for text in numbers if assign_split(text, 0.2) == "validation"}
+    assert low < high
+    assert abs(len(low) - 400) < 100  # five standard deviations
+    assert abs(len(high) - 800) < 130
 
 
 @pytest.mark.parametrize(

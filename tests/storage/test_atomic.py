@@ -1,10 +1,11 @@
-"""Directories written at once: what a kill left is removed, or put back."""
+"""Files and directories written at once: what a kill left is removed, or put back."""
 
 import pathlib
 
 import pytest
 
-from anytime_jax.storage.atomic import atomic_directory, remove_unfinished
+from anytime_jax.storage.atomic import atomic_directory, atomic_write, remove_unfinished
+from anytime_jax.storage.files import file_sizes, make_writable_directory
 
 
 def accept():
@@ -86,3 +87,19 @@ def test_directory_in_a_bucket_has_the_new_files_alone(bucket):
             for name in names:
                 (part / name).write_text(name)
     assert {x.name for x in (bucket / "model").iterdir()} == {"b", "last"}
+
+
+def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):
+    def fail():
+        with atomic_write(bucket / "x.json") as part:
+            part.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert not bucket.exists()
+    with atomic_write(bucket / "x.json") as part:
+        part.write_text("whole")
+    assert file_sizes(bucket) == {"x.json": 5}
+    make_writable_directory(bucket, "--output")
+    assert file_sizes(bucket) == {"x.json": 5}

@@ -10,13 +10,11 @@ import pytest
 from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage import conditional_writes
-from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.buckets import is_remote
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import (
     file_sizes,
     list_files,
-    make_writable_directory,
     remove_directory,
     rename_directory,
 )
@@ -100,22 +98,6 @@ def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatc
     monkeypatch.setattr(type(bucket), "exists", refuse)
     with pytest.raises(BucketError, match="--output"):
         check_directory(bucket, "--output")
-
-
-def test_atomic_write_to_a_bucket_is_whole_or_nothing(bucket):
-    def fail():
-        with atomic_write(bucket / "x.json") as part:
-            part.write_text("half")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert not bucket.exists()
-    with atomic_write(bucket / "x.json") as part:
-        part.write_text("whole")
-    assert file_sizes(bucket) == {"x.json": 5}
-    make_writable_directory(bucket, "--output")
-    assert file_sizes(bucket) == {"x.json": 5}
 
 
 @pytest.mark.parametrize("failing", range(1, 14))
