@@ -23,9 +23,7 @@ from anytime_jax.weights import evaluation, saved_run
         ("--split=test", "--split"),
         ("--max-error=nan", "--max-error=nan"),
         ("--checkpoints=0", "--checkpoints"),
-        ("--step=11", "step 11"),
         ("--weights=f26", "f26"),
-        ("--run=nowhere", "nowhere"),
     ],
 )
 def test_invalid_option_is_one_line(trained, rejected, option, named):

@@ -11,8 +11,7 @@ from small_run import write_config
 
 from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.commands import config_file, train
-from anytime_jax.config import schema
+from anytime_jax.commands import train
 from anytime_jax.distributed import jax_settings
 
 # Arguments beside the configuration, and what the message names. All else that may be wrong in a
@@ -31,41 +30,6 @@ def test_bad_input_leaves_no_files(rejected, tmp_path, monkeypatch, name):
     file = write_config(tmp_path / "run.py", tmp_path / "run", tmp_path / "data")
     assert named in rejected(train, f"--config={file}", *argv)
     assert {path.name for path in tmp_path.iterdir()} <= {"run.py", "__pycache__"}
-
-
-REJECTED = {
-    "mesh": ({"mesh__data": 3}, "config.mesh"),
-    "batch": ({"batch_size": 12}, "config.batch_size"),
-    "evaluated batch": ({"eval__batch_size": 6}, "config.eval.batch_size"),
-    "heads": ({"mesh__tensor": 8}, "config.model.heads"),
-    "width": ({"mesh__fsdp": 8, "model__width": 20, "model__heads": 2}, "fsdp = 8"),
-}
-
-
-@pytest.fixture
-def train_rejected(monkeypatch, rejected):
-    """Trains with settings that must be rejected; returns the line of error output."""
-
-    def start(settings):
-        monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
-        monkeypatch.setattr(jax_settings, "configure", lambda: None)
-        return rejected(train)
-
-    return start
-
-
-@pytest.mark.parametrize("name", REJECTED)
-def test_rejected_start_leaves_no_files(train_rejected, dataset, tmp_path, name):
-    changes, named = REJECTED[name]
-    run = tmp_path / "runs" / "run"
-    assert named in train_rejected(small_run.settings(run, dataset.path, **changes))
-    assert not run.parent.exists()
-
-
-def test_run_directory_inside_a_file_is_rejected(train_rejected, dataset, tmp_path):
-    (tmp_path / "file").write_text("")
-    settings = small_run.settings(tmp_path / "file" / "run", dataset.path)
-    assert "config.run_dir" in train_rejected(settings)
 
 
 # Signals

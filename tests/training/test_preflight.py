@@ -10,7 +10,7 @@ from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.errors import InputError
-from anytime_jax.training import preflight
+from anytime_jax.training import loop, preflight
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,26 @@ def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypat
     with pytest.raises(InputError, match=r"config\.model: .* 335 kB .* 200 kB"):
         start(run, dataset)
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"mesh__data": 3}, r"config\.mesh"),
+        ({"batch_size": 12}, r"config\.batch_size"),
+        ({"eval__batch_size": 6}, r"config\.eval\.batch_size"),
+        ({"mesh__tensor": 8}, r"config\.model\.heads"),
+        ({"mesh__fsdp": 8, "model__width": 20, "model__heads": 2}, "fsdp = 8"),
+    ],
+)
+def test_what_eight_devices_cannot_split_is_rejected(changes, named, dataset, tmp_path):
+    run = tmp_path / "runs" / "run"
+    with pytest.raises(InputError, match=named):
+        loop.train(small_run.config(run, dataset.path, **changes))
+    assert not run.parent.exists()
+
+
+def test_run_directory_inside_a_file_is_rejected(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"config\.run_dir"):
+        preflight.check_paths(small_run.config(tmp_path / "file" / "run", "data"))
