@@ -19,9 +19,7 @@ import pytest
 import small_run
 from forked_starts import environment
 from jax.experimental import multihost_utils
-from small_run import (
-    write_config,
-)
+from small_run import same_bits, write_config
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints import manager
@@ -48,13 +46,6 @@ LAYOUT = {"data": 2, "fsdp": 2, "tensor": 2}
 def latest(count):
     """A policy that keeps the latest checkpoints alone, up to the first milestone."""
     return RetentionPolicy(Clock(1, 1, 10**6), None, count)
-
-
-def same_bits(left, right):
-    left, right = small_run.leaves(left), small_run.leaves(right)
-    return left.keys() == right.keys() and all(
-        x.dtype == right[k].dtype and x.tobytes() == right[k].tobytes() for k, x in left.items()
-    )
 
 
 def abstract(state):

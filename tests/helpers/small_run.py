@@ -123,8 +123,10 @@ def leaves(tree: Any) -> Mapping[str, Any]:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two trees are equal bit by bit."""
-    left, right = ({k: x.tobytes() for k, x in leaves(tree).items()} for tree in (one, other))
+    """Whether two trees have the same names, types and bits."""
+    left, right = (
+        {name: (x.dtype, x.tobytes()) for name, x in leaves(tree).items()} for tree in (one, other)
+    )
     return left == right
 
 
@@ -138,6 +140,7 @@ def write_config(path, run, data, **changes):
     return path
 
 
+# Changes for a run whose first start prepares the built-in corpus.
 CHANGES = {
     "data__builtin_megabytes": 0.3,
     "chinchilla_tokens": 10 * 8 * 16,

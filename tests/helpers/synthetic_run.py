@@ -15,10 +15,9 @@ class RecordedRun:
     def __init__(self, run_dir, name="recorded", horizon=None):
         self.run_dir, self._last = run_dir, 0
         run_dir.mkdir(exist_ok=True)
-        runs = {run.name: run for run in make_study().runs}
         settings = next(
             run.settings
-            for run in runs.values()
+            for run in make_study().runs
             if run.settings["schedule"].get("horizon") == horizon
         )
         about = {"identity": {}, "name": name, "config": settings}
