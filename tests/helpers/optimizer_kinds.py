@@ -20,10 +20,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "ema_nesterov_muon": {**_EXTRAPOLATED, **_MUON},
 }
 
+FAST = "amuse"  # the kind of the default tests
+
 
 def kind_parameters() -> list[Any]:
     """Returns every kind as the parameter of a test, which is slow but for one kind."""
-    return [pytest.param(x, marks=() if x == "amuse" else pytest.mark.slow) for x in KINDS]
+    return [pytest.param(x, marks=() if x == FAST else pytest.mark.slow) for x in KINDS]
 
 
 def optimizer(kind: str, **changes: Any) -> dict[str, ConfigDict]:
