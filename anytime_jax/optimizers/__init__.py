@@ -11,19 +11,15 @@ a method evaluates in its state. `training/optimizer.py` uses them, and anybody 
     ['ema']
 """
 
-from anytime_jax.optimizers.adamw import AdamW, descend, scale_by_adam
+from anytime_jax.optimizers.adamw import AdamW, descend
 from anytime_jax.optimizers.interface import (
     INHERITED,
     Optimizer,
     RunInfo,
-    SelfFreezing,
-    freeze_if_bad,
-    freeze_state,
 )
 from anytime_jax.optimizers.muon import (
     Muon,
     MuonState,
-    move_unless_bad,
     orthogonalize_momentum,
     partition_matrices,
     scale_by_muon,
@@ -46,16 +42,11 @@ __all__ = [
     "RunInfo",
     "ScheduleFreeAdamW",
     "ScheduleFreeState",
-    "SelfFreezing",
     "descend",
     "eval_params",
-    "freeze_if_bad",
-    "freeze_state",
     "iterates",
-    "move_unless_bad",
     "orthogonalize_momentum",
     "partition_matrices",
     "readouts",
-    "scale_by_adam",
     "scale_by_muon",
 ]

@@ -1,14 +1,12 @@
-"""AdamW, and what others take from it: its direction, and the descent along any direction."""
+"""AdamW, and the descent along the direction of any method."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import optax
 
 from anytime_jax.checks import require_decay, require_fraction, require_positive
-from anytime_jax.optimizers.interface import RunInfo, SelfFreezing, freeze_if_bad
+from anytime_jax.optimizers.interface import RunInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +48,8 @@ class AdamW:
         require_fraction("weight_decay", self.weight_decay)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
-        """Returns the descent, which keeps its moments if `bad`."""
-        direction = scale_by_adam(self.b1, self.b2, self.epsilon)
-        return SelfFreezing(*descend(direction, self.weight_decay, run))
+        """Returns the descent."""
+        return descend(optax.scale_by_adam(self.b1, self.b2, self.epsilon), self.weight_decay, run)
 
 
 def descend(
@@ -69,31 +66,3 @@ def descend(
     """
     decays = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
     return optax.chain(direction, *decays, optax.scale_by_learning_rate(run.learning_rate))
-
-
-def scale_by_adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
-    """`optax.scale_by_adam` that keeps its moments if `bad`, and then uses these.
-
-    Examples:
-      >>> adam = optimizers.scale_by_adam(0.9, 0.98, 1e-8)
-      >>> gradient = jnp.array([2.0, -3.0])
-      >>> adam.update(gradient, adam.init(gradient))[0].round(3)
-      Array([ 1., -1.], dtype=float32)
-    """
-    adam = optax.scale_by_adam(b1, b2, epsilon)
-
-    def update(
-        updates: optax.Updates,
-        state: Any,
-        params: optax.Params | None = None,
-        *,
-        bad: Any = False,
-        **_: Any,
-    ) -> tuple[optax.Updates, Any]:
-        del params
-        state = freeze_if_bad(bad, adam.update(updates, state)[1], state)
-        mean = optax.tree.bias_correction(state.mu, b1, state.count)
-        square = optax.tree.bias_correction(state.nu, b2, state.count)
-        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), state
-
-    return optax.GradientTransformationExtraArgs(adam.init, update)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import optax
 
 # The reduction and the output axis of each matrix by parameter name, the last dict key on a path;
@@ -72,64 +71,3 @@ class Optimizer(Protocol):
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns a descent with its learning rate."""
         ...
-
-
-class SelfFreezing(optax.GradientTransformationExtraArgs):
-    """A transform whose `update` takes a bool scalar `bad` and then keeps its float state itself.
-
-    `freeze_state` leaves it alone. The update has to be computed from the state that is kept, or
-    XLA computes the moments twice, for the update and for the state, and copies the old ones.
-
-    Examples:
-      >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
-      >>> isinstance(optimizers.AdamW().transform(run), optimizers.SelfFreezing)
-      True
-    """
-
-
-def freeze_state(method: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns a transform that keeps its state after an update that is `bad`.
-
-    `update` takes a bool scalar `bad`. If it is true, only the counts advance: the integer scalars.
-
-    Examples:
-      >>> optimizer = optimizers.freeze_state(optax.adam(0.1))
-      >>> params = jnp.ones(2)
-      >>> state = optimizer.init(params)
-      >>> _, state = optimizer.update(jnp.nan * params, state, params, bad=jnp.array(True))
-      >>> state[0].mu, int(state[0].count)
-      (Array([0., 0.], dtype=float32), 1)
-    """
-    if isinstance(method, SelfFreezing):
-        return method
-    inner = optax.with_extra_args_support(method)
-
-    def update(
-        updates: optax.Updates,
-        state: Any,
-        params: optax.Params | None = None,
-        *,
-        bad: Any = False,
-        **extra: Any,
-    ) -> tuple[optax.Updates, Any]:
-        updates, new_state = inner.update(updates, state, params, bad=bad, **extra)
-        return updates, freeze_if_bad(bad, new_state, state)
-
-    return optax.GradientTransformationExtraArgs(inner.init, update)
-
-
-def freeze_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
-    """Returns the new state; if `bad`, the old state with the new counts, its integer scalars.
-
-    Examples:
-      >>> optimizers.freeze_if_bad(True, (jnp.array(1), jnp.nan), (jnp.array(0), jnp.ones(())))
-      (Array(1, dtype=int32, weak_type=True), Array(1., dtype=float32))
-    """
-
-    def select(new: Any, old: Any) -> Any:
-        is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer) and jnp.ndim(new) == 0
-        if is_count or jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
-            return new
-        return jnp.where(bad, old, new)
-
-    return jax.tree.map(select, new_state, old_state)

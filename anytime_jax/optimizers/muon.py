@@ -30,8 +30,8 @@ import numpy as np
 import optax
 
 from anytime_jax.checks import require, require_count, require_decay
-from anytime_jax.optimizers.adamw import AdamW, descend, scale_by_adam
-from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, SelfFreezing
+from anytime_jax.optimizers.adamw import AdamW, descend
+from anytime_jax.optimizers.interface import MatrixAxes, RunInfo
 
 # Coefficients of x, x^3 and x^5. Five steps move any singular value from 0.002 to 1 to one between
 # 0.68 and 1.21; with coefficients that converge to 1, more steps would be needed.
@@ -75,10 +75,10 @@ class Muon(AdamW):
         )
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
-        """Returns the descent, which keeps momentum and moments if `bad`."""
-        adam = scale_by_adam(self.b1, self.b2, self.epsilon)
+        """Returns the descent."""
+        adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon)
         direction = partition_matrices(self.scale_matrices(run), adam, run.matrix_axes)
-        return SelfFreezing(*descend(direction, self.weight_decay, run))
+        return descend(direction, self.weight_decay, run)
 
 
 class MuonState(NamedTuple):
@@ -144,8 +144,6 @@ def orthogonalize_momentum(
 ) -> optax.GradientTransformationExtraArgs:
     """Moves the singular values of the momentum of matrices near 1.
 
-    `update` accepts a bool scalar `bad`: if it is true, the momentum stays as it is.
-
     Args:
       matrix_axes: has exactly the names of the parameters.
       b1: decay of the momentum; at 0 the gradient itself is orthogonalized.
@@ -174,10 +172,10 @@ def orthogonalize_momentum(
         require(names == set(matrix_axes), "matrix_axes", dict(matrix_axes), allowed)
         return MuonState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params, dtype=jnp.float32))
 
-    def update(updates, state, params=None, *, bad=False, **_):
+    def update(updates, state, params=None, **_):
         del params
         count = jnp.asarray(optax.safe_increment(state.count))
-        mu = move_unless_bad(bad, updates, state.mu, b1)
+        mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         direction = mu
         if nesterov:
             weight = b1 * (1 - b1**count) / (1 - b1 ** (count + 1))  # with bias corrections
@@ -186,16 +184,6 @@ def orthogonalize_momentum(
         return updates, MuonState(count, mu)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def move_unless_bad(bad: Any, new: Any, old: Any, decay: Any) -> Any:
-    """Returns the running mean `decay * old + (1 - decay) * new`; if `bad`, the old one.
-
-    Examples:
-      >>> optimizers.move_unless_bad(False, jnp.ones(()), jnp.zeros(()), 0.75)
-      Array(0.25, dtype=float32)
-    """
-    return jax.tree.map(lambda x, m: jnp.where(bad, m, decay * m + (1 - decay) * x), new, old)
 
 
 def partition_matrices(

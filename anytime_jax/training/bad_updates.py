@@ -42,8 +42,7 @@ def skip_bad_updates(
     """Returns `inner` with bad updates replaced by zero.
 
     `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and passes both
-    to `inner` with a bool scalar `bad`, after which `inner` must keep the float arrays of its state
-    (`optimizers.freeze_state`).
+    to `inner`. After a bad update `inner` has its old state, but the new counts: integer scalars.
 
     A loss is a spike if it exceeds mean + spike * deviation of about the last `LOSS_WINDOW` losses.
     These statistics count a spike as the largest loss that is not one.
@@ -63,7 +62,7 @@ def skip_bad_updates(
         threshold = spike_threshold(state, config.spike)
         spike = finite & (loss > threshold)
         bad = ~finite | (spike if config.skip == "spikes" else False)
-        updates, inner_state = inner.update(updates, state.inner_state, params, bad=bad, **extra)
+        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         updates = jax.tree.map(lambda x: jnp.where(bad, jnp.zeros_like(x), x), updates)
         loss = jnp.where(finite, jnp.minimum(loss, threshold), state.loss_mean)
         return updates, GuardState(
@@ -71,10 +70,22 @@ def skip_bad_updates(
             spikes=state.spikes + spike,
             skipped=state.skipped + bad,
             consecutive_skips=jnp.where(bad, state.consecutive_skips + 1, 0),
-            inner_state=inner_state,
+            inner_state=keep_if_bad(bad, inner_state, state.inner_state),
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def keep_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
+    """Returns the new state; if `bad`, the old state with the new counts, its integer scalars."""
+
+    def select(new: Any, old: Any) -> Any:
+        is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer) and jnp.ndim(new) == 0
+        if is_count or jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
+            return new
+        return jnp.where(bad, old, new)
+
+    return jax.tree.map(select, new_state, old_state)
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:

@@ -16,7 +16,7 @@ from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
-from anytime_jax.optimizers import RunInfo, freeze_state
+from anytime_jax.optimizers import RunInfo
 from anytime_jax.training.bad_updates import skip_bad_updates
 
 
@@ -50,7 +50,7 @@ def make_optimizer(
             f"config.optimizer: transform() of {type(config.optimizer).__name__} returned "
             f"{format_value(method)}: return an optax.GradientTransformation"
         )
-    clipped = optax.chain(_clip(config.clip_norm), freeze_state(method))
+    clipped = optax.chain(_clip(config.clip_norm), method)
     # The averages come last: they must see the final updates.
     return optax.chain(
         skip_bad_updates(clipped, config.guard), averaging.average_params(config.averaging_rules)

@@ -14,7 +14,6 @@ from anytime_jax.optimizers.muon import (
     MuonState,
     map_matrices,
     matrix_norm,
-    move_unless_bad,
     orthogonalize_momentum,
 )
 
@@ -71,12 +70,12 @@ def scale_by_normuon(
         state = cast(MuonState, orthogonal.init(params))
         return NorMuonState(state, map_matrices(_mean_squares, matrix_axes, state.mu))
 
-    def update(updates, state, params=None, *, bad=False, **extra):
-        updates, new = orthogonal.update(updates, state.momentum, params, bad=bad, **extra)
+    def update(updates, state, params=None, **extra):
+        updates, new = orthogonal.update(updates, state.momentum, params, **extra)
         momentum = cast(MuonState, new)
         squares = map_matrices(_mean_squares, matrix_axes, updates)
         # There is no bias correction, as a common factor of nu drops out.
-        nu = move_unless_bad(bad, squares, state.nu, b2)
+        nu = optax.tree.update_moment(squares, state.nu, b2, 1)
         updates = jax.tree.map(lambda x, v: x / (jnp.sqrt(v) + epsilon), updates, nu)
 
         def scale(axes: tuple[int, int], x: jax.Array) -> jax.Array:
