@@ -157,6 +157,7 @@ class Starts:
 
 def serve() -> None:
     """Runs the parent: forks a child for every order, and reports its start and its end."""
+    from anytime_jax.checkpoints import loss_figure  # noqa: F401  (drawn at the end of a run)
     from anytime_jax.commands import train  # noqa: F401
 
     importlib.import_module(sys.argv[1])
