@@ -47,19 +47,20 @@ class Costs(NamedTuple):
     eval_flops: float  # of an evaluation step and a token, products included
     eval_arrays: float  # accessed by an evaluation step
     # Copied from one array of a parameter's shape to another: gradients in an order that products
-    # like. State that is not donated adds to it, as do moments taken back after a bad update.
+    # like, and on a CPU the two moments, which a bad update takes back. State that is not donated
+    # adds to it.
     copies: float
 
 
 RECORDED = {
-    ("olmo", "scan"): Costs(22_028, 35.5, 54.85, 179_188, 8.21, 0.0),
-    ("olmo", "unroll"): Costs(35_321, 35.5, 59.72, 289_792, 14.0, 0.0),
-    ("olmo2", "scan"): Costs(19_196, 36.2, 53.43, 211_247, 6.47, 0.17),
-    ("olmo2", "unroll"): Costs(29_914, 36.2, 57.65, 354_103, 11.0, 0.34),
+    ("olmo", "scan"): Costs(22_028, 35.5, 54.85, 179_188, 8.21, 2.0),
+    ("olmo", "unroll"): Costs(35_321, 35.5, 59.72, 289_792, 14.0, 2.0),
+    ("olmo2", "scan"): Costs(19_196, 36.2, 53.43, 211_247, 6.47, 2.17),
+    ("olmo2", "unroll"): Costs(29_914, 36.2, 57.65, 354_103, 11.0, 2.34),
 }
-# FLOPs of each parameter at an update: the norm of the gradient, the clip, Adam, the guard. On a CPU
-# 8 of them, and 5 of the arrays, are moments that XLA computes once for the update and once for the
-# state, between which the guard chooses; compiled for v5e and H200 the update costs no more for it.
+# FLOPs of each parameter at an update: the norm of the gradient, the clip, Adam, the guard. On a
+# CPU, 8 of them and 5 of the arrays are moments that XLA computes for the update and again for the
+# state, as the guard chooses between states. Compiled for v5e and H200 an update takes no more.
 PARAMETER_FLOPS = 32.0
 # An average is read and written, and the new weights are read for it: in arrays of their size.
 AVERAGE_ARRAYS = 3.0
