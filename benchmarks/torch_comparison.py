@@ -63,7 +63,10 @@ class Trainer:
         self._batches = [sharding.put_batch(mesh, batch, config.batch_size) for batch in tokens]
         self._step, self._state, self._updates = program.train_step, program.init(), 0
         params = jax.device_get(self._state.params)
-        self.arrays = {**params_to_tensors(OLMO.tensors, params), "tokens": tokens}
+        self.arrays = {
+            **dict(params_to_tensors(OLMO.tensors(config.model), params)),
+            "tokens": tokens,
+        }
 
     def update(self) -> jax.Array:
         """Makes one update and returns its loss."""

@@ -95,7 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
         about = _provenance(saved, arguments, mixture, vocabulary)
         model_writer.write_provenance(part, about)
-        size = format_bytes((part / model_reader.WEIGHTS).stat().st_size)
+        files = model_reader.weight_files(part)
+        size = format_bytes(sum(file.stat().st_size for file in files))
         if arguments.verify:
             for line in verify(part, model_format.name, arguments.verify_python):
                 console.print(line)
@@ -111,7 +112,7 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
       RunError: if the model does not load or differs.
     """
     library = model_reader.FORMATS[format_name].library
-    script = str(_VERIFIERS / f"{format_name}.py")
+    script = str(_VERIFIERS / f"load_{library.replace('-', '_')}.py")
     result = _run_python(python, script, str(model), seconds=_VERIFY_SECONDS)
     if result.returncode:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]

@@ -4,7 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from anytime_jax.checks import require, require_choice, require_count, require_positive
+from anytime_jax.checks import (
+    is_number,
+    require,
+    require_choice,
+    require_count,
+    require_not_negative,
+    require_positive,
+)
 from anytime_jax.config.fields import setting
 
 Dtype = Literal["bfloat16", "float32"]
@@ -22,15 +29,23 @@ class ModelConfig:
 
     Attributes:
       layers: blocks, N.
-      heads: attention heads, H; splits `width` into heads of an even size.
+      heads: heads of queries, H.
+      kv_heads: heads of keys and values, G, each of which serves as many heads of queries; 0 for
+        one each.
+      head_size: channels of a head, K, an even number; 0 for `width` divided by `heads`.
       width: size of the residual stream, D.
       mlp_width: size of the MLP's hidden layer, F.
       length: tokens in a training sequence, L.
       vocab_size: tokens in the vocabulary.
       embedding_rows: rows of the embedding and columns of the head, V: at least `vocab_size`; the
         rest is padding that stays in the softmax.
+      tied: whether the head is the transposed embedding, one parameter.
       rope_theta: base of the rotary position embedding.
+      rope_scaling: Llama 3's scaling of the rotation for longer texts: the factor, the low and the
+        high frequency factor, and the length of the training before; empty for none.
       norm_epsilon: added to the variance in every norm.
+      z_loss: weight of the squared logarithm of the softmax's denominator in the gradient; it keeps
+        logits small. Losses are reported without it.
       dtype: type of operands and results of matrix products; their sums and all else are float32.
       attention: implementation: "plain" einsum and softmax; "blocks", the same without most of what
         is masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for
@@ -52,13 +67,18 @@ class ModelConfig:
 
     layers: int = 12
     heads: int = 16
+    kv_heads: int = 0
+    head_size: int = 0
     width: int = 1024
     mlp_width: int = 4096
     length: int = 1024
     vocab_size: int = 32_100
     embedding_rows: int = 32_128
+    tied: bool = False
     rope_theta: float = 10_000.0
+    rope_scaling: tuple = ()
     norm_epsilon: float = 1e-5
+    z_loss: float = 0.0
     dtype: Dtype = "bfloat16"
     attention: Attention = setting("auto", identity=False)
     layer_loop: LayerLoop = setting("unroll", identity=False)
@@ -69,7 +89,9 @@ class ModelConfig:
             require_count(name, getattr(self, name), least=1)
         require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
         require_positive("rope_theta", self.rope_theta)
+        require_rope_scaling("rope_scaling", self.rope_scaling)
         require_positive("norm_epsilon", self.norm_epsilon)
+        require_not_negative("z_loss", self.z_loss)
         for name, words in (
             ("dtype", Dtype),
             ("attention", Attention),
@@ -77,14 +99,35 @@ class ModelConfig:
             ("remat", Remat),
         ):
             require_choice(name, getattr(self, name), get_args(words))
-        divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
-        allowed = f"a number that splits width = {self.width} into heads of an even size"
-        require(divides, "heads", self.heads, allowed)
+        require_count("kv_heads", self.kv_heads)
+        require_count("head_size", self.head_size)
+        if self.head_size == 0:
+            divides = self.width % self.heads == 0 and (self.width // self.heads) % 2 == 0
+            allowed = f"a number that splits width = {self.width} into heads of an even size"
+            require(divides, "heads", self.heads, allowed)
+        require(self.head_size % 2 == 0, "head_size", self.head_size, "an even number")
+        allowed = f"a divisor of heads = {self.heads}"
+        require(self.heads % self.key_heads == 0, "kv_heads", self.kv_heads, allowed)
 
     @property
-    def head_size(self) -> int:
-        """Width of one attention head, K."""
-        return self.width // self.heads
+    def key_heads(self) -> int:
+        """Heads of keys and values, G."""
+        return self.kv_heads or self.heads
+
+    @property
+    def head_width(self) -> int:
+        """Channels of one attention head, K."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def qk_norm(self) -> Literal["none", "width", "head"]:
+        """Norm of queries and keys: none, over all heads together, or over each head."""
+        return "none"
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The products with a bias, of "qkv", "attn_out", "mlp_in" and "mlp_out"."""
+        return ()
 
     @property
     def export_format(self) -> str | None:
@@ -107,6 +150,11 @@ class Olmo(ModelConfig):
     initial_scale = "depth"
     format = "olmo"
 
+    @property
+    def qk_norm(self) -> Literal["none", "width", "head"]:
+        """Over all heads together."""
+        return "width"
+
 
 @dataclasses.dataclass(frozen=True)
 class Olmo2(ModelConfig):
@@ -118,3 +166,79 @@ class Olmo2(ModelConfig):
     gated = True
     initial_scale = "constant"
     format = "olmo2"
+
+    @property
+    def qk_norm(self) -> Literal["none", "width", "head"]:
+        """Over all heads together."""
+        return "width"
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama(ModelConfig):
+    """Llama 2 and 3, and the models of its shape: SmolLM2, Mistral without a window, Marin.
+
+    RMSNorm before each sublayer, SwiGLU.
+
+    Attributes:
+      attention_bias: whether queries, keys, values and the output of attention have biases.
+      mlp_bias: whether the products of the MLP have biases.
+    """
+
+    kind: ClassVar[str] = "llama"
+    norm = "rms"
+    norm_first = True
+    gated = True
+    initial_scale = "constant"
+    format = "llama"
+
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """As the settings say."""
+        attention = ("qkv", "attn_out") if self.attention_bias else ()
+        return attention + (("mlp_in", "mlp_out") if self.mlp_bias else ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen(ModelConfig):
+    """Qwen 2, 2.5 and 3, the dense models: RMSNorm before each sublayer, SwiGLU.
+
+    Attributes:
+      head_norm: whether queries and keys have a norm over each head, as in Qwen 3.
+      qkv_bias: whether queries, keys and values have biases, as in Qwen 2 and 2.5.
+      output_bias: whether the output of attention has one.
+    """
+
+    kind: ClassVar[str] = "qwen"
+    norm = "rms"
+    norm_first = True
+    gated = True
+    initial_scale = "constant"
+    format = "qwen"
+
+    head_norm: bool = True
+    qkv_bias: bool = False
+    output_bias: bool = False
+
+    @property
+    def qk_norm(self) -> Literal["none", "width", "head"]:
+        """Over each head, as the setting says."""
+        return "head" if self.head_norm else "none"
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """As the settings say."""
+        return ("qkv",) * self.qkv_bias + ("attn_out",) * self.output_bias
+
+
+def require_rope_scaling(name: str, value: Any) -> None:
+    """Raises a ValueError unless a value is a scaling of the rotation, or empty."""
+    ok = value == () or (
+        isinstance(value, tuple)
+        and len(value) == 4
+        and all(is_number(x) and x > 0 for x in value)
+        and value[1] < value[2]
+    )
+    require(ok, name, value, "(factor, low factor, larger high factor, length), or ()")

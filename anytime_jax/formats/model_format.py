@@ -5,28 +5,22 @@ tensor per layer, stored (out, in) as in PyTorch.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import format_value, require_count, require_positive
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
 
 Settings = dict[str, Any]
+Index = tuple[slice, ...]
 _REAL = ("rope_theta", "norm_epsilon")  # our settings that need not be whole numbers
-
-
-def require_own_keys(settings: Settings, heads: str, kv_heads: str) -> None:
-    """Raises an InputError if heads share keys and values, by the settings of these names."""
-    if settings.get(kv_heads) not in (None, settings.get(heads)):
-        raise InputError(
-            f"{kv_heads} = {format_value(settings[kv_heads])} is not supported: every head must "
-            f"have its own keys and values, {heads} = {format_value(settings.get(heads))}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,28 +45,28 @@ class ModelFormat:
     """Model format of another library.
 
     Attributes:
-      name: value of `--format` and of `ModelConfig.export_format`.
-      model_type: value in their `config.json`.
+      name: value of `--format`, and the `format` of the kinds of models that it has.
       library: name of the library that loads the format.
-      tensors: one mapping for each of their tensors.
-      fixed: their settings that our decoder fixes, with the required values.
-      names: their names of the shared settings, by our names.
-      config_files: function from (their settings, EOS id, dtype) to configuration texts by file.
+      model_types: values in their `config.json`.
+      tensors: function from a configuration to one mapping for each of their tensors.
+      read: function from their settings to the fields of a kind of model, and the `kind`; raises a
+        ValueError that names a setting which our decoder does not have.
+      write: function from a configuration to their settings; raises an InputError that names a
+        setting which they do not have.
+      files: function from (their settings, EOS id, dtype) to configuration texts by file.
       prefix: possible prefix of tensor names in their files.
-      integers: our settings that must be whole numbers in their format.
-      normalize: function that resolves defaults and alternative spellings of their settings.
+      ignored: pattern of the names of tensors that can be computed, and are not read.
     """
 
     name: str
-    model_type: str
     library: str
-    tensors: tuple[TensorMapping, ...]
-    fixed: Mapping[str, Any]
-    names: Mapping[str, str]
-    config_files: Callable[[Settings, int, str], dict[str, str]]
+    model_types: tuple[str, ...]
+    tensors: Callable[[ModelConfig], Sequence[TensorMapping]]
+    read: Callable[[Settings], Settings]
+    write: Callable[[ModelConfig], Settings]
+    files: Callable[[Settings, int, str], dict[str, str]]
     prefix: str = ""
-    integers: tuple[str, ...] = ()
-    normalize: Callable[[Settings], Settings] = dict
+    ignored: str = "$^"
 
     def check(self, config: ModelConfig) -> None:
         """Raises an InputError that names a setting that the format cannot express."""
@@ -83,67 +77,114 @@ class ModelFormat:
                 f"config.model.kind: a {type(config).__name__} cannot be expressed in the format "
                 f"{self.name}: {advice}"
             )
-        for name in self.integers:
-            if (value := getattr(config, name)) != int(value):
-                raise InputError(
-                    f"config.model.{name} = {value} cannot be expressed in the format {self.name}: "
-                    f"{self.library} accepts whole numbers only"
-                )
-
-    def export_settings(self, config: ModelConfig) -> Settings:
-        """Converts a model configuration to their settings."""
-        shared = {theirs: getattr(config, ours) for ours, theirs in self.names.items()}
-        shared |= {self.names[name]: int(getattr(config, name)) for name in self.integers}
-        return {**self.fixed, **shared}
-
-    def import_settings(self, settings: Settings) -> Settings:
-        """Converts their settings to fields of `ModelConfig`; a ValueError names a bad one."""
-        settings, ours = self.normalize(settings), Settings()
-        for name, value in self.fixed.items():
-            if (theirs := settings.get(name, value)) != value:
-                raise InputError(
-                    f"{name} = {format_value(theirs)} is not supported: it must be {value!r}"
-                )
-        for name, theirs in self.names.items():
-            if (value := settings.get(theirs)) is None:
-                raise InputError(f"{theirs} is missing")
-            if name in _REAL:
-                require_positive(theirs, value)
-                ours[name] = float(value)
-            else:
-                require_count(theirs, value, least=1)
-                ours[name] = value
-        return ours
+        self.write(config)
 
 
-def params_to_tensors(table: Sequence[TensorMapping], params: Params) -> dict[str, np.ndarray]:
-    """Converts a tree of NumPy arrays to their tensors by name."""
-    views = _tensor_views(table, flatten_by_name(params))
-    return {name: np.ascontiguousarray(view) for name, view in views}
+def require_setting(settings: Settings, name: str, *allowed: Any) -> None:
+    """Raises an InputError unless a setting is missing or has one of the allowed values."""
+    if settings.get(name, allowed[0]) not in allowed:
+        raise InputError(
+            f"{name} = {format_value(settings[name])} is not supported: it must be "
+            + " or ".join(map(repr, allowed))
+        )
 
 
-def tensors_to_params(
-    table: Sequence[TensorMapping], get: Callable[[str], np.ndarray], config: ModelConfig
-) -> Params:
-    """Converts their tensors, which `get` returns by name, to our float32 tree."""
-    arrays = _empty_arrays(config)
-    for name, view in _tensor_views(table, arrays):
-        view[...] = get(name)
-    return unflatten_by_name(arrays)
+def read_shared(settings: Settings, names: Mapping[str, str]) -> Settings:
+    """Returns our settings from theirs, whose names are given by ours."""
+    ours = Settings()
+    for name, theirs in names.items():
+        if (value := settings.get(theirs)) is None:
+            raise InputError(f"{theirs} is missing")
+        if name in _REAL:
+            require_positive(theirs, value)
+            ours[name] = float(value)
+        else:
+            require_count(theirs, value, least=1)
+            ours[name] = value
+    return ours
+
+
+def require_default(config: ModelConfig, format_name: str, *names: str) -> None:
+    """Raises an InputError that names a setting which a format does not have."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name in names:
+        if (value := getattr(config, name)) != defaults[name]:
+            raise InputError(
+                f"config.model.{name} = {format_value(value)} cannot be expressed in the format "
+                f"{format_name}"
+            )
+
+
+def params_to_tensors(
+    table: Sequence[TensorMapping], params: Params
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields their tensors by name from a tree of arrays, one layer's at a time."""
+    arrays = flatten_by_name(params)
+    for mapping, layer, part in _tensors(table, {name: x.shape for name, x in arrays.items()}):
+        array = arrays[mapping.array]
+        view = np.asarray(array if layer is None else array[layer])
+        if part is not None:
+            view = view[..., part, :]
+        elif view.ndim == 3:  # in, parts, out
+            view = view.reshape(len(view), -1)
+        view = view.T if mapping.transposed else view
+        yield mapping.name.format(layer), np.ascontiguousarray(view)
+
+
+def read_slice(
+    table: Sequence[TensorMapping],
+    get: Callable[[str], Any],
+    name: str,
+    shape: tuple[int, ...],
+    index: Index,
+) -> np.ndarray:
+    """Returns a part of our array of a name, float32, and reads no more than it.
+
+    `get` returns a tensor of theirs, of which slices are read by indexing; `index` has a slice for
+    each axis of the array, whose whole shape is `shape`.
+    """
+    ranges = [range(*part.indices(size)) for part, size in zip(index, shape, strict=True)]
+    out = np.empty([len(x) for x in ranges], np.float32)
+    for mapping, layer, part in _tensors([x for x in table if x.array == name], {name: shape}):
+        target, rest = out, ranges
+        if layer is not None:
+            if layer not in ranges[0]:
+                continue
+            target, rest = out[ranges[0].index(layer)], ranges[1:]
+        if part is not None:
+            if part not in rest[-2]:
+                continue
+            target, rest = target[..., rest[-2].index(part), :], [*rest[:-2], rest[-1]]
+        tensor = get(mapping.name.format(layer))
+        slices = [slice(x.start, x.stop) for x in rest]
+        if len(rest) == 3:  # in, parts, out: theirs is (parts * out, in)
+            whole = shape[-1]
+            for i, fused in enumerate(rest[1]):
+                rows = slice(fused * whole + rest[2].start, fused * whole + rest[2].stop)
+                target[:, i] = _to_float32(tensor[rows, slices[0]]).T
+        elif mapping.transposed and len(rest) == 2:
+            target[...] = _to_float32(tensor[slices[1], slices[0]]).T
+        else:
+            target[...] = _to_float32(tensor[tuple(slices)])
+    return out
 
 
 def check_tensors(
-    table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
+    table: Sequence[TensorMapping],
+    shapes: Mapping[str, tuple[int, ...]],
+    config: ModelConfig,
+    ignored: str,
 ) -> None:
-    """Raises an InputError if a tensor is missing, unexpected or of another shape."""
-    expected = {name: view.shape for name, view in _tensor_views(table, _empty_arrays(config))}
+    """Raises an InputError if a tensor is missing, not known or of another shape."""
+    expected = _expected_shapes(table, param_shapes(config))
+    present = {name for name in shapes if not re.fullmatch(ignored, name)}
     for problem, names in (
-        ("missing", sorted(expected.keys() - shapes.keys())),
-        ("unexpected", sorted(shapes.keys() - expected.keys())),
+        ("is missing", sorted(expected.keys() - present)),
+        ("is not one of this kind of model", sorted(present - expected.keys())),
     ):
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise InputError(f"{problem} tensor {names[0]}{more}")
+            more = f", as {'is' if len(names) == 2 else 'are'} {len(names) - 1} more"
+            raise InputError(f"tensor {names[0]} {problem}{more if len(names) > 1 else ''}")
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise InputError(
@@ -151,19 +192,47 @@ def check_tensors(
             )
 
 
-def _empty_arrays(config: ModelConfig) -> dict[str, np.ndarray]:
-    shapes = flatten_by_name(param_shapes(config))
-    return {name: np.empty(leaf.shape, np.float32) for name, leaf in shapes.items()}
+def _expected_shapes(table: Sequence[TensorMapping], params: Any) -> dict[str, tuple[int, ...]]:
+    shapes = {name: leaf.shape for name, leaf in flatten_by_name(params).items()}
+    expected = {}
+    for mapping, layer, part in _tensors(table, shapes):
+        shape = shapes[mapping.array][0 if layer is None else 1 :]
+        if part is not None:
+            shape = (*shape[:-2], shape[-1])
+        elif len(shape) == 3:
+            shape = (shape[0], shape[1] * shape[2])
+        expected[mapping.name.format(layer)] = shape[::-1] if mapping.transposed else shape
+    return expected
 
 
-def _tensor_views(
-    table: Sequence[TensorMapping], arrays: Mapping[str, np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields every tensor of theirs by name, as a view of our contiguous arrays."""
+def _tensors(
+    table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[TensorMapping, int | None, int | None]]:
+    """Yields every tensor of theirs: its mapping, the layer if it has one, and the part."""
     for mapping in table:
-        array = arrays[mapping.array]
-        for layer, view in enumerate(array if mapping.array.startswith("blocks/") else [array]):
-            if view.ndim == 3:  # in, part, out
-                whole = mapping.part is None
-                view = view.reshape(len(view), -1) if whole else view[:, mapping.part]
-            yield mapping.name.format(layer), view.T if mapping.transposed else view
+        is_stacked = mapping.array.startswith("blocks/")
+        for layer in range(shapes[mapping.array][0]) if is_stacked else (None,):
+            yield mapping, layer, mapping.part
+
+
+def _to_float32(array: Any) -> np.ndarray:
+    return np.asarray(array).astype(np.float32)
+
+
+def read_params(table: Sequence[TensorMapping], get: Callable[[str], Any], abstract: Any) -> Params:
+    """Returns our arrays, sharded like `abstract`; each process reads its own part of the tensors.
+
+    `abstract` is a tree of `jax.ShapeDtypeStruct`; without shardings, every array is on one device.
+    """
+    names = iter(flatten_by_name(abstract))
+
+    def make(like: jax.ShapeDtypeStruct) -> jax.Array:
+        name = next(names)
+        sharding = like.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return jax.make_array_from_callback(
+            like.shape,
+            sharding,
+            lambda index: read_slice(table, get, name, like.shape, index or ()),
+        )
+
+    return jax.tree.map(make, abstract)

@@ -5,6 +5,7 @@ No code from the directory is executed.
 
 import contextlib
 import dataclasses
+import difflib
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,23 +18,30 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, needs_extra
-from anytime_jax.formats.model_format import (
-    ModelFormat,
-    Settings,
-    check_tensors,
-    tensors_to_params,
-)
+from anytime_jax.formats import model_format as tables
+from anytime_jax.formats.model_format import ModelFormat, Settings
 from anytime_jax.formats.olmo import OLMO
-from anytime_jax.formats.olmo2 import OLMO2
+from anytime_jax.formats.transformers_models import LLAMA, OLMO2, QWEN
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.json_files import parse_json
 
-FORMATS = {each.name: each for each in (OLMO, OLMO2)}
+FORMATS = {each.name: each for each in (OLMO, OLMO2, LLAMA, QWEN)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
-_INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
+INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
 DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
 _CONFIGURATIONS = ("config.json", "config.yaml")
 _DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
+# What other families have that our decoder has not, by the beginning of their model_type.
+_DIFFERENCES = {
+    "gemma": "it multiplies embeddings by a constant, and its norms' scales count from -1",
+    "gpt": "it has learned positions or a parallel block, and norms with biases",
+    "phi": "its products are fused or its rotation partial",
+    "mixtral": "its MLPs are experts",
+    "deepseek": "its attention is compressed and its MLPs are experts",
+    "cohere": "its attention and MLP are parallel",
+    "olmo3": "some of its layers attend to a window",
+    "olmo": "its norms have no scale",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,18 +62,31 @@ def describe(directory: Path) -> ModelDescription:
     Raises an InputError if it is missing or has a setting that our decoder does not support.
     """
     path, settings = _read_settings(directory)
-    model_type = settings.get("model_type", OLMO.model_type)
-    model_format = next((x for x in FORMATS.values() if x.model_type == model_type), None)
+    model_type = settings.get("model_type", OLMO.model_types[0])
+    model_format = next((x for x in FORMATS.values() if model_type in x.model_types), None)
     if model_format is None:
-        known = ", ".join(repr(each.model_type) for each in FORMATS.values())
-        raise InputError(f"{path}: model_type = {format_value(model_type)} is none of {known}")
+        raise InputError(f"{path}: {_why_unknown(model_type)}")
     try:
-        shape = model_format.import_settings(settings)
+        shape = model_format.read(settings)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if "vocab_size" not in shape:
         shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
-    return ModelDescription(directory, model_format, {"kind": model_format.name, **shape})
+    return ModelDescription(directory, model_format, shape)
+
+
+def _why_unknown(model_type: Any) -> str:
+    known = [name for each in FORMATS.values() for name in each.model_types]
+    text = f"model_type = {format_value(model_type)} is none of {', '.join(map(repr, known))}"
+    if isinstance(model_type, str):
+        if "moe" in model_type:
+            return f"{text}: its MLPs are experts"
+        found = (x for name, x in _DIFFERENCES.items() if model_type.startswith(name))
+        if difference := next(found, None):
+            return f"{text}: {difference}"
+        if near := difflib.get_close_matches(model_type, known, 1):
+            return f"{text}; the nearest is {near[0]!r}"
+    return text
 
 
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
@@ -79,17 +100,21 @@ def check_params(model: ModelDescription, config: ModelConfig) -> None:
                 )
         shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
         try:
-            check_tensors(model.model_format.tensors, shapes, config)
+            table = model.model_format.tensors(config)
+            tables.check_tensors(table, shapes, config, model.model_format.ignored)
         except InputError as error:
             raise InputError(f"{model.directory}: {error}: copy it again") from error
 
 
-def read_params(model: ModelDescription, config: ModelConfig) -> Params:
-    """Returns the weights of a model, checked by `check_params`, float32 in host memory."""
+def read_params(model: ModelDescription, config: ModelConfig, abstract: Params) -> Params:
+    """Returns the weights of a model, float32, sharded like `abstract`.
+
+    Each process reads the slices of its devices alone. Checked by `check_params` before.
+    """
     check_params(model, config)
     with _open_tensors(model) as tensors:
-        table = model.model_format.tensors
-        return tensors_to_params(table, lambda name: tensors[name][:], config)
+        table = model.model_format.tensors(config)
+        return tables.read_params(table, tensors.__getitem__, abstract)
 
 
 def check_values(model: ModelDescription) -> None:
@@ -137,7 +162,7 @@ def file_digest(file: Path) -> str:
 
 def weight_files(directory: Path) -> list[Path]:
     """Returns the weight files of a model, sorted; raises an InputError if one is missing."""
-    names, index = [WEIGHTS], directory / _INDEX
+    names, index = [WEIGHTS], directory / INDEX
     if index.is_file() and not (directory / WEIGHTS).is_file():
         weight_map = _read(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(

@@ -10,6 +10,7 @@ anytime_jax.json      provenance of the weights, and the SHA-256 of the other fi
 import contextlib
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
 from anytime_jax.formats.model_reader import (
     DIGESTS,
+    INDEX,
     PARITY,
     PROVENANCE,
     WEIGHTS,
@@ -34,6 +36,7 @@ from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
 
 _PROMPT_TOKENS = 32
+_MOST_BYTES = 5_000_000_000  # of a file of weights, as transformers splits them
 _STRIDE = 7919  # a prime spreads the prompt's ids over the vocabulary
 
 
@@ -78,14 +81,43 @@ def write_model(
     type in the file. Raises a RunError if a file cannot be written.
     """
     rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
-    tensors = params_to_tensors(model_format.tensors, rounded)
-    _save(tensors, directory / WEIGHTS, {"format": "pt"})
-    settings = model_format.export_settings(config)
-    for name, content in model_format.config_files(settings, eos_id, dtype).items():
+    _write_weights(directory, params_to_tensors(model_format.tensors(config), rounded))
+    for name, content in model_format.files(model_format.write(config), eos_id, dtype).items():
         (directory / name).write_text(content, encoding="utf-8")
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
     logits = compute_logits(config, rounded, tokens)
     _save({"tokens": tokens.astype(np.int32), "logits": logits}, directory / PARITY)
+
+
+def _write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes tensors into one file, or several of `_MOST_BYTES` and an index of them."""
+    files: list[dict[str, np.ndarray]] = [{}]
+    names: list[list[str]] = []
+    total = size = 0
+
+    def write() -> None:
+        _save(files[0], directory / f"{WEIGHTS}.{len(names)}", {"format": "pt"})
+        names.append(list(files[0]))
+        files[0] = {}
+
+    for name, tensor in tensors:
+        if files[0] and size + tensor.nbytes > _MOST_BYTES:
+            write()
+            size = 0
+        files[0][name] = tensor
+        size += tensor.nbytes
+        total += tensor.nbytes
+    write()
+    if len(names) == 1:
+        (directory / f"{WEIGHTS}.0").rename(directory / WEIGHTS)
+        return
+    stem, weight_map = WEIGHTS.removesuffix(".safetensors"), {}
+    for i, group in enumerate(names):
+        file = f"{stem}-{i + 1:05d}-of-{len(names):05d}.safetensors"
+        (directory / f"{WEIGHTS}.{i}").rename(directory / file)
+        weight_map |= dict.fromkeys(group, file)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
 def write_provenance(directory: Path, about: dict[str, Any]) -> None:

@@ -7,8 +7,47 @@ for `transformers` after `import hf_olmo`; both use the same `model.safetensors`
 import json
 
 from anytime_jax.checks import is_number
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError, needs_extra
-from anytime_jax.formats.model_format import ModelFormat, Settings, TensorMapping, require_own_keys
+from anytime_jax.formats.model_format import (
+    ModelFormat,
+    Settings,
+    TensorMapping,
+    read_shared,
+    require_default,
+    require_setting,
+)
+
+# Settings that our decoder fixes, with its values.
+_FIXED: Settings = {
+    "activation_type": "gelu",
+    "alibi": False,
+    "attention_layer_norm": True,
+    "attention_layer_norm_with_affine": True,
+    "bias_for_layer_norm": False,
+    "block_type": "sequential",
+    "clip_qkv": None,
+    "embedding_layer_norm": False,
+    "include_bias": False,
+    "layer_norm_type": "default",
+    "layer_norm_with_affine": True,
+    "multi_query_attention": False,
+    "rope": True,
+    "scale_logits": False,
+    "weight_tying": False,
+}
+# Their names of shared settings, by our names.
+_NAMES = {
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "width": "d_model",
+    "mlp_width": "mlp_hidden_size",
+    "length": "max_sequence_length",
+    "vocab_size": "vocab_size",
+    "embedding_rows": "embedding_size",
+    "rope_theta": "rope_theta",
+    "norm_epsilon": "layer_norm_eps",
+}
 
 # Library defaults of settings that differ from our decoder's or that it can vary.
 _DEFAULTS: Settings = {
@@ -22,12 +61,10 @@ _DEFAULTS: Settings = {
 }
 
 
-def _normalize(settings: Settings) -> Settings:
-    """Fills in defaults and settings that are derived from others."""
+def _read(settings: Settings) -> Settings:
     settings = {**_DEFAULTS, **settings}
-    if settings.get("norm_after"):
-        raise InputError("norm_after = True is not supported: it must be False")
-    require_own_keys(settings, "n_heads", "n_kv_heads")
+    require_setting(settings, "norm_after", False)
+    require_setting(settings, "n_kv_heads", None, settings.get("n_heads"))
     derived = {
         "embedding_size": settings.get("vocab_size"),
         "bias_for_layer_norm": settings["include_bias"],
@@ -35,10 +72,25 @@ def _normalize(settings: Settings) -> Settings:
     }
     if is_number(settings.get("mlp_ratio")) and is_number(settings.get("d_model")):
         derived["mlp_hidden_size"] = settings["mlp_ratio"] * settings["d_model"]
-    return settings | {name: x for name, x in derived.items() if settings.get(name) is None}
+    settings |= {name: x for name, x in derived.items() if settings.get(name) is None}
+    for name, value in _FIXED.items():
+        require_setting(settings, name, value)
+    return {"kind": "olmo", **read_shared(settings, _NAMES)}
 
 
-def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+def _write(config: ModelConfig) -> Settings:
+    require_default(config, "olmo", "kv_heads", "head_size", "tied", "rope_scaling")
+    theta = config.rope_theta
+    if theta != int(theta):
+        raise InputError(
+            f"config.model.rope_theta = {theta} cannot be expressed in the format olmo: ai2-olmo "
+            "accepts whole numbers only"
+        )
+    shared = {theirs: getattr(config, ours) for ours, theirs in _NAMES.items()}
+    return {**_FIXED, **shared, "rope_theta": int(theta)}
+
+
+def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
     with needs_extra("export"):
         import yaml
     model = {
@@ -64,53 +116,26 @@ def _config_files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]
     }
 
 
+_TENSORS = (
+    TensorMapping("transformer.wte.weight", "embedding", transposed=False),
+    TensorMapping("transformer.blocks.{}.attn_norm.weight", "blocks/attn_norm/scale"),
+    TensorMapping("transformer.blocks.{}.att_proj.weight", "blocks/qkv"),
+    TensorMapping("transformer.blocks.{}.q_norm.weight", "blocks/q_norm/scale"),
+    TensorMapping("transformer.blocks.{}.k_norm.weight", "blocks/k_norm/scale"),
+    TensorMapping("transformer.blocks.{}.attn_out.weight", "blocks/attn_out"),
+    TensorMapping("transformer.blocks.{}.ff_norm.weight", "blocks/mlp_norm/scale"),
+    TensorMapping("transformer.blocks.{}.ff_proj.weight", "blocks/mlp_in"),
+    TensorMapping("transformer.blocks.{}.ff_out.weight", "blocks/mlp_out"),
+    TensorMapping("transformer.ln_f.weight", "final_norm/scale"),
+    TensorMapping("transformer.ff_out.weight", "head"),
+)
 OLMO = ModelFormat(
     name="olmo",
-    model_type="hf_olmo",
     library="ai2-olmo",
-    tensors=(
-        TensorMapping("transformer.wte.weight", "embedding", transposed=False),
-        TensorMapping("transformer.blocks.{}.attn_norm.weight", "blocks/attn_norm/scale"),
-        TensorMapping("transformer.blocks.{}.att_proj.weight", "blocks/qkv"),
-        TensorMapping("transformer.blocks.{}.q_norm.weight", "blocks/q_norm/scale"),
-        TensorMapping("transformer.blocks.{}.k_norm.weight", "blocks/k_norm/scale"),
-        TensorMapping("transformer.blocks.{}.attn_out.weight", "blocks/attn_out"),
-        TensorMapping("transformer.blocks.{}.ff_norm.weight", "blocks/mlp_norm/scale"),
-        TensorMapping("transformer.blocks.{}.ff_proj.weight", "blocks/mlp_in"),
-        TensorMapping("transformer.blocks.{}.ff_out.weight", "blocks/mlp_out"),
-        TensorMapping("transformer.ln_f.weight", "final_norm/scale"),
-        TensorMapping("transformer.ff_out.weight", "head"),
-    ),
-    fixed={
-        "activation_type": "gelu",
-        "alibi": False,
-        "attention_layer_norm": True,
-        "attention_layer_norm_with_affine": True,
-        "bias_for_layer_norm": False,
-        "block_type": "sequential",
-        "clip_qkv": None,
-        "embedding_layer_norm": False,
-        "include_bias": False,
-        "layer_norm_type": "default",
-        "layer_norm_with_affine": True,
-        "multi_query_attention": False,
-        "rope": True,
-        "scale_logits": False,
-        "weight_tying": False,
-    },
-    names={
-        "layers": "n_layers",
-        "heads": "n_heads",
-        "width": "d_model",
-        "mlp_width": "mlp_hidden_size",
-        "length": "max_sequence_length",
-        "vocab_size": "vocab_size",
-        "embedding_rows": "embedding_size",
-        "rope_theta": "rope_theta",
-        "norm_epsilon": "layer_norm_eps",
-    },
-    config_files=_config_files,
-    prefix="model.",  # prefix in files that transformers wrote
-    integers=("rope_theta",),
-    normalize=_normalize,
+    model_types=("hf_olmo",),
+    tensors=lambda config: _TENSORS,
+    read=_read,
+    write=_write,
+    files=_files,
+    prefix="model.",  # in files that transformers wrote
 )

@@ -1,10 +1,11 @@
 """Rotary position embedding and causal attention.
 
-Shape suffixes: B batch, L length, M length of keys, H heads, K head size.
+Shape suffixes: B batch, L length, M length of keys, H heads of queries, G heads of keys, each of
+which serves H/G heads of queries, K head size.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -30,7 +31,7 @@ def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int)
             "a GPU": platform == "gpu",
             "model.dtype = 'bfloat16'": config.dtype == "bfloat16",
             "heads of at most 128 channels, divisible by 8": (
-                config.head_size % 8 == 0 and config.head_size <= 128
+                config.head_width % 8 == 0 and config.head_width <= 128
             ),
         },
         "splash": {
@@ -60,13 +61,24 @@ def resolve_path(config: ModelConfig, platform: str, length: int) -> Attention:
     return "xla" if unmet_need(path, config, platform, length) else path
 
 
-def rotary_table(length: int, head_size: int, theta: float) -> np.ndarray:
+def rotary_table(
+    length: int, head_size: int, theta: float, scaling: Sequence[float] = ()
+) -> np.ndarray:
     """Returns cosine and sine of the rotary angles, float32 of shape 2 x L x K/2.
 
     Channel i of the first half of a head and its partner in the second are rotated by
     `position * theta^(-2i/K)`. A NumPy constant: XLA would compute it for every rotated element.
+
+    With `scaling` (factor, low, high, length before), frequencies of more than `high` turns in that
+    length stay, those of fewer than `low` are divided by the factor, and between them the part that
+    stays grows with the turns. Source: The Llama 3 Herd of Models (arXiv 2407.21783) and its code.
     """
     frequency = theta ** (-np.arange(0, head_size, 2) / head_size)
+    if scaling:
+        factor, low, high, before = scaling
+        turns = before * frequency / (2 * np.pi)
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        frequency *= kept + (1 - kept) / factor
     angles = np.arange(length)[:, None] * frequency
     return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
 
@@ -82,8 +94,8 @@ def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Arr
 
 def causal_attention(
     q_BxLxHxK: jax.Array,
-    k_BxLxHxK: jax.Array,
-    v_BxLxHxK: jax.Array,
+    k_BxLxGxK: jax.Array,
+    v_BxLxGxK: jax.Array,
     precision: Precision,
     path: Attention,
     constrain: ShardingConstraint = UNCONSTRAINED,
@@ -95,21 +107,28 @@ def causal_attention(
     `jax.nn.dot_product_attention`.
     """
     if path == "splash":
-        return _splash_attention(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision, constrain)
+        return _splash_attention(q_BxLxHxK, k_BxLxGxK, v_BxLxGxK, precision, constrain)
+    if path in ("xla", "cudnn"):
+        q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK))
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
+    length, heads = q_BxLxHxK.shape[1:3]
+    k_BxLxHxK, v_BxLxHxK = (_repeat_heads(y, heads) for y in (k_BxLxGxK, v_BxLxGxK))
     if path == "blocks":
         return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision)
-    if path in ("xla", "cudnn"):
-        q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK))
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
-    length = q_BxLxHxK.shape[1]
     causal_LxM = jnp.tril(jnp.ones((length, length), bool))
     return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, precision)
 
 
+def _repeat_heads(x_BxMxGxK: jax.Array, heads: int) -> jax.Array:
+    """Returns keys or values once for each head of queries, consecutive ones from one head."""
+    repeats = heads // x_BxMxGxK.shape[2]
+    return x_BxMxGxK if repeats == 1 else jnp.repeat(x_BxMxGxK, repeats, axis=2)
+
+
 def _splash_attention(
     q_BxLxHxK: jax.Array,
-    k_BxLxHxK: jax.Array,
-    v_BxLxHxK: jax.Array,
+    k_BxLxGxK: jax.Array,
+    v_BxLxGxK: jax.Array,
     precision: Precision,
     constrain: ShardingConstraint,
 ) -> jax.Array:
@@ -132,11 +151,11 @@ def _splash_attention(
         interpret=precision.platform != "tpu",
     )
     scaled_BxLxHxK = q_BxLxHxK * (1 / math.sqrt(head_size))
-    heads_BxHxLxK = (
-        precision.round(y).transpose(0, 2, 1, 3) for y in (scaled_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+    arrays = (
+        precision.round(y).transpose(0, 2, 1, 3) for y in (scaled_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
     )
     attend = constrain.per_device(jax.vmap(cast(Any, kernel)), ("batch", "heads", None, None))
-    return precision.round(attend(*heads_BxHxLxK).transpose(0, 2, 1, 3))
+    return precision.round(attend(*arrays).transpose(0, 2, 1, 3))
 
 
 def _attend_in_blocks(
@@ -171,8 +190,8 @@ def _attend_in_blocks(
 
 def cached_attention(
     q_BxLxHxK: jax.Array,
-    k_BxLxHxK: jax.Array,
-    v_BxLxHxK: jax.Array,
+    k_BxLxGxK: jax.Array,
+    v_BxLxGxK: jax.Array,
     cache: Mapping[str, jax.Array],
     start: int | jax.Array,
     precision: Precision,
@@ -180,7 +199,7 @@ def cached_attention(
     """Returns causal attention of new tokens to the cache and themselves, and the updated cache.
 
     The queries belong to the tokens from position `start`. The cache has "keys" and "values" of
-    shape BxMxHxK, by position; positions from `start` on are overwritten. Scores and softmax are
+    shape BxMxGxK, by position; positions from `start` on are overwritten. Scores and softmax are
     float32; `precision` applies to the operands and the result.
 
     This is always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for
@@ -190,11 +209,14 @@ def cached_attention(
     cache = {
         name: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1)
         for name, old, new in (
-            ("keys", cache["keys"], k_BxLxHxK),
-            ("values", cache["values"], v_BxLxHxK),
+            ("keys", cache["keys"], k_BxLxGxK),
+            ("values", cache["values"], v_BxLxGxK),
         )
     }
-    k_BxMxHxK, v_BxMxHxK = (cache[name].astype(jnp.float32) for name in ("keys", "values"))
+    k_BxMxHxK, v_BxMxHxK = (
+        _repeat_heads(cache[name].astype(jnp.float32), q_BxLxHxK.shape[2])
+        for name in ("keys", "values")
+    )
     causal_LxM = jnp.arange(capacity) <= start + jnp.arange(length)[:, None]
     return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, precision), cache
 

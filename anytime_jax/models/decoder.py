@@ -1,13 +1,16 @@
-"""Decoder-only transformer: OLMo as the paper trains it, OLMo-2, or a kind of your own.
+"""Decoder-only transformer: the paper's OLMo, OLMo-2, Llama, Qwen, or a kind of your own.
 
 The only module that uses Flax. Outside, parameters are a plain dict of float32 arrays:
 
     {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
 
-Every leaf of "blocks" is stacked over layers, whether the layers run in a loop or unrolled.
+With fewer heads of keys than of queries there are "q" and "kv" in the place of "qkv"; without a
+"head", the embedding is it. Every leaf of "blocks" is stacked over layers, whether the layers run
+in a loop or unrolled.
 
 Shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
-H heads, K head size, F MLP width, V rows of the embedding, N layers.
+H heads of queries, G heads of keys, K head size, E all heads' channels, F MLP width, V rows of the
+embedding, N layers.
 
 Source: the paper's "Architecture and Dataset", and the OLMo code it is based on.
 """
@@ -36,7 +39,7 @@ from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]
-Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxHxK
+Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxGxK
 
 _RESIDUAL_AXES = ("batch", None, None)
 
@@ -45,6 +48,8 @@ _RESIDUAL_AXES = ("batch", None, None)
 PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocabulary", "width"),
     "qkv": ("width", None, "heads"),
+    "q": ("width", None, "heads"),
+    "kv": ("width", None, "heads"),
     "attn_out": ("heads", "width"),
     "mlp_in": ("width", None, "mlp"),
     "mlp_out": ("mlp", "width"),
@@ -59,7 +64,10 @@ def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
 
 # The reduction and the output axis of every matrix of the blocks, counted from the end, for
 # `optimizers.muon`. Other axes count matrices: layers, the three of attention, a gate's two.
-MATRIX_AXES = {"qkv": (-3, -1), "attn_out": (-2, -1), "mlp_in": (-3, -1), "mlp_out": (-2, -1)}
+MATRIX_AXES = {
+    **dict.fromkeys(("qkv", "q", "kv", "mlp_in"), (-3, -1)),
+    **dict.fromkeys(("attn_out", "mlp_out"), (-2, -1)),
+}
 
 
 @functools.partial(jax.jit, static_argnums=0)  # jit traces the initialization once
@@ -89,13 +97,18 @@ def hidden(
     return cast(jax.Array, hidden_BxLxD)
 
 
+def head(config: ModelConfig, params: Params) -> jax.Array:
+    """Returns the head, which turns hidden states into logits, of shape DxV."""
+    return params["embedding"].T if config.tied else params["head"]
+
+
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     """Returns an empty cache for `batch` texts of at most `length` tokens.
 
     Keys and values have the dtype of the operands of the products, to which they would be rounded
     anyway: 16 bits halve the memory without changing results.
     """
-    shape = (config.layers, batch, length, config.heads, config.head_size)
+    shape = (config.layers, batch, length, config.key_heads, config.head_width)
     return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
 
 
@@ -123,7 +136,7 @@ def decode(
 
 def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
     precision = Precision(config.dtype, UNCONSTRAINED.platform)
-    logits_BxLxV = mixed_einsum("bld,dv->blv", hidden_BxLxD, params["head"], precision)
+    logits_BxLxV = mixed_einsum("bld,dv->blv", hidden_BxLxD, head(config, params), precision)
     return logits_BxLxV.astype(jnp.float32)
 
 
@@ -141,12 +154,15 @@ def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 @functools.lru_cache
 def count_params(config: ModelConfig) -> dict[str, int]:
-    """Returns the number of parameters in the block matrices, in the head and in total."""
+    """Returns the number of parameters in the block matrices, in the head and in total.
+
+    A head that is the embedding is counted in the total once.
+    """
     shapes = param_shapes(config)
     matrices = [x for name, x in shapes["blocks"].items() if name in parameter_axes(config)]
     return {
         "blocks": sum(x.size for x in matrices),
-        "head": shapes["head"].size,
+        "head": config.width * config.embedding_rows,
         "all": sum(x.size for x in jax.tree.leaves(shapes)),
     }
 
@@ -170,7 +186,8 @@ class Decoder(nn.Module):
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
         x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
-        self.param("head", _inward(cfg), (D, V))
+        if not cfg.tied:
+            self.param("head", _inward(cfg), (D, V))
         return Norm(cfg, name="final_norm")(x_BxLxD), cache
 
     def _blocks(self, position: int | jax.Array) -> Any:
@@ -240,30 +257,56 @@ class Block(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Returns what attention adds, float32 of the input's shape, and its cache if decoding."""
         cfg = self.config
-        B, L, D = x_BxLxD.shape
-        qkv_DxCxD = self.param("qkv", _inward(cfg), (D, 3, D))
-        qkv_BxLxCxD = mixed_einsum("bld,dce->blce", x_BxLxD, qkv_DxCxD, self.precision)
-        # The gradient of a split is one array, the gradient of indexing a sum of padded arrays.
-        q_BxLxD, k_BxLxD, v_BxLxD = (y.squeeze(2) for y in jnp.split(qkv_BxLxCxD, 3, axis=2))
-        # The norm of queries and keys is over the full width, before the split into heads.
-        q_BxLxD = self.precision.round(Norm(cfg, name="q_norm")(q_BxLxD))
-        k_BxLxD = self.precision.round(Norm(cfg, name="k_norm")(k_BxLxD))
-        q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
-            y.reshape(B, L, cfg.heads, cfg.head_size) for y in (q_BxLxD, k_BxLxD, v_BxLxD)
-        )
+        (B, L, D), H, G, K = x_BxLxD.shape, cfg.heads, cfg.key_heads, cfg.head_width
+        q_BxLxE, k_BxLxE, v_BxLxE = self._queries_keys_values(x_BxLxD)
+        norms = [Norm(cfg, name=name) for name in ("q_norm", "k_norm")]
+        if cfg.qk_norm == "width":  # before the split into heads
+            q_BxLxE, k_BxLxE = self._normalize(norms, q_BxLxE, k_BxLxE)
+        q_BxLxHxK = q_BxLxE.reshape(B, L, H, K)
+        k_BxLxGxK, v_BxLxGxK = (y.reshape(B, L, G, K) for y in (k_BxLxE, v_BxLxE))
+        if cfg.qk_norm == "head":
+            q_BxLxHxK, k_BxLxGxK = self._normalize(norms, q_BxLxHxK, k_BxLxGxK)
         positions = L if cache is None else cache["keys"].shape[1]
-        table_2xMxK = rotary_table(positions, cfg.head_size, cfg.rope_theta)
+        table_2xMxK = rotary_table(positions, K, cfg.rope_theta, cfg.rope_scaling)
         table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
-        q_BxLxHxK, k_BxLxHxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxHxK))
-        heads = (q_BxLxHxK, k_BxLxHxK, v_BxLxHxK)
+        q_BxLxHxK, k_BxLxGxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxGxK))
+        heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
             path = resolve_path(cfg, self.constrain.platform, L)
             out_BxLxHxK = causal_attention(*heads, self.precision, path, self.constrain)
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)
-        attn_out_DxD = self.param("attn_out", _outward(cfg, D, layer), (D, D))
-        out_BxLxD = out_BxLxHxK.reshape(B, L, D)
-        return mixed_einsum("bld,de->ble", out_BxLxD, attn_out_DxD, self.precision), cache
+        attn_out_ExD = self.param("attn_out", _outward(cfg, H * K, layer), (H * K, D))
+        out_BxLxE = out_BxLxHxK.reshape(B, L, H * K)
+        out_BxLxD = mixed_einsum("ble,ed->bld", out_BxLxE, attn_out_ExD, self.precision)
+        return self._add_bias("attn_out", out_BxLxD), cache
+
+    def _queries_keys_values(self, x_BxLxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns queries, keys and values, each BxL times all of its heads' channels."""
+        cfg, D = self.config, x_BxLxD.shape[-1]
+        query_size, key_size = cfg.heads * cfg.head_width, cfg.key_heads * cfg.head_width
+        parts = {"qkv": (3, key_size)}
+        if key_size != query_size:
+            parts = {"q": (1, query_size), "kv": (2, key_size)}
+        projected: list[jax.Array] = []
+        for name, (count, size) in parts.items():
+            weight_DxCxE = self.param(name, _inward(cfg), (D, count, size))
+            y_BxLxCxE = mixed_einsum("bld,dce->blce", x_BxLxD, weight_DxCxE, self.precision)
+            y_BxLxCxE = self._add_bias(name, y_BxLxCxE, "qkv")
+            # The gradient of a split is one array, that of indexing a sum of padded arrays.
+            projected += [y.squeeze(2) for y in jnp.split(y_BxLxCxE, count, axis=2)]
+        q_BxLxE, k_BxLxE, v_BxLxE = projected
+        return q_BxLxE, k_BxLxE, v_BxLxE
+
+    def _normalize(self, norms: list["Norm"], *arrays: jax.Array) -> list[jax.Array]:
+        return [self.precision.round(norm(y)) for norm, y in zip(norms, arrays, strict=True)]
+
+    def _add_bias(self, name: str, y: jax.Array, option: str = "") -> jax.Array:
+        """Adds the bias of a product, of the shape of its axes after BxL, if the kind has one."""
+        if (option or name) not in self.config.biases:
+            return y
+        bias = self.param(f"{name}_bias", nn.initializers.zeros, y.shape[2:])
+        return self.precision.round(y.astype(jnp.float32) + bias)
 
     def mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         """Returns what the MLP adds, of the input's shape."""
@@ -272,6 +315,7 @@ class Block(nn.Module):
         gated = cfg.gated
         mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
         h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
+        h_BxLxCxF = self._add_bias("mlp_in", h_BxLxCxF)
         if gated:
             halves = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             gate_BxLxF, h_BxLxF = (y.astype(jnp.float32) for y in halves)
@@ -279,7 +323,8 @@ class Block(nn.Module):
         else:
             h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
-        return mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
+        out_BxLxD = mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
+        return self._add_bias("mlp_out", out_BxLxD)
 
 
 def _gelu(x: jax.Array) -> jax.Array:

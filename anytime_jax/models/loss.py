@@ -51,15 +51,19 @@ def token_losses_from_hidden(
     return _unblock(jax.lax.map(block_losses, blocks))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def mean_loss_from_hidden(
     hidden_BxLxD: jax.Array,
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     dtype: Dtype,
     constrain: ShardingConstraint,
+    z_loss: float = 0.0,
 ) -> jax.Array:
     """Mean of `token_losses_from_hidden`, with a gradient that computes no logits twice.
+
+    The gradient alone has the z-loss: `z_loss` times the mean square of log(sum(exp(logits))).
+    Source of the z-loss: PaLM (arXiv 2204.02311), Section 5.
 
     A block's logits determine its part of the gradient up to a factor, so one pass over the blocks
     computes loss and gradient. Every shard of the batch accumulates its own gradient of the head;
@@ -83,6 +87,7 @@ def _mean_loss_forward(
     targets_BxL: jax.Array,
     dtype: Dtype,
     constrain: ShardingConstraint,
+    z_loss: float,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def add_block(
         dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
@@ -91,7 +96,9 @@ def _mean_loss_forward(
         precision = Precision(dtype, constrain.platform)
         logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
         token_weight = 1 / targets_BxL.size
-        losses_SxRxL, grad_SxRxLxV = _with_gradient(logits_SxRxLxV, targets_SxRxL, token_weight)
+        losses_SxRxL, grad_SxRxLxV = _with_gradient(
+            logits_SxRxLxV, targets_SxRxL, token_weight, z_loss
+        )
         dhead_SxDxV += mixed_einsum(
             "srld,srlv->sdv", hidden_SxRxLxD, grad_SxRxLxV, precision, round_result=False
         )
@@ -109,6 +116,7 @@ def _mean_loss_forward(
 def _mean_loss_backward(
     dtype: Dtype,
     constrain: ShardingConstraint,
+    z_loss: float,
     saved: tuple[jax.Array, jax.Array],
     factor: jax.Array,
 ) -> tuple[jax.Array, jax.Array, None]:
@@ -128,17 +136,24 @@ def _logits(
 
 
 def _with_gradient(
-    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float
+    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float, z_loss: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the token losses, and their gradient in the logits times `token_weight`."""
+    """Returns the token losses, and their gradient in the logits times `token_weight`.
+
+    The gradient has the z-loss as well.
+    """
     logits_SxRxLxV = logits_SxRxLxV.astype(jnp.float32)
     max_SxRxL = logits_SxRxLxV.max(axis=-1)
     weights_SxRxLxV = jnp.exp(logits_SxRxLxV - max_SxRxL[..., None])
     sum_SxRxL = weights_SxRxLxV.sum(axis=-1)
     target_SxRxL = jnp.take_along_axis(logits_SxRxLxV, targets_SxRxL[..., None], axis=-1)[..., 0]
-    losses_SxRxL = max_SxRxL + jnp.log(sum_SxRxL) - target_SxRxL
+    log_sum_SxRxL = max_SxRxL + jnp.log(sum_SxRxL)
+    losses_SxRxL = log_sum_SxRxL - target_SxRxL
     is_target_SxRxLxV = jnp.arange(logits_SxRxLxV.shape[-1]) == targets_SxRxL[..., None]
-    grad_SxRxLxV = weights_SxRxLxV * (token_weight / sum_SxRxL)[..., None]
+    factor_SxRxL = token_weight / sum_SxRxL
+    if z_loss:
+        factor_SxRxL *= 1 + 2 * z_loss * log_sum_SxRxL
+    grad_SxRxLxV = weights_SxRxLxV * factor_SxRxL[..., None]
     return losses_SxRxL, jnp.where(is_target_SxRxLxV, grad_SxRxLxV - token_weight, grad_SxRxLxV)
 
 

@@ -84,12 +84,14 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
                 f"mesh of {mesh.size} devices splits a batch (mesh.data x mesh.fsdp): choose a "
                 f"multiple of {shards}, or a mesh with fewer parts"
             )
-    if config.model.heads % tensor:
-        raise InputError(
-            f"config.model.heads = {config.model.heads} is not divisible by config.mesh.tensor = "
-            f"{tensor}: choose a mesh that keeps heads whole"
-        )
-    model, platform = config.model, mesh.devices.flat[0].platform
+    model = config.model
+    for name, heads in (("heads", model.heads), ("kv_heads", model.key_heads)):
+        if heads % tensor:
+            raise InputError(
+                f"config.model.{name} = {heads} is not divisible by config.mesh.tensor = {tensor}: "
+                "choose a mesh that keeps heads whole"
+            )
+    platform = mesh.devices.flat[0].platform
     if need := attention.unmet_need(model.attention, model, platform, model.length):
         raise InputError(
             f"config.model.attention = {model.attention!r} needs {need}, which this run on a "

@@ -8,10 +8,6 @@ the recorded digest.
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Any
-
-import jax
-import numpy as np
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.train_state import TrainState
@@ -71,19 +67,9 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
         raise InputError(
             f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
         )
-    params = model_reader.read_params(pretrained.description, config.model)
-    return program.init_from_params(_put(params, program.abstract_state.params))
-
-
-def _put(params: Any, abstract: Any) -> Any:
-    """Copies arrays to new buffers, sharded like `abstract`; each process copies its part."""
-
-    def put(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-        return jax.make_array_from_callback(
-            array.shape, like.sharding, lambda index: array[index].copy()
-        )
-
-    return jax.tree.map(put, params, abstract)
+    abstract = program.abstract_state.params
+    params = model_reader.read_params(pretrained.description, config.model, abstract)
+    return program.init_from_params(params)
 
 
 def _check_shape(config: Config, description: ModelDescription) -> None:

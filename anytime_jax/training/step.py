@@ -242,9 +242,15 @@ def batch_mean_loss(
     params: decoder.Params,
     tokens_BxT: jax.Array,
 ) -> jax.Array:
-    """Returns the mean loss in nats of the tokens of a batch, with a cheap gradient."""
+    """Returns the mean loss in nats of the tokens of a batch, with a cheap gradient.
+
+    The gradient has the z-loss of the configuration, and the loss has not.
+    """
     hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
-    return mean_loss_from_hidden(hidden_BxLxD, params["head"], targets_BxL, config.dtype, constrain)
+    head_DxV = decoder.head(config, params)
+    return mean_loss_from_hidden(
+        hidden_BxLxD, head_DxV, targets_BxL, config.dtype, constrain, config.z_loss
+    )
 
 
 def batch_token_losses(
@@ -256,7 +262,7 @@ def batch_token_losses(
     """Returns the loss in nats of every token of a batch, float32 of shape BxL."""
     hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
     return token_losses_from_hidden(
-        hidden_BxLxD, params["head"], targets_BxL, config.dtype, constrain
+        hidden_BxLxD, decoder.head(config, params), targets_BxL, config.dtype, constrain
     )
 
 

@@ -39,8 +39,9 @@ def test_export_round_trips(name, tmp_path):
     assert same_bits(read(tmp_path, name), oracle(name)[1])
     assert model.shape.items() <= {"kind": name, **dataclasses.asdict(CONFIGS[name])}.items()
     whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
-    assert whole - model.shape.keys() == {"dtype", "attention", "layer_loop", "remat"}
-    assert {type(x) for x in model.shape.values()} == {str, int, float}
+    arithmetic = {"dtype", "attention", "layer_loop", "remat", "z_loss"}
+    fixed = {"kv_heads", "head_size", "tied", "rope_scaling"} if name == "olmo" else set()
+    assert whole - model.shape.keys() == arithmetic | fixed
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -118,7 +119,7 @@ HEAD = "lm_head.weight"
     ("changes", "message"),
     [
         ({HEAD: None}, HEAD),
-        ({HEAD: None, "model.norm.weight": None}, f"{HEAD} and 1 more"),
+        ({HEAD: None, "model.norm.weight": None}, f"{HEAD} is missing, as is 1 more"),
         ({"q_proj.bias": np.zeros(32, np.float32)}, "q_proj.bias"),
         ({HEAD: np.zeros((32, 96), np.float32)}, rf"{HEAD} .*\(32, 96\).*\(96, 32\)"),
         ({"model.norm.weight": np.zeros((), np.float32)}, r"model\.norm\.weight .*\(\)"),
@@ -148,7 +149,6 @@ def test_truncated_weights_are_rejected(length, tmp_path):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("olmo2", {"num_key_value_heads": 2}, "num_key_value_heads = 2"),
         ("olmo2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
         ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn'"),
         (
@@ -158,7 +158,6 @@ def test_truncated_weights_are_rejected(length, tmp_path):
         ),
         ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("olmo2", {"rope_theta": ...}, "rope_theta"),
         ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide'"),
         ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True"),
         ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0"),

@@ -30,7 +30,8 @@ def test_written_model_has_the_tensors_and_logits_of_the_library(name, dtype, tm
     assert {x: (y.shape, y.dtype) for x, y in written.items()} == {
         x: (y.shape, y.dtype) for x, y in rounded.items()
     }
-    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == dtype
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings["torch_dtype" if name == "olmo" else "dtype"] == dtype
     params = read(tmp_path, name)
     assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
     # The parity record is of these weights, in float32.
@@ -63,6 +64,8 @@ def test_settings_for_transformers(tmp_path):
         "architectures": ["Olmo2ForCausalLM"],
         "model_type": "olmo2",
         "num_key_value_heads": 4,
+        "head_dim": 8,
+        "rope_scaling": None,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
         "hidden_act": "silu",
         "attention_bias": False,
@@ -71,7 +74,7 @@ def test_settings_for_transformers(tmp_path):
         "bos_token_id": None,
         "eos_token_id": EOS,
         "pad_token_id": None,
-        "torch_dtype": "float32",
+        "dtype": "float32",
         "use_cache": True,
     }
     content = json.loads((tmp_path / "generation_config.json").read_text())
@@ -103,7 +106,7 @@ def test_full_disk_is_a_run_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(safetensors.numpy, "save_file", full)
     with (
-        pytest.raises(RunError, match=r"model\.safetensors .*no space left"),
+        pytest.raises(RunError, match=r"model\.safetensors.*no space left"),
         model_writer.create_directory(tmp_path / "model", False) as part,
     ):
         write(part, "olmo")

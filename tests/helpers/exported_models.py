@@ -8,6 +8,7 @@ from reference_decoders import CONFIGS, oracle
 
 from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import FORMATS, WEIGHTS
+from anytime_jax.models import decoder
 
 BOTH = pytest.mark.parametrize("name", ["olmo", "olmo2"])
 EOS = 1
@@ -86,7 +87,10 @@ def write_reference(folder, name, arrays=None, **changes):
 
 
 def read(folder, name):
-    return model_reader.read_params(model_reader.describe(folder), CONFIGS[name])
+    config = CONFIGS[name]
+    return model_reader.read_params(
+        model_reader.describe(folder), config, decoder.param_shapes(config)
+    )
 
 
 def write(folder, name, dtype="float32", config=None):

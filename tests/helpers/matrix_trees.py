@@ -17,7 +17,8 @@ SHAPES = {
         "mlp_norm": {"scale": (LAYERS, D)},
     },
 }
-BLOCKS = {name: SHAPES["blocks"][name] for name in decoder.MATRIX_AXES}
+BLOCKS = {name: x for name, x in SHAPES["blocks"].items() if name in decoder.MATRIX_AXES}
+MATRIX_AXES = {name: decoder.MATRIX_AXES[name] for name in BLOCKS}
 EINSUMS = {  # the decoder's products, which define what a matrix is: reduction r, output o
     "qkv": "lrco->lcro",
     "attn_out": "lro->lro",

@@ -77,11 +77,10 @@ def test_parameters_are_float32_and_have_named_axes():
         shapes = decoder.param_shapes(config)
         assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
         named = {**shapes, **shapes["blocks"]}
-        for name, axes in decoder.PARAMETER_AXES.items():
-            stacked = name in shapes["blocks"]
-            assert len(named[name].shape) == len(axes) + stacked
-        matrices = {name for name, leaf in named.items() if hasattr(leaf, "shape")}
-        assert matrices == set(decoder.PARAMETER_AXES)
+        for name, leaf in named.items():
+            if hasattr(leaf, "shape"):
+                stacked = name in shapes["blocks"]
+                assert len(leaf.shape) == len(decoder.PARAMETER_AXES[name]) + stacked
 
 
 @pytest.mark.parametrize(
@@ -359,7 +358,7 @@ def test_init_of_matrices():
         check_truncated_normal(block["attn_out"], 1 / math.sqrt(2 * D * (layer + 1)))
         check_truncated_normal(block["mlp_out"], 1 / math.sqrt(2 * F * (layer + 1)))
     _, params = wide_init("olmo2")
-    for name in decoder.PARAMETER_AXES:
+    for name in ("embedding", "head", "qkv", "attn_out", "mlp_in", "mlp_out"):
         check_truncated_normal({**params, **params["blocks"]}[name], 0.02)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from matrix_trees import BLOCKS, LAYERS, matrices, newton_schulz, random_tree
+from matrix_trees import BLOCKS, LAYERS, MATRIX_AXES, matrices, newton_schulz, random_tree
 from reference_decoders import CONFIGS
 
 from anytime_jax.config.schema import MeshConfig
@@ -19,10 +19,10 @@ from anytime_jax.optimizers import muon
 
 def optimizer(b1=0.95, **options):
     """As a run has it: Muon for matrices, Adam for others, then decay and learning rate."""
-    matrices_alone = muon.scale_by_muon(decoder.MATRIX_AXES, b1, **options)
+    matrices_alone = muon.scale_by_muon(MATRIX_AXES, b1, **options)
     adam = optax.scale_by_adam(0.9, 0.95, 1e-8)
     return optax.chain(
-        muon.partition_matrices(matrices_alone, adam, decoder.MATRIX_AXES),
+        muon.partition_matrices(matrices_alone, adam, MATRIX_AXES),
         optax.add_decayed_weights(0.1),
         optax.scale_by_learning_rate(1e-2),
     )
@@ -31,7 +31,7 @@ def optimizer(b1=0.95, **options):
 def optax_muon(nesterov=True):
     def axes(params):
         def one(path, _):
-            axes = decoder.MATRIX_AXES.get(path[-1].key)
+            axes = MATRIX_AXES.get(path[-1].key)
             return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
         return jax.tree_util.tree_map_with_path(one, params)
@@ -74,7 +74,7 @@ def test_singular_values_are_those_of_numpy():
     tree = random_tree(3, BLOCKS)
     tree["mlp_out"] = tree["mlp_out"].at[0].set(0.0)  # the gradient of a layer that is not used
     tree["qkv"] = tree["qkv"].at[0].multiply(1e-6)
-    actual = jax.jit(lambda x: muon.orthogonalize(x, decoder.MATRIX_AXES, epsilon=1e-20))(tree)
+    actual = jax.jit(lambda x: muon.orthogonalize(x, MATRIX_AXES, epsilon=1e-20))(tree)
     for name, leaf in tree.items():
         expected = np.nan_to_num(newton_schulz(matrices(name, leaf)[1:]))
         np.testing.assert_allclose(matrices(name, actual[name])[1:], expected, atol=2e-5)
@@ -88,9 +88,7 @@ def test_singular_values_are_those_of_numpy():
 def test_bfloat16_differs_by_its_rounding():
     tree = random_tree(3, BLOCKS)
     exact, rounded = (
-        jax.jit(
-            lambda tree, dtype=dtype: muon.orthogonalize(tree, decoder.MATRIX_AXES, dtype=dtype)
-        )(tree)
+        jax.jit(lambda tree, dtype=dtype: muon.orthogonalize(tree, MATRIX_AXES, dtype=dtype))(tree)
         for dtype in (jnp.float32, jnp.bfloat16)
     )
     for a, b in zip(jax.tree.leaves(exact), jax.tree.leaves(rounded), strict=True):
@@ -108,7 +106,7 @@ def sharded(axes):
     compute = jax.jit(
         lambda tree: muon.orthogonalize(
             tree,
-            decoder.MATRIX_AXES,
+            MATRIX_AXES,
             constrain_stack=lambda x: jax.lax.with_sharding_constraint(x, over_all),
         ),
         in_shardings=(places,),
@@ -132,17 +130,17 @@ def test_each_device_orthogonalizes_its_share():
 
 def test_matrix_axes_name_exactly_the_parameters():
     params = random_tree(0, BLOCKS)
-    for axes in ({"qkv": (-3, -1)}, {**decoder.MATRIX_AXES, "typo": (-2, -1)}):
+    for axes in ({"qkv": (-3, -1)}, {**MATRIX_AXES, "typo": (-2, -1)}):
         with pytest.raises(ValueError, match="matrix_axes"):
             muon.scale_by_muon(axes).init(params)
     with pytest.raises(ValueError, match="steps"):
-        muon.scale_by_muon(decoder.MATRIX_AXES, steps=0)
+        muon.scale_by_muon(MATRIX_AXES, steps=0)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_matrices_of_the_decoder(config):
     blocks = decoder.param_shapes(config)["blocks"]
-    axes = decoder.MATRIX_AXES
+    axes = MATRIX_AXES
     assert {name for name, leaf in blocks.items() if not isinstance(leaf, dict)} == set(axes)
     sizes = {name: tuple(blocks[name].shape[axis] for axis in axes[name]) for name in axes}
     D, F = config.width, config.mlp_width

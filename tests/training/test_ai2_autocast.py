@@ -44,7 +44,7 @@ def train(tokens, dtype, seed):
     config = small_run.config("unused", model__dtype=dtype, seed=seed, **CHANGES)
     program = small_run.program(config, small_run.mesh())
     state, metrics = program.init(), []
-    weights = params_to_tensors(OLMO.tensors, jax.device_get(state.params))
+    weights = dict(params_to_tensors(OLMO.tensors(config.model), jax.device_get(state.params)))
     for count, rows in enumerate(tokens):
         state, row = program.train_step(state, rows, np.float32(config.rate_at(count)))
         metrics.append(jax.device_get((row["loss"], row["lr"])))

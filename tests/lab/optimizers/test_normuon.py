@@ -5,7 +5,16 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
-from matrix_trees import BLOCKS, LAYERS, SHAPES, D, matrices, newton_schulz, random_tree
+from matrix_trees import (
+    BLOCKS,
+    LAYERS,
+    MATRIX_AXES,
+    SHAPES,
+    D,
+    matrices,
+    newton_schulz,
+    random_tree,
+)
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.config.schema import MeshConfig
@@ -18,7 +27,7 @@ from anytime_jax.optimizers import RunInfo
 @pytest.mark.parametrize("b1", [0.0, 0.9])
 def test_updates_are_those_of_a_numpy_loop(b1):
     b2, epsilon = 0.8, 1e-8
-    transform = normuon.scale_by_normuon(decoder.MATRIX_AXES, b1, b2, epsilon, nesterov=False)
+    transform = normuon.scale_by_normuon(MATRIX_AXES, b1, b2, epsilon, nesterov=False)
     state = transform.init(random_tree(0, BLOCKS))
     mean, mean_square = dict.fromkeys(BLOCKS, 0.0), dict.fromkeys(BLOCKS, 0.0)
     for i in range(6):
@@ -35,7 +44,7 @@ def test_updates_are_those_of_a_numpy_loop(b1):
 
 
 def test_state_is_sharded_and_named_like_parameters():
-    run = RunInfo(optax.constant_schedule(1e-2), matrix_axes=decoder.MATRIX_AXES)
+    run = RunInfo(optax.constant_schedule(1e-2), matrix_axes=MATRIX_AXES)
     mesh = sharding.make_mesh(MeshConfig(2, 2, 2), jax.devices())
     params = random_tree(0, {**SHAPES, "embedding": (12, D)})
     state = jax.eval_shape(NorMuon().transform(run).init, params)

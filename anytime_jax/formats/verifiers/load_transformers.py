@@ -1,6 +1,6 @@
 """Loads an exported model with `transformers` and compares its logits with the recorded ones.
 
-    PYTHON olmo2.py DIR
+    PYTHON load_transformers.py DIR
 
 Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
 largest logit difference for each way of loading, and whether tokens agree.
@@ -21,10 +21,10 @@ import transformers
 def main(directory: Path) -> None:
     """Prints the differences from the parity record of a model directory."""
     record = safetensors.numpy.load_file(directory / "parity.safetensors")
-    model = transformers.Olmo2ForCausalLM.from_pretrained(directory).float().eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory).float().eval()
     with torch.no_grad():
         logits = model(torch.from_numpy(record["tokens"])[None].long()).logits[0].numpy()
-    name = f"transformers {transformers.__version__}, Olmo2ForCausalLM"
+    name = f"transformers {transformers.__version__}, {type(model).__name__}"
     difference = float(abs(logits - record["logits"]).max())
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     prompt = json.loads((directory / "anytime_jax.json").read_text("utf-8"))["prompt"]

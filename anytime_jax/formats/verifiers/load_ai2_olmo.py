@@ -1,6 +1,6 @@
 """Loads an exported model with `ai2-olmo` and compares its logits with the recorded ones.
 
-    PYTHON olmo.py DIR
+    PYTHON load_ai2_olmo.py DIR
 
 Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
 largest logit difference for each way of loading, and whether tokens agree.
