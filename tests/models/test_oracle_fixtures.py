@@ -13,7 +13,11 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("script", "variable"),
-    [("ai2_olmo.py", "ANYTIME_JAX_OLMO_PYTHON"), ("olmo2.py", "ANYTIME_JAX_OLMO2_PYTHON")],
+    [
+        ("ai2_olmo.py", "ANYTIME_JAX_OLMO_PYTHON"),
+        ("olmo2.py", "ANYTIME_JAX_OLMO2_PYTHON"),
+        ("transformers_families.py", "ANYTIME_JAX_OLMO2_PYTHON"),
+    ],
 )
 def test_oracles_reproduce_fixtures(script, variable, tmp_path):
     python = os.environ.get(variable)
@@ -27,4 +31,6 @@ def test_oracles_reproduce_fixtures(script, variable, tmp_path):
         new, old = np.load(path), np.load(TESTS / "fixtures" / path.name)
         assert set(new.files) == set(old.files)
         for name in new.files:
+            if new[name].dtype.kind == "U":  # a configuration, which names the library's version
+                continue
             np.testing.assert_allclose(new[name], old[name], rtol=1e-5, atol=2e-5, err_msg=name)

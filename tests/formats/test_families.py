@@ -1,0 +1,215 @@
+"""Llama, Mistral, Qwen and OLMo-2 as `transformers` saves them, against its numbers.
+
+The weights are large enough that every setting shows (`tests/oracles/transformers_families.py`).
+"""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from paths import FIXTURES
+
+from anytime_jax.config.model import Llama, Olmo2, Qwen
+from anytime_jax.distributed.sharding import UNCONSTRAINED
+from anytime_jax.formats import model_format, model_reader, model_writer
+from anytime_jax.formats.model_reader import WEIGHTS
+from anytime_jax.models import decoder, sampling
+from anytime_jax.training.step import batch_mean_loss
+
+FAMILIES = ("llama", "smollm2", "mistral", "qwen2", "qwen3", "olmo2")
+KINDS = {"llama": Llama, "qwen": Qwen, "olmo2": Olmo2}
+TOLERANCE = 1e-4
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+@functools.cache
+def oracle(family):
+    with np.load(FIXTURES / "families.npz", allow_pickle=False) as file:
+        prefix = f"{family}/"
+        return {x.removeprefix(prefix): file[x] for x in file.files if x.startswith(prefix)}
+
+
+@functools.cache
+def tensors(family):
+    """The tensors that the oracle drew."""
+    shapes = {x[5:]: y.shape for x, y in oracle(family).items() if x.startswith("grad/")}
+    rng = np.random.RandomState(0)
+    drawn = {name: 0.3 * rng.standard_normal(shapes[name]) for name in sorted(shapes)}
+    return {name: (x + ("norm" in name)).astype(np.float32) for name, x in drawn.items()}
+
+
+def write(folder, family, **changes):
+    folder.mkdir(exist_ok=True)
+    settings = {**json.loads(str(oracle(family)["config"])), **changes}
+    (folder / "config.json").write_text(json.dumps(settings))
+    safetensors.numpy.save_file(tensors(family), folder / WEIGHTS)
+    return folder
+
+
+def configuration(folder):
+    shape = dict(model_reader.describe(folder).shape)
+    options = {"dtype": "float32", "attention": "plain", "layer_loop": "scan"}
+    return KINDS[shape.pop("kind")](**shape, **options)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The configuration and the parameters of a family, as read from its files."""
+
+    @functools.cache
+    def read(family):
+        folder = write(tmp_path_factory.mktemp(family), family)
+        config = configuration(folder)
+        params = model_reader.read_params(
+            model_reader.describe(folder), config, decoder.param_shapes(config)
+        )
+        return config, params
+
+    return read
+
+
+def logits(config, params, family):
+    return jax.jit(decoder.apply, static_argnums=0)(
+        config, params, jnp.asarray(oracle(family)["tokens"][:, :-1])
+    )[0]
+
+
+@families
+@pytest.mark.parametrize("attention", ["plain", "blocks", "xla"])
+def test_logits_are_those_of_transformers(family, attention, model):
+    config, params = model(family)
+    config = dataclasses.replace(config, attention=attention)
+    actual = logits(config, params, family)
+    np.testing.assert_allclose(actual, oracle(family)["logits"], rtol=0, atol=TOLERANCE)
+
+
+@families
+def test_gradients_are_those_of_transformers(family, model):
+    config, params = model(family)
+    tokens = jnp.asarray(oracle(family)["tokens"])
+    value_and_grad = jax.jit(
+        jax.value_and_grad(functools.partial(batch_mean_loss, config, UNCONSTRAINED))
+    )
+    loss, gradient = value_and_grad(params, tokens)
+    assert float(loss) == pytest.approx(float(oracle(family)["loss"]), abs=1e-5)
+    theirs = dict(model_format.params_to_tensors(table(config), jax.device_get(gradient)))
+    assert theirs.keys() == tensors(family).keys()
+    for name, tensor in theirs.items():
+        expected = oracle(family)[f"grad/{name}"]
+        np.testing.assert_allclose(tensor, expected, rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+def table(config):
+    return model_reader.FORMATS[config.export_format].tensors(config)
+
+
+@families
+def test_greedy_text_is_that_of_transformers(family, model):
+    config, params = model(family)
+    expected = oracle(family)["greedy"].tolist()
+    greedy = sampling.SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+    unused = min(set(range(config.vocab_size)) - set(expected))
+    found = sampling.generate_tokens(config, params, expected[:16], greedy, 32, unused)
+    assert [*expected[:16], *found] == expected
+
+
+# Changes of one setting, of which each must show.
+CHANGES = {
+    "llama": {
+        "rope_theta": 20_000.0,
+        "rope_scaling": [(), (4.0, 1.0, 4.0, 32), (8.0, 0.5, 4.0, 32), (8.0, 1.0, 3.0, 32)],
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_epsilon": 0.1,
+    },
+    "qwen2": {"qkv_bias": False, "rope_theta": 20_000.0},
+    "qwen3": {"head_norm": False, "qkv_bias": False, "output_bias": False},
+    "olmo2": {"norm_epsilon": 0.1, "rope_theta": 20_000.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value"),
+    [
+        (family, name, value)
+        for family, changes in CHANGES.items()
+        for name, values in changes.items()
+        for value in (values if isinstance(values, list) else [values])
+    ],
+)
+def test_each_setting_moves_the_logits(family, name, value, model):
+    config, params = model(family)
+    assert getattr(config, name) != value
+    changed = logits(dataclasses.replace(config, **{name: value}), params, family)
+    assert np.abs(changed - oracle(family)["logits"]).max() > 100 * TOLERANCE
+
+
+@families
+def test_what_is_written_is_what_was_read(family, model, tmp_path):
+    """The tensors bit for bit, and the configuration but for what training does not need."""
+    config, params = model(family)
+    chosen = model_reader.FORMATS[config.export_format]
+    chosen.check(config)
+    model_writer.write_model(tmp_path, chosen, config, jax.device_get(params), 1, "float32")
+    written = safetensors.numpy.load_file(tmp_path / WEIGHTS)
+    assert written.keys() == tensors(family).keys()
+    for name, tensor in tensors(family).items():
+        np.testing.assert_array_equal(written[name], tensor)
+    assert configuration(tmp_path) == config
+    theirs, ours = (
+        json.loads(text)
+        for text in (str(oracle(family)["config"]), (tmp_path / "config.json").read_text())
+    )
+    differ = {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+    renamed = {"model_type"} if family == "mistral" else set()
+    assert differ <= {"architectures", "dtype", "eos_token_id"} | renamed
+
+
+def test_large_weights_are_several_files(model, tmp_path, monkeypatch):
+    config, params = model("qwen2")
+    monkeypatch.setattr(model_writer, "_MOST_BYTES", 20_000)
+    chosen = model_reader.FORMATS["qwen"]
+    model_writer.write_model(tmp_path, chosen, config, jax.device_get(params), 1, "float32")
+    files = model_reader.weight_files(tmp_path)
+    assert len(files) > 2
+    assert all(file.stat().st_size < 30_000 for file in files)
+    read = model_reader.read_params(
+        model_reader.describe(tmp_path), config, decoder.param_shapes(config)
+    )
+    jax.tree.map(np.testing.assert_array_equal, read, params)
+
+
+def test_frequencies_of_the_rotation_are_ignored(tmp_path):
+    folder = write(tmp_path, "llama")
+    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
+    safetensors.numpy.save_file({**tensors("llama"), **more}, folder / WEIGHTS)
+    model_reader.check_params(model_reader.describe(folder), configuration(folder))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "named"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "factor"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act"),
+        ("llama", {"pretraining_tp": 2}, "pretraining_tp"),
+        ("mistral", {"sliding_window": 64}, "sliding_window"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, "sliding_window"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ("olmo2", {"attention_bias": True}, "attention_bias"),
+        ("olmo2", {"clip_qkv": 8.0}, "clip_qkv"),
+        ("llama", {"num_key_value_heads": 3}, "kv_heads"),
+        ("llama", {"model_type": "gemma2"}, "model_type"),
+        ("qwen3", {"model_type": "qwen3_moe"}, "experts"),
+    ],
+)
+def test_what_the_decoder_has_not_is_refused_by_name(family, changes, named, tmp_path):
+    folder = write(tmp_path, family, **changes)
+    with pytest.raises(ValueError, match=named):
+        configuration(folder)
