@@ -14,7 +14,7 @@ from reference_decoders import OLMO
 
 from anytime_jax import averaging
 from anytime_jax.config import schema
-from anytime_jax.config.model import Olmo2
+from anytime_jax.config.model import Olmo2, Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DeviceSpec
@@ -71,6 +71,21 @@ def loss_and_gradients(config, mesh, several_microbatches=True):
 @functools.cache
 def single_device(config):
     return loss_and_gradients(config, mesh_of(1, 1, 1), several_microbatches=False)
+
+
+def test_grouped_queries_and_a_tied_head_are_sharded_as_their_parts():
+    mesh = mesh_of(2, 2, 2)
+    options = {"kv_heads": 2, "head_size": 6, "tied": True, "qkv_bias": True, "output_bias": True}
+    config = Qwen(**dataclasses.asdict(CONFIG) | options)
+    params, loss, grads = loss_and_gradients(config, mesh)
+    _, loss_one, grads_one = single_device(config)
+    assert float(loss) == pytest.approx(float(loss_one), abs=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads, grads_one)
+    assert "head" not in params
+    sizes = {"q": (16, 1, 24), "kv": (16, 2, 12), "attn_out": (24, 16)}
+    for name, (D, *parts, E) in sizes.items():
+        shape = params["blocks"][name].addressable_shards[0].data.shape
+        assert shape == (config.layers, D // 2, *parts, E // 2)
 
 
 @pytest.mark.slow

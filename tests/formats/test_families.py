@@ -15,7 +15,8 @@ import safetensors.numpy
 from paths import FIXTURES
 
 from anytime_jax.config.model import Llama, Olmo2, Qwen
-from anytime_jax.distributed.sharding import UNCONSTRAINED
+from anytime_jax.config.schema import MeshConfig
+from anytime_jax.distributed.sharding import UNCONSTRAINED, make_mesh, parameter_shardings
 from anytime_jax.formats import model_format, model_reader, model_writer
 from anytime_jax.formats.model_reader import WEIGHTS
 from anytime_jax.models import decoder, sampling
@@ -24,6 +25,7 @@ from anytime_jax.training.step import batch_mean_loss
 FAMILIES = ("llama", "smollm2", "mistral", "qwen2", "qwen3", "olmo2")
 KINDS = {"llama": Llama, "qwen": Qwen, "olmo2": Olmo2}
 TOLERANCE = 1e-4
+PUBLIC = json.loads((FIXTURES / "public_models.json").read_text())
 families = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -182,6 +184,43 @@ def test_large_weights_are_several_files(model, tmp_path, monkeypatch):
         model_reader.describe(tmp_path), config, decoder.param_shapes(config)
     )
     jax.tree.map(np.testing.assert_array_equal, read, params)
+
+
+def test_each_device_reads_its_own_slices(tmp_path):
+    """On eight devices, one of each kind of tensor: fused, in parts, a vector, the embedding."""
+    mesh = make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
+    folder = write(tmp_path, "qwen3")
+    config = configuration(folder)
+    shapes = decoder.param_shapes(config)
+    shardings = parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh)
+    abstract = jax.tree.map(
+        lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y), shapes, shardings
+    )
+    largest = 0
+
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def __getitem__(self, index):
+            nonlocal largest
+            part = self.array[index]
+            largest = max(largest, part.size / self.array.size if self.array.ndim > 1 else 0)
+            return part
+
+    arrays = {name: Tensor(x) for name, x in tensors("qwen3").items()}
+    params = model_format.read_params(table(config), arrays.__getitem__, abstract)
+    whole = model_reader.read_params(model_reader.describe(folder), config, shapes)
+    jax.tree.map(np.testing.assert_array_equal, params, whole)
+    assert largest == 0.25
+    assert params["embedding"].sharding == shardings["embedding"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_models_have_their_published_number_of_parameters(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLIC[name]["config"]))
+    config = configuration(tmp_path)
+    assert decoder.count_params(config)["all"] == PUBLIC[name]["parameters"]
 
 
 def test_frequencies_of_the_rotation_are_ignored(tmp_path):

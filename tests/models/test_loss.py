@@ -21,13 +21,14 @@ def random_arrays():
     return hidden.astype(np.float32), head.astype(np.float32), rng.integers(0, V, (B, L))
 
 
-def reference(hidden, head, targets):
-    """Token losses and the gradients of their mean, by the textbook."""
+def reference(hidden, head, targets, z_loss=0.0):
+    """Token losses and the gradients of their mean with a z-loss, by the textbook."""
     hidden, head = hidden.astype(np.float64), head.astype(np.float64)
     p = np.exp(hidden @ head)
+    log_sum = np.log(p.sum(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     losses = -np.log(np.take_along_axis(p, targets[..., None], axis=-1)[..., 0])
-    grad = (p - np.eye(V)[targets]) / targets.size
+    grad = (p - np.eye(V)[targets] + z_loss * 2 * log_sum * p) / targets.size
     return losses, grad @ head.T, np.einsum("bld,blv->dv", hidden, grad)
 
 
@@ -67,6 +68,21 @@ def test_mean_loss_from_hidden_and_gradients(rows):
     assert float(mean) == pytest.approx(losses.mean(), rel=1e-6)
     np.testing.assert_allclose(grads[0], 2 * dhidden, rtol=0, atol=2e-7)
     np.testing.assert_allclose(grads[1], 2 * dhead, rtol=0, atol=2e-6)
+
+
+def test_z_loss_is_in_the_gradient_alone(rows):
+    arrays, z_loss = random_arrays(), 0.3
+    losses, dhidden, dhead = reference(*arrays, z_loss)
+    assert np.abs(dhead - reference(*arrays)[2]).max() > 0.1
+
+    def mean(hidden, head, targets):
+        constrain = UNCONSTRAINED
+        return loss.mean_loss_from_hidden(hidden, head, targets, "float32", constrain, z_loss)
+
+    value, grads = jax.value_and_grad(mean, argnums=(0, 1))(*arrays)
+    assert float(value) == pytest.approx(losses.mean(), rel=1e-6)
+    np.testing.assert_allclose(grads[0], dhidden, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grads[1], dhead, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("axes", [{}, {"fsdp": 2}, {"fsdp": 2, "tensor": 2}])

@@ -65,6 +65,7 @@ def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypat
         ({"batch_size": 12}, r"config\.batch_size"),
         ({"eval__batch_size": 6}, r"config\.eval\.batch_size"),
         ({"mesh__tensor": 8}, r"config\.model\.heads"),
+        ({"mesh__tensor": 2, "model__kv_heads": 1}, r"config\.model\.kv_heads = 1"),
         ({"mesh__fsdp": 8, "model__width": 20, "model__heads": 2}, "fsdp = 8"),
     ],
 )
