@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.verify:
             for line in verify(part, model_format.name, arguments.verify_python):
                 console.print(line)
-    console.print(f"wrote {arguments.output} ({size}, {model_format.name}, {arguments.dtype})")
+    about = f"{size}, {model_format.name}, {arguments.dtype}"
+    console.print(f"wrote {arguments.output} ({about}): {model_reader.who_loads(config)}")
     return 0
 
 

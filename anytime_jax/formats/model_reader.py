@@ -89,6 +89,14 @@ def _why_unknown(model_type: Any) -> str:
     return text
 
 
+def who_loads(config: ModelConfig) -> str:
+    """Returns in words which library loads an export of a model."""
+    if (name := config.export_format) is None:
+        return "no other library loads it"
+    library = FORMATS[name].library
+    return f"{library} loads it" + ("" if library == "transformers" else ", transformers does not")
+
+
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
     """Raises an InputError for wrong tensor names, shapes or dtypes; reads no content."""
     with _open_tensors(model) as tensors:

@@ -7,6 +7,7 @@ from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
+from anytime_jax.formats import model_reader
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
@@ -38,6 +39,7 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
+    say(f"export   {model_reader.who_loads(config.model)}")
     say(f"data     {_describe_data(plan)}")
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory}")
