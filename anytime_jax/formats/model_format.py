@@ -176,7 +176,7 @@ def check_tensors(
     ignored: str,
 ) -> None:
     """Raises an InputError if a tensor is missing, not known or of another shape."""
-    expected = _expected_shapes(table, param_shapes(config))
+    expected = expected_shapes(table, param_shapes(config))
     present = {name for name in shapes if not re.fullmatch(ignored, name)}
     for problem, names in (
         ("is missing", sorted(expected.keys() - present)),
@@ -192,7 +192,8 @@ def check_tensors(
             )
 
 
-def _expected_shapes(table: Sequence[TensorMapping], params: Any) -> dict[str, tuple[int, ...]]:
+def expected_shapes(table: Sequence[TensorMapping], params: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of their tensors by name, for a tree of arrays or of their shapes."""
     shapes = {name: leaf.shape for name, leaf in flatten_by_name(params).items()}
     expected = {}
     for mapping, layer, part in _tensors(table, shapes):
