@@ -11,7 +11,7 @@ a method evaluates in its state. `training/optimizer.py` uses them, and anybody 
     ['ema']
 """
 
-from anytime_jax.optimizers.adamw import AdamW, descend
+from anytime_jax.optimizers.adamw import AdamW, descend, is_decayed
 from anytime_jax.optimizers.interface import (
     INHERITED,
     Optimizer,
@@ -44,6 +44,7 @@ __all__ = [
     "ScheduleFreeState",
     "descend",
     "eval_params",
+    "is_decayed",
     "iterates",
     "orthogonalize_momentum",
     "partition_matrices",

@@ -12,7 +12,7 @@ The fields of the dataclass are its settings. An optimizer in the terms of Optax
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -40,7 +40,9 @@ class RunInfo:
         the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
       warmup_init: rate of the first update of the warmup over the rate at its end.
-      matrix_axes: the parameters that are matrices, or stacks of them, and the axes of these.
+      matrix_axes: the parameters of blocks that are matrices, or stacks of them, and the axes of
+        these.
+      matrices: names of all matrices, also of those outside the blocks; an embedding is none.
       constrain_stack: shards the first axis of an array of many matrices.
 
     Examples:
@@ -55,7 +57,14 @@ class RunInfo:
     warmup_steps: int = 0
     warmup_init: float = 0.1
     matrix_axes: MatrixAxes = dataclasses.field(default_factory=dict)
+    matrices: Collection[str] = ()
     constrain_stack: Callable[[jax.Array], jax.Array] = _identity
+
+
+def parameter_name(path: tuple[Any, ...]) -> str:
+    """Returns the last dict key on the path of a leaf, "" if there is none."""
+    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+    return names[-1] if names else ""
 
 
 class Optimizer(Protocol):
@@ -65,7 +74,7 @@ class Optimizer(Protocol):
 
     Examples:
       >>> optimizers.Muon(momentum=0.9)
-      Muon(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.0, momentum=0.9)
+      Muon(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.0, decay_mask='all', momentum=0.9)
     """
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:

@@ -31,7 +31,7 @@ import optax
 
 from anytime_jax.checks import require, require_count, require_decay
 from anytime_jax.optimizers.adamw import AdamW, descend
-from anytime_jax.optimizers.interface import MatrixAxes, RunInfo
+from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
 
 # Coefficients of x, x^3 and x^5. Five steps move any singular value from 0.002 to 1 to one between
 # 0.68 and 1.21; with coefficients that converge to 1, more steps would be needed.
@@ -78,7 +78,7 @@ class Muon(AdamW):
         """Returns the descent."""
         adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon)
         direction = partition_matrices(self.scale_matrices(run), adam, run.matrix_axes)
-        return descend(direction, self.weight_decay, run)
+        return descend(direction, self.weight_decay, run, self.decay_mask)
 
 
 class MuonState(NamedTuple):
@@ -167,7 +167,7 @@ def orthogonalize_momentum(
     require_count("steps", steps, least=1)
 
     def init(params: optax.Params) -> MuonState:
-        names = {_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+        names = {parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
         allowed = f"axes of exactly the parameters {', '.join(sorted(names))}"
         require(names == set(matrix_axes), "matrix_axes", dict(matrix_axes), allowed)
         return MuonState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params, dtype=jnp.float32))
@@ -201,7 +201,7 @@ def partition_matrices(
     """
 
     def label(path: Any, _: Any) -> str:
-        return "matrices" if _name(path) in names else "others"
+        return "matrices" if parameter_name(path) in names else "others"
 
     return optax.partition(
         {"matrices": matrices, "others": others},
@@ -222,7 +222,7 @@ def orthogonalize(
     Arguments are as in `orthogonalize_momentum`.
     """
     paths_and_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    axes = [matrix_axes[_name(path)] for path, _ in paths_and_leaves]
+    axes = [matrix_axes[parameter_name(path)] for path, _ in paths_and_leaves]
     matrices = [
         jnp.moveaxis(x, at, (-2, -1)) for (_, x), at in zip(paths_and_leaves, axes, strict=True)
     ]
@@ -267,10 +267,5 @@ def matrix_norm(x: jax.Array, axes: tuple[int, int]) -> jax.Array:
 def map_matrices(function: Callable[..., jax.Array], matrix_axes: MatrixAxes, tree: Any) -> Any:
     """Returns the tree of `function(axes, leaf)`, with the axes of each leaf's matrices."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(matrix_axes[_name(path)], leaf), tree
+        lambda path, leaf: function(matrix_axes[parameter_name(path)], leaf), tree
     )
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
-    return names[-1] if names else ""

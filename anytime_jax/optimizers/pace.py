@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax.checks import require_not_negative
-from anytime_jax.optimizers.adamw import AdamW
+from anytime_jax.optimizers.adamw import AdamW, is_decayed
 from anytime_jax.optimizers.interface import RunInfo
 
 _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
@@ -75,12 +75,16 @@ class Pace(AdamW):
             mean = optax.tree.bias_correction(mu, self.b1, count)
             square = optax.tree.bias_correction(nu, self.b2, count)
 
-            def move(theta: jax.Array, ema: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
+            def move(
+                theta: jax.Array, ema: jax.Array, m: jax.Array, v: jax.Array, decays: bool
+            ) -> jax.Array:
                 theta, scale = theta.astype(jnp.float32), jnp.sqrt(v) + self.epsilon
                 pull = jnp.minimum(rate * self.pullback * newest / scale, 1.0)
-                return -rate * (m / scale + self.weight_decay * theta) + pull * (ema - theta)
+                decay = self.weight_decay if decays else 0.0
+                return -rate * (m / scale + decay * theta) + pull * (ema - theta)
 
-            moves = jax.tree.map(move, params, state.ema, mean, square)
+            decays = is_decayed(self.decay_mask, run, params)
+            moves = jax.tree.map(move, params, state.ema, mean, square, decays)
             moves = jax.tree.map(lambda step, p: step.astype(p.dtype), moves, params)
             ema = jax.tree.map(
                 lambda old, p: old + newest * (p.astype(jnp.float32) - old),

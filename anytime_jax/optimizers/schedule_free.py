@@ -1,15 +1,21 @@
 """Schedule-free AdamW: Optax's, with the average as a read-out of its state."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import require_decay, require_fraction, require_inside, require_positive
-from anytime_jax.optimizers.adamw import descend
+from anytime_jax.checks import (
+    require_choice,
+    require_decay,
+    require_fraction,
+    require_inside,
+    require_positive,
+)
+from anytime_jax.optimizers.adamw import DecayMask, descend
 from anytime_jax.optimizers.interface import INHERITED, RunInfo
 
 
@@ -29,7 +35,8 @@ class ScheduleFreeAdamW:
     Attributes:
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
-      weight_decay: decoupled decay of every parameter, times the learning rate.
+      weight_decay: decoupled decay of the parameters, times the learning rate.
+      decay_mask: the parameters that decay, as in `AdamW`.
       interpolation: weight of the average x in the parameters.
 
     Examples:
@@ -47,12 +54,14 @@ class ScheduleFreeAdamW:
     b2: float = 0.98
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    decay_mask: DecayMask = "all"
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)
         require_fraction("weight_decay", self.weight_decay)
+        require_choice("decay_mask", self.decay_mask, get_args(DecayMask))
         require_inside("interpolation", self.interpolation)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
@@ -61,6 +70,7 @@ class ScheduleFreeAdamW:
             optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True),
             self.weight_decay,
             run,
+            self.decay_mask,
         )
         # Optax counts the updates of the wrapper from 1.
         method = optax.contrib.schedule_free(

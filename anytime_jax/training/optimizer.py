@@ -37,11 +37,13 @@ def make_optimizer(
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
     """
+    axes = decoder.matrix_axes(config.model)
     run = RunInfo(
         learning_rate=learning_rate,
         warmup_steps=config.clock.step_of(config.learning_rate.warmup_end),
         warmup_init=getattr(config.learning_rate, "warmup_init", 0.0),
-        matrix_axes=decoder.matrix_axes(config.model),
+        matrix_axes=axes,
+        matrices={*axes, "head"},
         constrain_stack=constrain_stack,
     )
     method = config.optimizer.transform(run)

@@ -12,7 +12,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "muon": {"kind": "muon"},
     "schedule_free_adamw": {"kind": "schedule_free_adamw"},
     "normuon": {"kind": f"{_LAB}:NorMuon"},
-    "amuse": {"kind": f"{_LAB}:AMUSE", "interpolation": 0.9},
+    "amuse": {"kind": f"{_LAB}:AMUSE", "interpolation": 0.9, "decay_mask": "matrices"},
     "gpa": {"kind": f"{_LAB}:GPA", "interpolation": 0.9, "x_average": "f25"},
     "gpa_muon": {"kind": f"{_LAB}:GPA", "interpolation": 0.9, "x_average": "ema0.9", **_MUON},
     "pace": {"kind": "pace", "pullback": 0.01},

@@ -89,6 +89,8 @@ INVALID = [
     (AdamW, "b2", (1.0, True)),
     (AdamW, "epsilon", (0, 1e-60)),
     (AdamW, "weight_decay", (-0.1, 1.1)),
+    (AdamW, "decay_mask", ("norms", None)),
+    (ScheduleFreeAdamW, "decay_mask", ("",)),
     (Muon, "momentum", (1.0,)),
     (Muon, "b1", (1.0,)),
     (ScheduleFreeAdamW, "interpolation", (0, 1, 1 - 1e-9, 1e-40)),

@@ -15,7 +15,7 @@ from optimizer_kinds import FAST, KINDS, kind_parameters, optimizer
 from run_command import run_command
 from training_runs import after, bits, finished, records, start
 
-from anytime_jax import api
+from anytime_jax import api, optimizers
 from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
@@ -23,8 +23,9 @@ from anytime_jax.config.model import Olmo2
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
-from anytime_jax.training import step
+from anytime_jax.training import branching, step
 from anytime_jax.training.loop import Outcome
+from anytime_jax.training.optimizer import make_optimizer
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
 
@@ -200,6 +201,7 @@ def test_other_names_are_refused_with_those_that_there_are(name, schedule_free):
         ("pace", {}, ("optimizer.kind",)),
         ("amuse", {"interpolation": 0.8}, ()),
         ("amuse", {"interpolation": 0.8}, ("optimizer.interpolation",)),
+        ("amuse", {"decay_mask": "all"}, ()),
     ],
 )
 def test_branch_keeps_what_defines_the_state(
@@ -224,6 +226,39 @@ def test_branch_keeps_what_defines_the_state(
 def test_resume_keeps_the_kind(schedule_free, dataset):
     with pytest.raises(InputError, match=r"optimizer\.kind was '.*:AMUSE', is 'pace'"):
         start(schedule_free, dataset, stop="3x", **changes_of("pace"))
+
+
+# Weight decay
+
+
+def test_matrices_are_all_but_embedding_and_norms():
+    """An optimizer that moves what decays, by one."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mark:
+        def transform(self, run):
+            def update(updates, state, params):
+                mask = optimizers.is_decayed("matrices", run, params)
+                return jax.tree.map(lambda x, moves: x * 0 + moves, updates, mask), state
+
+            return optax.GradientTransformation(optax.init_empty_state, update)
+
+    params = small_run.program(small_run.config("run"), small_run.mesh()).init().params
+    config = small_run.config("run", averages=()).replace(optimizer=Mark())
+    method = make_optimizer(config, lambda count: 0.0)
+    extra = {"value": np.float32(1), "grad_norm": np.float32(1)}
+    updates, _ = method.update(params, method.init(params), params, **extra)
+    moved = {
+        jax.tree_util.keystr(path): bool(np.all(x == 1))
+        for path, x in jax.tree_util.tree_leaves_with_path(updates)
+    }
+    assert moved == {name: "embedding" not in name and "scale" not in name for name in moved}
+    assert "['head']" in moved
+
+
+def test_decay_inherits_the_mask(schedule_free):
+    settings = branching.decay_settings(str(schedule_free))
+    assert settings["optimizer"]["decay_mask"] == "matrices"
 
 
 # Meshes

@@ -56,7 +56,7 @@ class AMUSE(ScheduleFreeAdamW):
         )
         others = optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True)
         direction = partition_matrices(muon, others, run.matrix_axes)
-        descent = descend(direction, self.weight_decay, run)
+        descent = descend(direction, self.weight_decay, run, self.decay_mask)
         weight = schedule_free_weight(run.warmup_steps, run.warmup_init)
         start = max(run.warmup_steps, 3)  # the newest weight is below 1 from this update on
         interpolation = rising_interpolation(
