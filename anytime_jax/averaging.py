@@ -246,6 +246,7 @@ def average_params(
 
         return AverageParamsState(jnp.zeros((), jnp.int32), {label: copy() for label in labeled})
 
+    @jax.named_scope("averages")
     def update(updates, state, params=None, *, time=None, span=1, **_):
         if params is None:
             raise ValueError("average_params needs the parameters: call update(..., params=params)")

@@ -29,6 +29,7 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
+from anytime_jax.training.profiler import Span
 
 EXAMPLES = (
     "--config=quickstart",
@@ -46,6 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="set a damaged checkpoint aside and resume from the newest good one",
     )
+    parser.add_argument(
+        "--profile",
+        type=_span,
+        metavar="FIRST:LAST",
+        help="trace the updates from step FIRST to step LAST, for XProf (docs/performance.md)",
+    )
     add = parser.add_argument_group("several processes").add_argument
     add("--coordinator", metavar="HOST:PORT", help="address at which the first process listens")
     add("--processes", type=int, metavar="N", help="number of processes")
@@ -53,6 +60,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--cluster", action="store_true", help="take these from Slurm, Open MPI, a TPU slice or GKE"
     )
+
+
+def _span(text: str) -> Span:
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text, re.ASCII)
+    span = Span(*map(int, match.groups())) if match else Span(0, 0)
+    if span.first >= span.last:
+        raise argparse.ArgumentTypeError(f"{text} is not two steps that rise, such as 100:105")
+    return span
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,7 +93,9 @@ def _train(arguments: argparse.Namespace) -> int:
     is_primary = processes.is_primary()
     console = open_console(quiet=not is_primary)
     try:
-        outcome = loop.train(config, console, fall_back=arguments.fall_back)
+        outcome = loop.train(
+            config, console, fall_back=arguments.fall_back, profile=arguments.profile
+        )
         if is_primary and outcome.reason == "interrupted":
             step = config.clock.describe(outcome.step)
             state = f"saved at {step}" if outcome.step else "nothing to save yet"

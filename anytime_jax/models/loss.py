@@ -81,6 +81,7 @@ def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> in
     return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= limit)
 
 
+@jax.named_scope("loss")
 def _mean_loss_forward(
     hidden_BxLxD: jax.Array,
     head_DxV: jax.Array,

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from anytime_jax.config.schema import Config
+from anytime_jax.training.profiler import Span
 from anytime_jax.training.start import AtStop, start
 
 
@@ -32,31 +33,41 @@ def train(
     interrupted: Callable[[], bool] | None = None,
     fall_back: bool = False,
     mesh: Mesh | None = None,
+    profile: Span | None = None,
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
 
     `interrupted` is called before every update and between the batches of an evaluation; once it
     returns true, the run saves and ends. The default is `signals.interruptible`: Ctrl-C, SIGTERM
     and their like. With `fall_back`, a damaged checkpoint is set aside and the newest intact one is
-    restored. The default `mesh` is over all devices. On return, the state is saved.
+    restored. The default `mesh` is over all devices. The updates of `profile` are traced into the
+    run directory (`profiler.py`). On return, the state is saved.
 
     Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
     the configuration, and a RunError that names the last good checkpoint if the training fails.
     """
     try:
-        with start(config, console, interrupted=interrupted, fall_back=fall_back, mesh=mesh) as run:
+        with start(
+            config,
+            console,
+            interrupted=interrupted,
+            fall_back=fall_back,
+            mesh=mesh,
+            profile=profile,
+        ) as run:
             state, step, began = run.state, run.step, time.monotonic()
             if run.misses_evaluation:  # the last start ended before it
                 run.evaluate(step, state)
             while step < run.stop and not run.interrupted():
-                state, metrics = run.update(state, next(run.batches))
-                step += 1
-                run.record(step, metrics)
-                # Before the evaluation: one that is cut short is made up for at the next start.
-                if run.saves.due(step):
-                    run.save(step, state)
-                if run.evaluations.due(step):
-                    run.evaluate(step, state)
+                with run.profiled(step):
+                    state, metrics = run.update(state, run.read_batch())
+                    step += 1
+                    run.record(step, metrics)
+                    # Before the evaluation: one that is cut short is made up for at the next start.
+                    if run.saves.due(step):
+                        run.save(step, state)
+                    if run.evaluations.due(step):
+                        run.evaluate(step, state)
             run.finish(step, state)
     except AtStop as stopped:
         plan = stopped.plan

@@ -78,8 +78,9 @@ class Meter:
         return readings
 
     def resume(self) -> None:
-        """Starts the clock again."""
-        self._clock = time.perf_counter()
+        """Starts the clock again, unless no update has been made, as the first one compiles."""
+        if self._clock is not None:
+            self._clock = time.perf_counter()
 
     @property
     def interval(self) -> dict[str, list[float]]:
@@ -114,9 +115,10 @@ class Meter:
         return row
 
     def _advance_clock(self) -> None:
-        now = time.perf_counter()
-        self._seconds += now - (self._clock or now)
-        self._clock = now
+        if self._clock is not None:
+            now = time.perf_counter()
+            self._seconds += now - self._clock
+            self._clock = now
 
 
 class Tracker(Protocol):

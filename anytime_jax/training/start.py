@@ -37,6 +37,7 @@ from anytime_jax.training import branching, due_steps, preflight, pretrained, ru
 from anytime_jax.training.evaluator import make_evaluator
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
+from anytime_jax.training.profiler import Profiler, Span, check_span
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
@@ -68,6 +69,7 @@ def start(
     interrupted: Callable[[], bool] | None = None,
     fall_back: bool = False,
     mesh: Mesh | None = None,
+    profile: Span | None = None,
 ) -> Iterator[Run]:
     """Resumes a run from its latest checkpoint, or starts it, and yields it.
 
@@ -80,7 +82,7 @@ def start(
         with processes.fail_together():
             preflight.check_paths(config)
             mesh = mesh or preflight.make_mesh(config)
-        plan = _make_plan(config, mesh, run_dir, fall_back, display.say)
+        plan = _make_plan(config, mesh, run_dir, fall_back, profile, display.say)
         if _is_complete(plan, run_dir):
             raise AtStop(plan)
 
@@ -111,6 +113,8 @@ def start(
         misses_evaluation = evaluations.due(plan.step) and not processes.broadcast(
             metric_records.is_evaluated(run_dir, plan.step)
         )
+        profiler = Profiler(run_dir, profile, display.say)
+        stack.callback(profiler.close)
         stack.enter_context(display)
         yield Run(
             plan=plan,
@@ -124,6 +128,7 @@ def start(
             evaluator=make_evaluator(config, mesh, plan.dataset, plan.program),
             checkpoints=checkpoints,
             recorder=recorder,
+            profiler=profiler,
             last=last,
             confirm_lock=confirm_lock,
             say=display.say,
@@ -131,7 +136,12 @@ def start(
 
 
 def _make_plan(
-    config: Config, mesh: Mesh, run_dir: Path, fall_back: bool, say: Callable[[str], None]
+    config: Config,
+    mesh: Mesh,
+    run_dir: Path,
+    fall_back: bool,
+    profile: Span | None,
+    say: Callable[[str], None],
 ) -> Plan:
     """Checks all that may refuse a run, the built-in corpus last as it may have to be prepared."""
     # Hosts may see files at different times: they believe the primary process.
@@ -150,6 +160,8 @@ def _make_plan(
             program = make_program(config, mesh)
             preflight.check_update(config, mesh, program)
         stop = config.stop_rule.after(step, config.clock)
+        if profile:
+            check_span(profile, step, stop)
         if stop is None or step < stop:
             preflight.check_capacity(config, mesh, program.abstract_state)
         initial = pretrained.find_pretrained(config, resumes=saved_step > 0)

@@ -1,5 +1,6 @@
 """A started run, as its loop uses it."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import Evaluator, weight_trees
 from anytime_jax.training.metric_recorder import Recorder
+from anytime_jax.training.profiler import Profiler
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.state_memory import describe_program
@@ -48,6 +50,7 @@ class Run:
     evaluator: Evaluator
     checkpoints: CheckpointManager
     recorder: Recorder
+    profiler: Profiler
     last: LastCheckpoint
     confirm_lock: Callable[[], None]
     say: Callable[[str], None]
@@ -66,6 +69,24 @@ class Run:
         """Step at which the loop ends, `math.inf` for never."""
         return self.plan.stop
 
+    @contextlib.contextmanager
+    def profiled(self, step: int) -> Iterator[None]:
+        """Marks the update after `step` in a trace, which begins before it or ends after it."""
+        if self.profiler.begins(step):
+            with self.recorder.paused():
+                self.profiler.start()
+        with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+            yield
+        if self.profiler.ends(step + 1):
+            with self.recorder.paused():
+                self.profiler.stop()
+
+    @jax.profiler.annotate_function
+    def read_batch(self) -> jax.Array:
+        """Returns the next batch, which was read ahead."""
+        return next(self.batches)
+
+    @jax.profiler.annotate_function
     def update(self, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
         """Makes the next update, donating `state`; returns the new state and metrics on the device.
 
@@ -85,10 +106,12 @@ class Run:
             self._compiled[tokens.shape] = compiled
         return self._compiled[tokens.shape](state, tokens, rate)
 
+    @jax.profiler.annotate_function
     def record(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of the update just dispatched; they are read and written later."""
         self.recorder.push(step, metrics)
 
+    @jax.profiler.annotate_function
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
         with self.recorder.paused():
@@ -105,6 +128,7 @@ class Run:
             self.checkpoints.save(state, meta)
         self.last.step = step
 
+    @jax.profiler.annotate_function
     def evaluate(self, step: int, state: TrainState) -> None:
         """Evaluates the weights and records their losses, unless it is interrupted."""
         with self.recorder.paused():

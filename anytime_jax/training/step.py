@@ -130,14 +130,15 @@ def train_step(
     loss, grads = loss_and_gradient(config.model, constrain, state.params, tokens_BxT, microbatches)
     grad_norm = optax.tree.norm(grads)
     optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
-    updates, opt_state = optimizer.update(
-        grads,
-        state.opt_state,
-        state.params,
-        value=loss,
-        grad_norm=grad_norm,
-        **_average_time(config.clock, state.step, tokens_BxT.shape[0]),
-    )
+    with jax.named_scope("optimizer"):
+        updates, opt_state = optimizer.update(
+            grads,
+            state.opt_state,
+            state.params,
+            value=loss,
+            grad_norm=grad_norm,
+            **_average_time(config.clock, state.step, tokens_BxT.shape[0]),
+        )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,

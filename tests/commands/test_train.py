@@ -18,6 +18,8 @@ from anytime_jax.distributed import jax_settings
 # file, a setting or an option is tested where it is read.
 BAD = {
     "bad value": (["--config.optimizer.b2=1.5"], "config.optimizer.b2"),
+    "span that falls": (["--profile=5:5"], "--profile"),
+    "span of text": (["--profile=5:end"], "--profile"),
     "process without its coordinator": (["--process=1"], "--coordinator"),
     "missing data": ([], "python -m anytime_jax prepare"),
 }

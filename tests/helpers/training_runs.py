@@ -39,7 +39,9 @@ def recording(config, mesh):
     return dataclasses.replace(program, train_step=WrappedStep(train_step))
 
 
-def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, **changes):
+def start(
+    run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, profile=None, **changes
+):
     """Starts or resumes a run; returns its outcome and its output.
 
     Runs of one configuration share their compiled functions, which keep no state.
@@ -57,6 +59,7 @@ def start(run, dataset, interrupted=lambda: False, mesh=None, fall_back=False, *
             interrupted=interrupted,
             fall_back=fall_back,
             mesh=mesh or small_run.mesh(),
+            profile=profile,
         )
     return outcome, output.getvalue()
 

@@ -15,7 +15,9 @@ def test_parameters_and_average_of_the_formula(pullback, kappa):
     bad, clipped = (7, 20), 0
     theta, ema = dict(START), dict(START)
     adams = {name: Adam(0.9, 0.95, EPSILON) for name in START}
-    optimizer = Pace(0.9, 0.95, EPSILON, DECAY, pullback=pullback, ema_power=kappa).transform(RunInfo(rate))
+    optimizer = Pace(0.9, 0.95, EPSILON, DECAY, pullback=pullback, ema_power=kappa).transform(
+        RunInfo(rate)
+    )
     for t, (params, state) in enumerate(run(optimizer, bad=bad), 1):
         newest = max((1 + t) ** -kappa, 1e-4)
         g = gradient(theta, t)

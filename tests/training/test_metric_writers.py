@@ -162,6 +162,18 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
 
 
+def test_evaluation_before_the_first_update_does_not_start_the_clock(clock):
+    meter, readings = make_meter(every=3), []
+    meter.pause()
+    meter.resume()
+    clock.now += 50.0  # compiling
+    for step in (1, 2, 3):
+        readings += push(meter, [step])
+        clock.now += 0.5
+    readings += meter.pause()
+    assert [row["tokens_per_s"] for _, _, row in readings if row] == [2 * 64 / 1.5]
+
+
 def test_row_of_the_first_update_has_no_speed(clock):
     ((_, _, row),) = push(make_meter(every=1, peak=1.0), [1])
     assert row == mean_row([1])

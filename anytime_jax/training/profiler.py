@@ -1,0 +1,100 @@
+"""Profiler of a run: a trace of the updates between two steps, for XProf and TensorBoard.
+
+A trace names every update (`train`, with its number) and its parts on the host: `Run.read_batch`
+(how long the loop waits for data), `Run.update`, `Run.record`, `Run.save` and `Run.evaluate`.
+Inside the update, operations are named by the part of the program they come from: `attend`, `mlp`,
+`loss`, `optimizer` and `averages`.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+
+from anytime_jax.distributed import processes
+from anytime_jax.errors import InputError
+from anytime_jax.storage.growing_files import GrowingDirectory
+
+DIRECTORY = "profile"
+MEMORY_FILE = "memory.prof"
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """The updates from step `first` to step `last`."""
+
+    first: int
+    last: int
+
+
+def check_span(span: Span, step: int, stop: int | None) -> None:
+    """Raises an InputError if a run from a step to its stop, None for no end, ends too early.
+
+    A span that is over is allowed: the command that started a run also resumes it.
+    """
+    if stop is not None and step < stop < span.last:
+        raise InputError(
+            f"--profile={span.first}:{span.last}: the run stops at step {stop:,}: give two steps "
+            "before that, or set a later config.stop"
+        )
+
+
+class Profiler:
+    """Traces the updates of a span, in the primary process alone.
+
+    All processes run the same program, so one trace shows where the time goes.
+    """
+
+    def __init__(self, run_dir: Path, span: Span | None, say: Callable[[str], None]):
+        self._path, self._say = run_dir / DIRECTORY, say
+        self._span = span if processes.is_primary() else None  # None once it is traced
+        self._files: GrowingDirectory | None = None  # None unless it traces
+
+    def begins(self, step: int) -> bool:
+        """Whether to start before the update after `step`; a resumed run may be inside the span."""
+        span = self._span
+        return span is not None and self._files is None and span.first <= step < span.last
+
+    def ends(self, step: int) -> bool:
+        """Whether to stop at `step`."""
+        return self._span is not None and self._files is not None and step >= self._span.last
+
+    def start(self) -> None:
+        """Starts the trace; all updates so far have to be done."""
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # an event for every call of Python would slow the loop
+        files = GrowingDirectory(self._path)
+        with self._report_failure():
+            jax.profiler.start_trace(files.local, profiler_options=options)
+            self._files = files
+
+    def stop(self) -> None:
+        """Writes the trace, and the arrays in the memory of the devices; says how to open them."""
+        files, self._files, self._span = self._files, None, None
+        if files is None:
+            return
+        with self._report_failure():
+            jax.profiler.stop_trace()
+            jax.profiler.save_device_memory_profile(str(files.local / MEMORY_FILE))
+            files.upload()
+            self._say(
+                f"profile  in {self._path}: pip install xprof, then xprof --logdir={self._path}"
+            )
+
+    def close(self) -> None:
+        """Stops a trace that a run did not live to end, or says that there is none."""
+        if self._files is None and self._span is not None:
+            first, last = self._span.first, self._span.last
+            self._say(f"profile  none: no update from step {first:,} to {last:,} was made")
+        self.stop()
+
+    @contextlib.contextmanager
+    def _report_failure(self) -> Iterator[None]:
+        """Prints an error of the profiler or the disk, which must not end the run."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            self._span = None
+            self._say(f"profile  failed, the run goes on: {' '.join(str(error).split())}")
