@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
         raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
 
 
+def run_id(run_dir: Path) -> str | None:
+    """Returns what no other run is called, whatever its name; None if `run.json` has no id.
+
+    A directory keeps it when it is moved.
+    """
+    return (read_run_file(run_dir) or {}).get("id")
+
+
 def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """Checks that a directory is new or belongs to the run, without changing it.
 
@@ -74,14 +83,14 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Creates a run directory and its `run.json`, with `about`, unless it belongs to the run.
+    """Creates a run directory and its `run.json`, with `about` and an id, unless there is one.
 
     Raises an InputError as `check_identity` does, or if the directory cannot be written.
     """
     check_identity(run_dir, identity)
     if (run_dir / RUN_FILE).exists():
         return
-    content = json.dumps({"identity": identity, **about}, indent=1)
+    content = json.dumps({"id": uuid.uuid4().hex, "identity": identity, **about}, indent=1)
     try:
         create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
     except FileExistsError:  # another process began a run there just now

@@ -10,7 +10,7 @@ def flops_per_token(config: ModelConfig) -> int:
         6 * N + 12 * layers * heads * head_width * length
 
     N counts the block and head matrices, not the embedding, which is a lookup. Attention is counted
-    in full, although it is causal.
+    in full, although it is causal. What the backward pass recomputes is not counted.
     """
     params = count_params(config)
     attention = 12 * config.layers * config.heads * config.head_width * config.length

@@ -5,5 +5,6 @@ it gets: `step.py` is the update on the device, with `optimizer.py` and `bad_upd
 `preflight.py`, `run_data.py`, `state_memory.py` and `start_summary.py` come before the first
 update; `branching.py` and `pretrained.py` are other starts than random weights. `due_steps.py` says
 when a run saves and evaluates; `metric_recorder.py`, `metric_writers.py`, `evaluator.py` and
-`progress.py` are the output of the loop, `signals.py` and `run_failures.py` its other ends.
+`progress.py` are the output of the loop, `profiler.py` traces it, `signals.py` and
+`run_failures.py` are its other ends.
 """

@@ -6,16 +6,16 @@ Every name is written at most once per step: `train/loss`, `train/grad_norm`, `t
 """
 
 import collections
-import hashlib
 import importlib.util
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Protocol
 
 import jax
 
+from anytime_jax.checkpoints import run_directory
 from anytime_jax.config.schema import Config, LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.storage.growing_files import GrowingDirectory
@@ -138,13 +138,16 @@ class Tracker(Protocol):
 
 
 class _TensorBoard:
-    """Event files in `RUN/tensorboard`."""
+    """Event files in `RUN/tensorboard`, with the settings as text."""
 
-    def __init__(self, run_dir: Path, from_step: int):
+    def __init__(self, config: Config, from_step: int):
         from tensorboardX import SummaryWriter
 
-        self._files = GrowingDirectory(run_dir / "tensorboard")
+        self._files = GrowingDirectory(storage_path(config.run_dir) / "tensorboard")
         self._writer = SummaryWriter(str(self._files.local), purge_step=from_step + 1)
+        settings = json.dumps(config.to_dict(), indent=1)
+        # Of the step at which this start began, so that the settings of earlier ones stay.
+        self._writer.add_text("settings", f"```json\n{settings}\n```", from_step)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         del tokens
@@ -161,18 +164,23 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """Run of Weights & Biases, the same for every start in one run directory."""
+    """Run of Weights & Biases, the same for every start in one run directory.
 
-    def __init__(self, run_dir: Path, name: str, project: str):
+    Its group is the folder of the directory, which the runs of a study and a trunk with its
+    branches have in common.
+    """
+
+    def __init__(self, config: Config):
         import wandb  # pyright: ignore[reportMissingImports]
 
+        run_dir = storage_path(config.run_dir)
         self._files = GrowingDirectory(run_dir)
-        # Names may repeat or have characters that an id may not have.
-        directory = str(absolute_path(run_dir)).encode("utf-8")
         self._run = wandb.init(
-            project=project,
-            name=name,
-            id=hashlib.sha256(directory).hexdigest()[:32],
+            project=config.log.wandb_project,
+            name=config.name,
+            group=absolute_path(run_dir).parent.name,
+            id=run_directory.run_id(run_dir),
+            config=config.to_dict(),
             dir=str(self._files.local),
             resume="allow",
         )
@@ -192,12 +200,11 @@ def open_mirrors(config: Config, from_step: int) -> list[Tracker]:
 
     In TensorBoard, values of earlier starts after step `from_step` are superseded.
     """
-    run_dir, log = storage_path(config.run_dir), config.log
     mirrors: list[Tracker] = []
-    if log.wandb_project:
-        mirrors.append(_Wandb(run_dir, config.name, log.wandb_project))
-    if log.tensorboard:
-        mirrors.append(_TensorBoard(run_dir, from_step))
+    if config.log.wandb_project:
+        mirrors.append(_Wandb(config))
+    if config.log.tensorboard:
+        mirrors.append(_TensorBoard(config, from_step))
     return mirrors
 
 

@@ -17,6 +17,7 @@ def test_initialize_writes_run_file_once(tmp_path):
     run_directory.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
     content = (run / "run.json").read_bytes()
     assert json.loads(content) == {
+        "id": run_directory.run_id(run),
         "identity": {"seed": 0, "schedule.peak": 1e-2},
         "version": "1",
     }

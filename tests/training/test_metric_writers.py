@@ -1,5 +1,6 @@
 """Meter between device and host, and the trackers."""
 
+import json
 import math
 import re
 import sys
@@ -11,6 +12,8 @@ import pytest
 import small_run
 from tensorboardX.proto import event_pb2
 
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.config import schema
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metric_writers
@@ -186,20 +189,25 @@ def read_events(path):
         length = int.from_bytes(content[:8], "little")
         event = event_pb2.Event()
         event.ParseFromString(content[12 : 12 + length])
-        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+        found += [(event.step, value) for value in event.summary.value]
         content = content[16 + length :]
     return found
 
 
 def test_tensorboard_has_the_values(tmp_path):
-    (writer,) = open_mirrors(small_run.config(tmp_path, log__tensorboard=True), 0)
+    opened = small_run.config(tmp_path, log__tensorboard=True)
+    (writer,) = open_mirrors(opened, 2)
     writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
     writer.write(3, 30, {"eval/f25/loss": 5.25})
     writer.sync()
     writer.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     values = {"train/loss": 5.5, "lr": 0.25, "eval/f25/loss": 5.25}
-    assert read_events(file) == [(3, name, x) for name, x in values.items()]
+    (step, text), *scalars = read_events(file)
+    assert [(s, x.tag, x.simple_value) for s, x in scalars] == [(3, *x) for x in values.items()]
+    (settings,) = text.tensor.string_val
+    config = schema.build(json.loads(settings.decode().strip("`json\n")))
+    assert (step, text.tag, config) == (2, "settings/text_summary", opened)
 
 
 def test_no_mirror_is_open_unless_configured(tmp_path):
@@ -209,19 +217,28 @@ def test_no_mirror_is_open_unless_configured(tmp_path):
 
 
 def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
-    """Two runs of one name, with characters that an id may not have."""
+    """Two studies with a run of one name; one run goes on, and its folder is moved meanwhile."""
     wandb = mock.Mock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     log = {"log__tensorboard": False, "log__wandb_project": "mine"}
-    for directory in ("a", "b", "a"):
-        config = small_run.config(tmp_path / directory, name="x/y" * 50, **log)
+
+    def mirror_run(study, **changes):
+        config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log, **changes)
+        run_directory.initialize(tmp_path / study / "x", config.identity("data"), {})
         (mirror,) = open_mirrors(config, 0)
         mirror.write(3, 30, {"lr": 0.25})
         mirror.close()
+        return types.SimpleNamespace(**wandb.init.call_args.kwargs)
+
+    first, other = mirror_run("a"), mirror_run("b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    again = mirror_run("c", stop="2x")
     wandb.init.return_value.log.assert_called_with({"lr": 0.25, "tokens": 30}, step=3)
-    first, other, again = (call.kwargs["id"] for call in wandb.init.call_args_list)
-    assert first == again != other
-    assert re.fullmatch("[0-9a-f]{1,64}", first)
+    assert first.id == again.id != other.id
+    assert re.fullmatch("[0-9a-f]{1,64}", first.id)
+    assert (first.resume, first.group, other.group, again.group) == ("allow", "a", "b", "c")
+    assert first.config["optimizer"]["b2"] == 0.98
+    assert (first.config["stop"], again.config["stop"]) == ("1x", "2x")
 
 
 def test_check_mirrors_rejects_missing_package(monkeypatch):
