@@ -44,7 +44,7 @@ from anytime_jax.config.kinds import (
     explain_errors,
     is_trusted,
 )
-from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.model import Dtype, ModelConfig
 from anytime_jax.errors import InputError
 
 SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
@@ -236,6 +236,8 @@ class Settings:
       batch_size: sequences in an update.
       microbatches: parts in which a batch is computed one after another; a batch that has grown has
         more of them, of the same size.
+      accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
+        the memory and rounds every sum to 8 bits.
       batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
         ("8x", 1024)); "seesaw" doubles it where the schedule would halve the rate, which falls by
         sqrt(2).
@@ -264,6 +266,7 @@ class Settings:
     initial_weights: str = setting("", identity=False)
     batch_size: int = 256
     microbatches: int = setting(8, identity=False)
+    accumulation: Dtype = setting("float32", identity=False)
     batch_growth: tuple | Literal["seesaw"] = ()
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
     stop: str = setting("32x", identity=False)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
+from anytime_jax.config.model import Dtype
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
@@ -127,7 +128,9 @@ def train_step(
     """Returns the state after one update on a batch of windows, and its metrics."""
     # A batch that has grown is computed in more microbatches of the same size.
     microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
-    loss, grads = loss_and_gradient(config.model, constrain, state.params, tokens_BxT, microbatches)
+    loss, grads = loss_and_gradient(
+        config.model, constrain, state.params, tokens_BxT, microbatches, config.accumulation
+    )
     grad_norm = optax.tree.norm(grads)
     optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
     with jax.named_scope("optimizer"):
@@ -173,18 +176,20 @@ def loss_and_gradient(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     microbatches: int,
+    accumulation: Dtype = "float32",
 ) -> tuple[jax.Array, Any]:
-    """Returns the mean loss and gradient of a batch.
+    """Returns the mean loss and gradient of a batch, float32.
 
-    Each part of the mesh axis `data` accumulates the gradient of its rows. The parts are summed
-    once an update, not in every microbatch.
+    Each part of the mesh axis `data` accumulates the gradient of its rows, in the type
+    `accumulation`. The parts are summed once an update, not in every microbatch.
     """
 
     def of_part(
         constrain: sharding.ShardingConstraint, tokens_BxT: jax.Array
     ) -> tuple[jax.Array, Any]:
         mean_loss = functools.partial(batch_mean_loss, config, constrain)
-        return _accumulate(jax.value_and_grad(mean_loss), params, tokens_BxT, microbatches)
+        value_and_grad = jax.value_and_grad(mean_loss)
+        return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation)
 
     parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
     if parts == 1:
@@ -200,6 +205,7 @@ def _accumulate(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     microbatches: int,
+    dtype: Dtype,
 ) -> tuple[jax.Array, Any]:
     """Returns the mean loss and gradient of a batch, one microbatch after another."""
     if microbatches == 1:
@@ -209,11 +215,13 @@ def _accumulate(
     tokens_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
 
     def add(total: Any, tokens_BxT: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, value_and_grad(params, tokens_BxT)), None
+        loss, grads = value_and_grad(params, tokens_BxT)
+        grads = optax.tree.cast(grads, dtype)
+        return jax.tree.map(jnp.add, total, (loss, grads)), None
 
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(value_and_grad, params, tokens_MxBxT[0]))
+    zero = jnp.zeros((), jnp.float32), optax.tree.zeros_like(params, dtype=dtype)
     total, _ = jax.lax.scan(add, zero, tokens_MxBxT)
-    return jax.tree.map(lambda leaf: leaf / microbatches, total)
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / microbatches, total)
 
 
 def eval_step(

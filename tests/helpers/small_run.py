@@ -79,7 +79,7 @@ def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
     averages = tuple(config.averaging_rules.items())
     warmup = config.learning_rate.warmup_end  # which some kinds weigh by
-    batch = (config.batch_size, config.microbatches)
+    batch = (config.batch_size, config.microbatches, config.accumulation)
     method = config.optimizer, config.clip_norm, config.guard, warmup, averages
     key = config.model, *method, *batch, config.clock, config.seed, mesh
     if key not in _programs:

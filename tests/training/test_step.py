@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import small_run
 
+from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.training import step
 
@@ -87,6 +88,26 @@ def test_microbatches_give_unclipped_loss_and_gradient_of_batch():
     assert whole[1][0]["clipped"] == 0
     assert 0.1 * whole[1][0]["grad_norm"] == pytest.approx(norm(expected), rel=1e-5)
     assert whole[1][0]["grad_norm"] > 1.5  # a clip at 1 would have shown
+
+
+def test_gradients_of_microbatches_are_summed_in_the_named_type():
+    """The rounded sums by hand, of gradients that are not rounded."""
+    config, params = CONFIG.model, small_run.program(CONFIG, small_run.mesh()).init().params
+    rows = TOKENS[0]
+    parts = [jax.grad(plain_loss)(params, rows[i::4]) for i in range(4)]
+    for dtype in ("float32", "bfloat16"):
+        _, grads = step.loss_and_gradient(
+            config, sharding.UNCONSTRAINED, params, jnp.asarray(rows), 4, dtype
+        )
+        for name, leaf in small_run.leaves(grads).items():
+            total = np.zeros(leaf.shape, dtype)
+            for part in parts:
+                total += small_run.leaves(part)[name].astype(dtype)
+            expected = total.astype(np.float32) / 4
+            assert leaf.dtype == np.float32
+            is_exact = np.array_equal(leaf, leaf.astype(jnp.bfloat16).astype(np.float32))
+            assert is_exact == (dtype == "bfloat16")
+            assert norm({0: leaf - expected}) < 1e-3 * norm({0: expected})
 
 
 @pytest.mark.slow
