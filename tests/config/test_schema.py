@@ -285,7 +285,7 @@ def names_where(condition):
 def test_identity_leaves_out_what_may_change_between_starts():
     outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
-    outside |= {"model.attention", "model.layer_loop", "model.remat"}
+    outside |= {"accumulation", "model.attention", "model.layer_loop", "model.remat"}
     outside |= {"branch.from_run", "branch.data", "branch.change"}
     groups = ("mesh.", "guard.", "eval.", "checkpoint.", "log.")
     outside |= {name for name in schema.all_settings() if name.startswith(groups)}

@@ -289,8 +289,12 @@ class Script:
         self.plan = types.SimpleNamespace(reason="stop", unused=lambda step: 0)
         self.saves, self.evaluations = Event(2, {}.get, stop), Event(2, {}.get, math.inf)
         self.batches, self.calls = itertools.count(), []
+        self.profiled = contextlib.nullcontext
         self.interrupted = lambda: self.step_made == interrupted_at
         self.step_made = 0
+
+    def read_batch(self):
+        return next(self.batches)
 
     def update(self, state, batch):
         self.calls.append(f"update {batch}")
