@@ -23,6 +23,7 @@ from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
+TASKS = "tasks/"  # prefix of the names of scores: tasks/WEIGHTS/TASK/METRIC
 FORMAT_VERSION = 1
 _SEGMENT_BYTES = 1_000_000
 # Values that differ between equal runs.
@@ -70,6 +71,10 @@ class RecordWriter:
         self._names.update(values)
         self._rows += step > self._last_row
         self._last_row = step
+        self.amend(step, tokens, values)
+
+    def amend(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Adds values to a row that may be an earlier one, in the place of any of these names."""
         if self._file.size > _SEGMENT_BYTES:
             self._file.close()
             self._number += 1

@@ -1,20 +1,34 @@
-"""Loss and perplexity of any weights of a run.
+"""Loss and perplexity of any weights of a run, or their scores in tasks.
 
 The default data are the validation windows of the run's own evaluations. Differences are to the
 first weights, window by window, with their standard error.
+
+--tasks names tasks of lm-evaluation-harness, or YAML files of your own, instead of data. Their
+scores also join the records of the run, unless it is being trained.
 """
 
 import argparse
 import math
+from collections.abc import Mapping
+
+from rich.console import Console
 
 from anytime_jax.commands import run_options
+from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.tables import Column, Table, numbers
+from anytime_jax.weights import evaluation, saved_run, weight_names
 from anytime_jax.weights.evaluation import mean_and_standard_error
+from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.saved_run import SavedRun
 
-EXAMPLES = ("--run=runs/quickstart --weights last f25 f=35",)
+EXAMPLES = (
+    "--run=runs/quickstart --weights last f25 f=35",
+    "--run=runs/quickstart --weights f25 --tasks=arc_easy,hellaswag",
+)
 
 _LONGEST = 20  # longest name, in characters, that shares a line with its losses
 
@@ -24,16 +38,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_run(parser)
     run_options.add_weights(parser, several=True)
     run_options.add_data(parser)
+    run_options.add_vocabulary(parser)
+    add = parser.add_argument
+    add("--tasks", metavar="A,B", help="tasks of lm-evaluation-harness, or YAML files")
+    add("--shots", type=_count, metavar="N", help="examples in a prompt (default: the task's)")
+    add("--limit", type=positive_int, metavar="N", help="documents of a task (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the losses of each weight tree as a row."""
+    """Prints the losses of each weight tree as a row, or its scores as a table."""
+    _check_options(arguments)
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
     mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
     console = open_console()
+    if arguments.tasks is not None:
+        _score_tasks(saved, mixtures, arguments, console)
+        return 0
     evaluator = run_options.open_evaluator(saved, arguments, console)
     tokens = format_count(evaluator.count * evaluator.length)
     console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
@@ -56,3 +79,56 @@ def run(arguments: argparse.Namespace) -> int:
         row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
         console.print(row.rstrip())
     return 0
+
+
+def _score_tasks(
+    saved: SavedRun,
+    mixtures: Mapping[str, Mixture],
+    arguments: argparse.Namespace,
+    console: Console,
+) -> None:
+    from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
+
+    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    names = [name for name in arguments.tasks.split(",") if name]
+    if not names:
+        raise InputError("--tasks is empty: give names of tasks, such as --tasks=arc_easy")
+    tasks = task_evaluation.load_tasks(
+        names, vocabulary, saved.config.model.length, arguments.shots, arguments.limit
+    )
+    scorer = text_scorer.open_scorer(
+        saved, arguments.batch_size, lambda text: console.print(f"note: {text}")
+    )
+    console.print(f"{saved.title}, on the tasks {', '.join(tasks.names)}")
+    for name, mixture in mixtures.items():
+        params = saved_run.load_weights(saved, mixture, scorer.mesh)
+        model = task_evaluation.RunModel(scorer, params, vocabulary)
+        scores = task_evaluation.score_tasks(tasks, model)
+        table = Table(name, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])
+        for x in scores:
+            error = None if x.error is None else _format(x.error)
+            table.add_row(x.task, x.shots, x.metric, _format(x.value), error)
+        console.print(table)
+        if problem := task_evaluation.record_scores(saved, name, tasks, scores):
+            console.print(f"note: {problem}")
+
+
+def _format(score: float) -> str:
+    """Four decimals, or five digits of a score such as a perplexity by word."""
+    return f"{score:.4f}" if abs(score) < 10_000 else f"{score:.4e}"
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raises an InputError for an option that has no effect with, or without, --tasks."""
+    of_data = {"data": None, "tokens": None, "split": "validation"}
+    of_tasks = {"shots": None, "limit": None, "vocabulary": None}
+    without = of_tasks if arguments.tasks is None else of_data
+    kind = "without" if arguments.tasks is None else "with"
+    for option, default in without.items():
+        if getattr(arguments, option) != default:
+            raise InputError(f"--{option} has no effect {kind} --tasks: leave it out")
+
+
+def _count(text: str) -> int:
+    """Type of an option that is a whole number from 0."""
+    return 0 if text == "0" else positive_int(text)

@@ -60,7 +60,13 @@ class HfTokenizer:
         """Parses a bundle; errors name `path`."""
         library = import_tokenizers()
         files = unbundle(model)
-        eos = _eos_token(files, path)
+        eos = _special_token(files, path, "eos_token")
+        if eos is None:
+            raise InputError(
+                f"vocabulary {path} has no EOS token, which must end every document; name one of "
+                f"its tokens as eos_token in {path.with_name(CONFIG_FILE)}"
+            )
+        bos = _special_token(files, path, "bos_token")
         try:
             self._tokenizer = library.Tokenizer.from_str(files.get(TOKENIZER_FILE, ""))
         except Exception as error:  # the library raises no narrower class
@@ -76,6 +82,9 @@ class HfTokenizer:
                 f"{SPECIAL_TOKENS_FILE} names as eos_token; name a token that it has"
             )
         self.eos_id: int = eos_id
+        self.eos_text = eos
+        bos_id = self._tokenizer.token_to_id(bos) if bos is not None else None
+        self.prefix_id: int = eos_id if bos_id is None else bos_id
         # Ids can have gaps, and a model needs a row for every id up to the highest.
         self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         # These settings do not suit training text: they truncate or pad documents, and read
@@ -119,18 +128,15 @@ class _Decoder:
         return self._tokenizer.decode(pending, skip_special_tokens=True)
 
 
-def _eos_token(files: dict[str, str], path: Path) -> str:
-    """The `eos_token` of the first file that names one: a string, or an object around it."""
+def _special_token(files: dict[str, str], path: Path, kind: str) -> str | None:
+    """A special token of the first file that names one: a string, or an object around it."""
     names = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
     for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in names]:
-        token = parsed.get("eos_token")
+        token = parsed.get(kind)
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
             return token
-    raise InputError(
-        f"vocabulary {path} has no EOS token, which must end every document; name one of its "
-        f"tokens as eos_token in {path.with_name(CONFIG_FILE)}"
-    )
+    return None
 
 
 def _parse(content: bytes | str, path: Path) -> dict[str, Any]:

@@ -49,6 +49,9 @@ class SentencePieceTokenizer:
                 f"vocabulary {path} has no EOS piece, which must end every document; give a model "
                 "trained with eos_id set"
             )
+        self.eos_text: str = self._processor.id_to_piece(self.eos_id)
+        # An exported tokenizer has no BOS either.
+        self.prefix_id: int = self.eos_id
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

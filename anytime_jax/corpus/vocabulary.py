@@ -54,6 +54,16 @@ class Vocabulary:
     _tokenizer: SentencePieceTokenizer | HfTokenizer = dataclasses.field(repr=False, compare=False)
 
     @property
+    def eos_text(self) -> str:
+        """The EOS token as it is written, such as `</s>`; `decode` leaves it out."""
+        return self._tokenizer.eos_text
+
+    @property
+    def prefix_id(self) -> int:
+        """Id before a text that has no context: of a Hugging Face tokenizer's BOS, or the EOS."""
+        return self._tokenizer.prefix_id
+
+    @property
     def token_dtype(self) -> np.dtype:
         """The narrowest of uint16 and int32 that holds every id, little-endian."""
         return np.dtype("<u2" if self.size <= 2**16 else "<i4")

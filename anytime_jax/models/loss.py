@@ -5,6 +5,8 @@ batch, N blocks, R rows of a block.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,25 +32,35 @@ def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, targets_BxL)
 
 
+def token_losses_and_hits(
+    logits_BxLxV: jax.Array, targets_BxL: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns `token_losses`, and whether each token has the largest logit, bool of shape BxL."""
+    is_hit_BxL = logits_BxLxV.argmax(axis=-1) == targets_BxL
+    return token_losses(logits_BxLxV, targets_BxL), is_hit_BxL
+
+
 def token_losses_from_hidden(
     hidden_BxLxD: jax.Array,
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     dtype: Dtype,
     constrain: ShardingConstraint,
-) -> jax.Array:
+    of_logits: Callable[[jax.Array, jax.Array], Any] = token_losses,
+) -> Any:
     """Returns the cross-entropy of each token in nats, float32 of shape BxL, one block at a time.
 
     `hidden_BxLxD` is the output of `decoder.hidden`. The operands of the product with the head have
-    type `dtype`; `constrain` is applied to the logits.
+    type `dtype`; `constrain` is applied to the logits. `of_logits` may be another function of
+    logits and targets that returns arrays of shape BxL, such as `token_losses_and_hits`.
     """
 
-    def block_losses(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def of_block(block: tuple[jax.Array, jax.Array]) -> Any:
         hidden_SxRxLxD, targets_SxRxL = block
-        return token_losses(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
+        return of_logits(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
 
     blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain)
-    return _unblock(jax.lax.map(block_losses, blocks))
+    return jax.tree.map(_unblock, jax.lax.map(of_block, blocks))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))

@@ -144,3 +144,24 @@ def _next_token(
     # Rows of the embedding beyond the vocabulary are not tokens.
     logits_W = logits_1xLxV[0, last - position, : config.vocab_size]
     return sample_token(settings, logits_W, jax.random.fold_in(key, number)), cache
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def next_tokens(
+    config: ModelConfig,
+    settings: SamplingSettings,
+    params: Params,
+    cache: Cache,
+    tokens_BxL: jax.Array | np.ndarray,
+    position_B: np.ndarray,
+    last_B: np.ndarray,
+    key_B: jax.Array,
+    number: int,
+) -> tuple[jax.Array, Cache]:
+    """Samples token `number` of several texts, which may have different lengths.
+
+    Each row has a cache of its own, stacked in front; its tokens start at `position_B`, and the new
+    one follows its token at `last_B`. Returns the new tokens, int32 of shape B, and the new cache.
+    """
+    of_row = functools.partial(_next_token, config, settings, params, number=number)
+    return jax.vmap(of_row)(cache, tokens_BxL, position_B, last_B, key_B)

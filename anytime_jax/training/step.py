@@ -20,7 +20,12 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder
-from anytime_jax.models.loss import mean_loss_from_hidden, token_losses_from_hidden
+from anytime_jax.models.loss import (
+    mean_loss_from_hidden,
+    token_losses,
+    token_losses_and_hits,
+    token_losses_from_hidden,
+)
 from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
@@ -39,6 +44,8 @@ class Program:
         The learning rate is an argument, so that one program serves every schedule.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
       window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
+      token_losses: `(params, tokens_BxT) -> (losses_BxL, is_hit_BxL)`: the loss of each token, and
+        whether it is the most likely one.
     """
 
     init: Callable[..., TrainState]
@@ -47,6 +54,7 @@ class Program:
     train_step: Any
     eval_step: Callable[[decoder.Params, jax.Array, jax.Array], jax.Array]
     window_losses: Callable[[decoder.Params, jax.Array], jax.Array]
+    token_losses: Callable[[decoder.Params, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def make_program(config: Config, mesh: Mesh) -> Program:
@@ -95,6 +103,14 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         ),
         window_losses=jax.jit(
             functools.partial(window_losses, config.model, constrain),
+            in_shardings=(shardings.params, rows),
+            out_shardings=rows,
+            compiler_options=options,
+        ),
+        token_losses=jax.jit(
+            functools.partial(
+                batch_token_losses, config.model, constrain, of_logits=token_losses_and_hits
+            ),
             in_shardings=(shardings.params, rows),
             out_shardings=rows,
             compiler_options=options,
@@ -267,11 +283,20 @@ def batch_token_losses(
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
-) -> jax.Array:
-    """Returns the loss in nats of every token of a batch, float32 of shape BxL."""
+    of_logits: Callable[[jax.Array, jax.Array], Any] = token_losses,
+) -> Any:
+    """Returns the loss in nats of every token of a batch, float32 of shape BxL.
+
+    `of_logits` is as in `token_losses_from_hidden`.
+    """
     hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
     return token_losses_from_hidden(
-        hidden_BxLxD, decoder.head(config, params), targets_BxL, config.dtype, constrain
+        hidden_BxLxD,
+        decoder.head(config, params),
+        targets_BxL,
+        config.dtype,
+        constrain,
+        of_logits,
     )
 
 

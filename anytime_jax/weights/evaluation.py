@@ -43,7 +43,7 @@ def open_evaluator(
             f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
             f"most {available}, the {split} split of {dataset.path}"
         )
-    mesh = _make_mesh(config.mesh, say)
+    mesh = make_mesh(config.mesh, say)
     # Equal batches need the least padding.
     part = tokens // dataset.length // parts
     batches = -(-part // (batch_size or config.eval.batch_size))
@@ -83,7 +83,7 @@ def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
     return dataset
 
 
-def _make_mesh(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
+def make_mesh(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
     """Returns the mesh of a run, or one that copies the weights to every device."""
     try:
         return sharding.make_mesh(config)

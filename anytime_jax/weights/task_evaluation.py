@@ -1,0 +1,345 @@
+"""Tasks of lm-evaluation-harness, scored with weights of a saved run.
+
+The harness makes the requests of a task and its metrics. The requests are answered as its `HFLM`
+answers them for an exported model: the same tokens, truncation, prefix and ends of a text.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import difflib
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime_jax import __version__
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.metric_records import TASKS, RecordWriter, read_records
+from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.errors import InputError, needs_extra
+from anytime_jax.models.decoder import Params
+from anytime_jax.models.sampling import SamplingSettings
+from anytime_jax.training.metric_writers import open_mirrors
+from anytime_jax.weights.saved_run import SavedRun
+from anytime_jax.weights.text_scorer import TextScorer
+
+with needs_extra("tasks"):
+    import tqdm  # pyright: ignore[reportMissingModuleSource]
+    from lm_eval import utils  # pyright: ignore[reportMissingImports]
+    from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
+    from lm_eval.defaults import (  # pyright: ignore[reportMissingImports]
+        DEFAULT_OTHER_SEED,
+        DEFAULT_RANDOM_SEED,
+    )
+    from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.utils import (  # pyright: ignore[reportMissingImports]
+        handle_stop_sequences,
+        normalize_gen_kwargs,
+        postprocess_generated_text,
+    )
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+_GENERATED = 256  # tokens to generate where a task does not say: HFLM's default
+_BOOTSTRAP = 1000  # resamples for standard errors that have no formula
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskScore:
+    """A metric of a task or of a group of tasks, with its standard error if it has one.
+
+    Attributes:
+      shots: number of examples in the prompts; None for a group.
+    """
+
+    task: str
+    shots: int | None
+    metric: str
+    value: float
+    error: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generation:
+    until: list[str]
+    count: int
+    sampling: SamplingSettings
+
+
+class RunModel(TemplateLM):
+    """Weights of a run as a model of the harness."""
+
+    def __init__(self, scorer: TextScorer, params: Params, vocabulary: Vocabulary):
+        super().__init__()
+        self._scorer, self._params, self._vocabulary = scorer, params, vocabulary
+
+    @property
+    def eot_token_id(self) -> int:
+        """The id that ends a document."""
+        return self._vocabulary.eos_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The id before a text that has no context."""
+        return self._vocabulary.prefix_id
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **unused: Any
+    ) -> list[int]:
+        """Encodes a text, without any special token, as in training."""
+        del add_special_tokens, unused
+        return self._vocabulary.encode([string])[0].tolist()
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **unused: Any
+    ) -> list[tuple[float, bool]]:
+        del unused
+        length = self._scorer.config.length
+        for texts, _, continuation in requests:
+            if not 1 <= len(continuation) <= length:
+                raise InputError(
+                    f"the continuation of a request has {len(continuation)} tokens, and the model "
+                    f"takes 1 to {length}: {texts!r}"
+                )
+        with _progress(len(requests), "likelihoods") as bar:
+            pairs = [(context, continuation) for _, context, continuation in requests]
+            return self._scorer.log_likelihoods(self._params, pairs, bar.update)
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Returns the log-likelihood of whole texts, each token with the context that fits."""
+        del disable_tqdm
+        windows, owners = [], []
+        for owner, request in enumerate(requests):
+            for window in utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self._scorer.config.length,
+                context_len=1,
+            ):
+                windows.append((None, *utils.make_disjoint_window(window)))
+                owners.append(owner)
+        sums = [0.0] * len(requests)
+        for owner, (value, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
+            sums[owner] += value
+        return sums
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Returns the continuation of each context, up to one of the texts that end it."""
+        del disable_tqdm
+        results = [""] * len(requests)
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            groups.setdefault(repr(request.args[1]), []).append(number)
+        with _progress(len(requests), "continuations") as bar:
+            for numbers in groups.values():
+                contexts = [requests[number].args[0] for number in numbers]
+                settings = requests[numbers[0]].args[1]
+                texts = self._generate(contexts, settings, bar.update)
+                for number, text in zip(numbers, texts, strict=True):
+                    results[number] = text
+        return results
+
+    def _generate(
+        self, contexts: Sequence[str], settings: Mapping[str, Any], report: Callable[[int], object]
+    ) -> list[str]:
+        vocabulary = self._vocabulary
+        generation = _parse_generation(settings, vocabulary, self._scorer.config.length)
+        room = self._scorer.config.length - generation.count
+        prompts = [self.tok_encode(x)[-room:] or [self.prefix_token_id] for x in contexts]
+        decoders = [vocabulary.incremental_decoder() for _ in prompts]
+        texts = [""] * len(prompts)
+
+        def is_end(number: int, token: int) -> bool:
+            texts[number] += decoders[number].decode(token)
+            until = generation.until
+            return token == vocabulary.eos_id or any(end in texts[number] for end in until if end)
+
+        new = self._scorer.continuations(
+            self._params, prompts, generation.sampling, generation.count, is_end, report
+        )
+        return [
+            postprocess_generated_text(vocabulary.decode(ids), generation.until, None)
+            for ids in new
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """Tasks and their data, loaded once, to be scored with several weights.
+
+    Attributes:
+      loaded: what the harness loaded: its tasks, and groups of tasks, by name.
+      shots: number of examples in the prompts; None for the number of each task.
+      limit: number of documents of each task; None for all.
+    """
+
+    names: list[str]
+    loaded: Mapping[str, Any]
+    shots: int | None = None
+    limit: int | None = None
+
+
+def load_tasks(
+    names: Sequence[str],
+    vocabulary: Vocabulary,
+    length: int,
+    shots: int | None = None,
+    limit: int | None = None,
+) -> Tasks:
+    """Loads tasks by the names of the harness, or from files of one's own, and their data.
+
+    Raises an InputError if a task is unknown, cannot be loaded, or asks for what is not possible
+    with a model of this `length`.
+    """
+    names = [*dict.fromkeys(names)]
+    # Finding the names of the harness takes seconds, which files of one's own do not need.
+    manager = TaskManager(include_defaults=not all(map(_is_file, names)))
+    for name in names:
+        if name not in manager.all_tasks and not _is_file(name):
+            near = difflib.get_close_matches(name, manager.all_tasks, 3)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise InputError(
+                f"--tasks: lm_eval has no task {name!r}: {hint}give names of its tasks, or paths "
+                "of YAML files"
+            )
+    _seed()
+    try:
+        loaded = manager.load(names)
+    except Exception as error:  # tasks are code of others
+        raise InputError(
+            f"--tasks={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
+            "the task; without a network, use a task of local files, or load its data once before"
+        ) from error
+    for name, task in loaded["tasks"].items():
+        _check_task(name, task, vocabulary, length)
+        # A task that sets 0 examples has none to give.
+        own = task.get_config("num_fewshot")
+        task.set_config("num_fewshot", own or 0 if shots is None or own == 0 else shots)
+    return Tasks(names, loaded, shots, limit)
+
+
+def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
+    """Returns all scores of a model, in the order of the harness."""
+    _seed()
+    for task in tasks.loaded["tasks"].values():
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)  # the same examples for all weights
+    # It would fork processes for the bootstrap, which may deadlock once JAX has threads.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
+    with contextlib.redirect_stdout(sys.stderr):  # it prints that it bootstraps
+        found = evaluate(
+            lm=model,
+            task_dict=tasks.loaded,
+            limit=tasks.limit,
+            bootstrap_iters=_BOOTSTRAP,
+            log_samples=False,
+        )
+    scores = []
+    for task, metrics in found["results"].items():
+        shots = None if task in found.get("groups", {}) else found["n-shot"].get(task)
+        for key, value in metrics.items():
+            metric, _, variant = key.partition(",")
+            if not variant or metric.endswith("_stderr") or not isinstance(value, (int, float)):
+                continue
+            error = metrics.get(f"{metric}_stderr,{variant}")
+            error = float(error) if isinstance(error, (int, float)) else None
+            metric = metric if variant == "none" else f"{metric} ({variant})"
+            scores.append(TaskScore(task, shots, metric, float(value), error))
+    return scores
+
+
+def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[TaskScore]) -> str:
+    """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
+
+    Scores of the same name are replaced. Returns "", or why nothing was recorded: while a run is
+    trained, its training alone writes records.
+    """
+    if tasks.limit is not None:
+        return "scores of a part of the documents (--limit) are not recorded"
+    values = {}
+    for x in scores:
+        shots = tasks.shots if x.shots is None else x.shots
+        name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
+        values[f"{TASKS}{weights}/{name}/{x.metric}"] = x.value
+    log = dataclasses.replace(run.config.log, wandb_project="")
+    config = dataclasses.replace(run.config, run_dir=str(run.run_dir), log=log)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    try:
+        with run_directory.lock(run.run_dir):
+            last = max([run.step, *(row.step for row in read_records(run.run_dir))])
+            writer = RecordWriter(run.run_dir, last, {"version": __version__, "started": now})
+            writer.amend(run.step, run.tokens, values)
+            writer.close()
+            for mirror in open_mirrors(config, last):
+                mirror.write(run.step, run.tokens, values)
+                mirror.close()
+    except (InputError, OSError) as error:
+        return f"the scores are not recorded: {error}"
+    return ""
+
+
+def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> None:
+    """Raises an InputError if a task asks for what this model cannot do."""
+    if getattr(task, "UNSAFE_CODE", False):
+        raise InputError(
+            f"task {name} runs code that the model writes, which evaluate does not: export the "
+            "weights, and run lm_eval where that code can do no harm"
+        )
+    if getattr(task, "MULTIMODAL", False):
+        raise InputError(f"task {name} has images or sound, and the model reads text only")
+    if task.get_config("output_type") == "generate_until":
+        try:
+            _parse_generation(task.get_config("generation_kwargs") or {}, vocabulary, length)
+        except InputError as error:
+            raise InputError(f"task {name}: {error}") from error
+
+
+def _parse_generation(
+    settings: Mapping[str, Any], vocabulary: Vocabulary, length: int
+) -> _Generation:
+    """Reads the `generation_kwargs` of a task; raises an InputError for what is not supported."""
+    try:
+        rest = dict(normalize_gen_kwargs(dict(settings), _GENERATED))
+        until = handle_stop_sequences(rest.pop("until"), eos=vocabulary.eos_text)
+        count = rest.pop("max_gen_toks")
+        temperature = rest.pop("temperature", 1.0) if rest.pop("do_sample") else 0.0
+        rest.pop("temperature", None)
+        sampling = SamplingSettings(
+            float(temperature),
+            int(rest.pop("top_k", 0)),
+            float(rest.pop("top_p", 1.0)),
+            DEFAULT_OTHER_SEED,
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(f"generation_kwargs = {dict(settings)}: {error}") from error
+    if rest:
+        raise InputError(
+            f"generation_kwargs has {', '.join(sorted(rest))}, which is not supported: it may have "
+            "until, max_gen_toks, do_sample, temperature, top_k and top_p"
+        )
+    if not 1 <= count < length:
+        raise InputError(
+            f"max_gen_toks = {count} does not fit a model of {length} tokens: set it in "
+            f"generation_kwargs to at least 1 and at most {length - 1}"
+        )
+    return _Generation(until, count, sampling)
+
+
+def _seed() -> None:
+    """Seeds what tasks may sample with, as the harness does."""
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) and Path(name).is_file()
+
+
+def _progress(total: int, what: str) -> Any:
+    """Returns a bar, which only a terminal shows."""
+    return tqdm.tqdm(total=total, desc=what, disable=None, leave=False)

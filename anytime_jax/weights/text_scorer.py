@@ -1,0 +1,194 @@
+"""Likelihoods and continuations of texts of tokens, in batches over the devices of an evaluation.
+
+Shape suffixes: B batch, L length, T = L + 1.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.distributed import sharding
+from anytime_jax.models import decoder
+from anytime_jax.models.decoder import Params
+from anytime_jax.models.sampling import SamplingSettings, next_tokens
+from anytime_jax.training.step import Program, make_program
+from anytime_jax.weights.evaluation import make_mesh
+from anytime_jax.weights.saved_run import SavedRun
+
+_LEAST = 16  # texts are padded to 16, 32, 64, ... tokens, so that few programs serve all lengths
+_CHUNK = 64  # tokens of prompts that are read at once, whose logits have to fit the memory
+
+
+@dataclasses.dataclass(frozen=True)
+class TextScorer:
+    """Scores and continues texts with any weights of a run; in a single process only.
+
+    Attributes:
+      batch_size: texts in a batch, a multiple of the mesh's parts of a batch.
+    """
+
+    config: ModelConfig
+    program: Program
+    mesh: Mesh
+    batch_size: int
+
+    def log_likelihoods(
+        self,
+        params: Params,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        report: Callable[[int], object] = lambda done: None,
+    ) -> list[tuple[float, bool]]:
+        """Returns the log-likelihood in nats of each continuation, and whether it is greedy.
+
+        A pair is a context, of one token or more, and its continuation, of one to `config.length`.
+        A text that is too long loses its beginning. A continuation is greedy if each of its tokens
+        is the most likely one. `report` is told the number of pairs in each batch.
+        """
+        texts = [[*context, *rest][-(self.config.length + 1) :] for context, rest in pairs]
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
+        for rows in self._batches([len(text) for text in texts]):
+            longest = max(len(texts[row]) for row in rows)
+            length = min(_round_up(longest - 1, _LEAST), self.config.length)
+            tokens_BxT = self._pad([texts[row] for row in rows], length + 1)
+            scores = self.program.token_losses(params, self._put(tokens_BxT))
+            losses_BxL, is_hit_BxL = (np.asarray(x) for x in scores)
+            for at, row in enumerate(rows):
+                end = len(texts[row]) - 1
+                scored = slice(end - len(pairs[row][1]), end)
+                loss = losses_BxL[at, scored].astype(np.float64).sum()
+                results[row] = -float(loss), bool(is_hit_BxL[at, scored].all())
+            report(len(rows))
+        return results
+
+    def continuations(
+        self,
+        params: Params,
+        prompts: Sequence[Sequence[int]],
+        settings: SamplingSettings,
+        count: int,
+        is_end: Callable[[int, int], bool],
+        report: Callable[[int], object] = lambda done: None,
+    ) -> list[list[int]]:
+        """Returns at most `count` tokens after each prompt.
+
+        A prompt has one token or more, and at most `config.length - count`. `is_end` is called with
+        the number of a prompt and its next token; the continuation ends with the token for which it
+        returns true. `report` is told the number of prompts in each batch.
+        """
+        results: list[list[int]] = [[] for _ in prompts]
+        for rows in self._batches([len(prompt) for prompt in prompts]):
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(
+                jax.random.key(settings.seed), self._fill(rows, 0)
+            )
+            tokens = self._sample([prompts[row] for row in rows], params, settings, count, keys)
+            running = dict(enumerate(rows))
+            for new_B in tokens:
+                for at, row in [*running.items()]:
+                    results[row].append(int(new_B[at]))
+                    if is_end(row, results[row][-1]):
+                        del running[at]
+                if not running:
+                    break
+            report(len(rows))
+        return results
+
+    def _sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Params,
+        settings: SamplingSettings,
+        count: int,
+        keys_B: jax.Array,
+    ) -> Iterator[np.ndarray]:
+        """Yields the next token of every prompt of a batch, `count` times."""
+        # The keys have the seed; in the static settings, each seed would compile a new program.
+        settings = dataclasses.replace(settings, seed=0)
+        longest = max(len(prompt) for prompt in prompts)
+        read = -(-longest // _CHUNK) * _CHUNK
+        cache = self._empty_cache(_round_up(max(read, longest + count), _CHUNK))
+        tokens_BxL = self._pad(prompts, read)
+        last_B = self._fill([len(prompt) - 1 for prompt in prompts], 0)
+        new_B = np.zeros(self.batch_size, np.int32)
+        for start in range(0, read, _CHUNK):
+            chunk_BxL = self._put(tokens_BxL[:, start : start + _CHUNK])
+            within_B = np.clip(last_B, start, start + _CHUNK - 1)
+            of_chunk_B, cache = next_tokens(
+                self.config,
+                settings,
+                params,
+                cache,
+                chunk_BxL,
+                np.full_like(last_B, start),
+                within_B,
+                keys_B,
+                0,
+            )
+            # Prompts that end in other chunks are padded here, or not complete yet.
+            new_B = np.where(within_B == last_B, of_chunk_B, new_B)
+        for number in range(1, count + 1):
+            yield new_B
+            if number < count:
+                position_B = last_B + number
+                sampled_B, cache = next_tokens(
+                    self.config,
+                    settings,
+                    params,
+                    cache,
+                    self._put(new_B[:, None]),
+                    position_B,
+                    position_B,
+                    keys_B,
+                    number,
+                )
+                new_B = np.asarray(sampled_B)
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Yields the numbers of the texts in batches of similar length, the longest first."""
+        order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        for start in range(0, len(order), self.batch_size):
+            yield order[start : start + self.batch_size]
+
+    def _empty_cache(self, length: int) -> decoder.Cache:
+        shapes = jax.eval_shape(lambda: decoder.init_cache(self.config, 1, length))
+        rows = sharding.batch_sharding(self.mesh)
+        return {
+            name: jnp.zeros((self.batch_size, *x.shape), x.dtype, device=rows)
+            for name, x in shapes.items()
+        }
+
+    def _pad(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
+        """Returns a whole batch, padded at the ends: no token attends to what follows it."""
+        tokens_BxL = np.zeros((self.batch_size, length), np.int32)
+        for row, text in zip(tokens_BxL, texts, strict=False):
+            row[: len(text)] = text
+        return tokens_BxL
+
+    def _fill(self, values: Sequence[int], value: int) -> np.ndarray:
+        """Returns a number for every row of a batch."""
+        return np.array([*values, *[value] * (self.batch_size - len(values))], np.int32)
+
+    def _put(self, rows: np.ndarray) -> jax.Array:
+        return sharding.put_batch(self.mesh, rows, self.batch_size)
+
+
+def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], object]) -> TextScorer:
+    """Returns a scorer on the mesh of a run, or `say` is told why not.
+
+    The default batch size is that of the evaluations in training.
+    """
+    config, mesh = run.config, make_mesh(run.config.mesh, say)
+    shards = sharding.batch_shards(mesh)
+    size = -(-(batch_size or config.eval.batch_size) // shards) * shards
+    return TextScorer(config.model, make_program(config, mesh), mesh, size)
+
+
+def _round_up(length: int, least: int) -> int:
+    """Returns the first of `least`, twice that, four times that, ... that is not shorter."""
+    while least < length:
+        least *= 2
+    return least
