@@ -24,6 +24,7 @@ from anytime_jax.checkpoints import (
     run_directory,
 )
 from anytime_jax.checkpoints.metric_records import (
+    TASKS,
     Row,
     count_before,
     describe_missing,
@@ -201,7 +202,10 @@ def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
 
 
 def _describe_losses(rows: Sequence[Row]) -> list[str]:
-    """The latest training loss, validation loss of the live weights and of the best read-out."""
+    """The latest training loss, validation loss of the live weights and of the best read-out.
+
+    Then the latest scores in tasks, if there are any.
+    """
     lines = []
     trained = [row for row in rows if "train/loss" in row.values]
     if trained:
@@ -215,6 +219,11 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
             best = min(others, key=lambda label: others[label])
             parts.append(f"{others[best]:.4f} {best} (the best read-out)")
         lines.append(f"validation loss {', '.join(parts)} at step {row.step:,}")
+    scored = [row for row in rows if any(name.startswith(TASKS) for name in row.values)]
+    for row in scored[-1:]:
+        scores = {x.removeprefix(TASKS): y for x, y in row.values.items() if x.startswith(TASKS)}
+        parts = ", ".join(f"{score:.4g} {name}" for name, score in scores.items())
+        lines.append(f"scores {parts} at step {row.step:,}")
     last = f", the last of step {rows[-1].step:,}" if rows else ""
     return [*lines, f"{len(rows):,} rows of records{last}"]
 

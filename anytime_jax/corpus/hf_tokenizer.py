@@ -99,6 +99,10 @@ class HfTokenizer:
         encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def encode_by_itself(self, text: str) -> list[int]:
+        """See `Vocabulary.encode_by_itself`."""
+        return self._tokenizer.encode(text, add_special_tokens=True).ids
+
     def decode(self, ids: list[int]) -> str:
         """See `Vocabulary.decode`."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)

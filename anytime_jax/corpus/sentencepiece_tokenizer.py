@@ -58,6 +58,10 @@ class SentencePieceTokenizer:
         # One thread: preparation runs one process per core.
         return self._processor.encode(list(texts), out_type="numpy", num_threads=1)
 
+    def encode_by_itself(self, text: str) -> list[int]:
+        """See `Vocabulary.encode_by_itself`; the exported tokenizer adds nothing."""
+        return self._processor.encode(text)
+
     def decode(self, ids: list[int]) -> str:
         """See `Vocabulary.decode`."""
         return self._processor.decode(ids)

@@ -72,6 +72,10 @@ class Vocabulary:
         """Encodes texts; returns an int32 array of ids for each, without EOS."""
         return self._tokenizer.encode(texts)
 
+    def encode_by_itself(self, text: str) -> list[int]:
+        """Encodes a text as an exported tokenizer does, which may put special tokens around it."""
+        return self._tokenizer.encode_by_itself(text)
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Decodes ids; control tokens such as EOS and padding decode to nothing."""
         return self._tokenizer.decode(np.asarray(ids).tolist())

@@ -2,7 +2,7 @@
 
 Every name is written at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
-`eval/LABEL/loss`, `eval_seconds`.
+`eval/LABEL/loss`, `eval_seconds`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later.
 """
 
 import collections

@@ -90,9 +90,11 @@ class RunModel(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **unused: Any
     ) -> list[int]:
-        """Encodes a text, without any special token, as in training."""
-        del add_special_tokens, unused
-        return self._vocabulary.encode([string])[0].tolist()
+        """Encodes a text; by default with the special tokens that the tokenizer itself adds."""
+        del unused
+        if add_special_tokens is False:
+            return self._vocabulary.encode([string])[0].tolist()
+        return self._vocabulary.encode_by_itself(string)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **unused: Any
@@ -306,6 +308,8 @@ def _parse_generation(
     try:
         rest = dict(normalize_gen_kwargs(dict(settings), _GENERATED))
         until = handle_stop_sequences(rest.pop("until"), eos=vocabulary.eos_text)
+        if not all(isinstance(end, str) for end in until):
+            raise ValueError("until is a list of texts")
         count = rest.pop("max_gen_toks")
         temperature = rest.pop("temperature", 1.0) if rest.pop("do_sample") else 0.0
         rest.pop("temperature", None)

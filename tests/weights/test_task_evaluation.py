@@ -1,0 +1,282 @@
+"""Tests of tasks of lm-evaluation-harness, by hand and against its own model of an export."""
+
+import json
+import math
+import os
+import subprocess
+import types
+
+import jax
+import numpy as np
+import pytest
+import small_run
+from byte_level_tokenizer import write_byte_level
+from local_tasks import make_documents, write_tasks
+from paths import REPOSITORY
+from training_runs import start
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.commands import evaluate, export, runs
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.corpus.sources import FileSource
+from anytime_jax.errors import InputError
+from anytime_jax.models import decoder
+from anytime_jax.weights import evaluation, saved_run, text_scorer, weight_names
+
+pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
+from anytime_jax.weights import task_evaluation
+
+# The libraries that lm_eval loads warn of each other.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+LENGTH = 48
+
+
+def train_run(folder, vocabulary):
+    """A run of the OLMo-2 shape on random words."""
+    (folder / "text").mkdir(parents=True)
+    for number, document in enumerate(make_documents(120)):
+        text = f"{document['text']} {' '.join(document['choices'])}"
+        (folder / "text" / f"{number}.txt").write_text(text)
+    source = FileSource("folder", str(folder / "text"), validation_fraction=0.1)
+    words = small_run.VOCABULARY
+    if vocabulary == "byte-level":
+        texts = [file.read_text() for file in (folder / "text").iterdir()]
+        words = write_byte_level(
+            folder / "hub",
+            texts,
+            bos_token="<|begin|>",
+            pad_token="<|padding|>",
+            tokenizer_class="PreTrainedTokenizerFast",
+        )
+    dataset = prepare(source, folder / "data", length=LENGTH, vocabulary=words, workers=1)
+    changes = {"model__kind": "olmo2", "model__length": LENGTH, "stop": "6 steps"}
+    changes |= {
+        "model__vocab_size": dataset.vocab_size,
+        "model__embedding_rows": dataset.vocab_size,
+    }
+    changes |= {
+        "data__repeat": True,
+        "log__tensorboard": True,
+        "checkpoint__keep_every": "2 steps",
+    }
+    start(folder / "run", dataset, **changes)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module", name="run")
+def run_fixture(tmp_path_factory):
+    return train_run(tmp_path_factory.mktemp("scored"), "sentencepiece")
+
+
+@pytest.fixture(autouse=True)
+def _large_weights(monkeypatch):
+    """Weights of 0.3, with which what is generated depends on the prompt."""
+
+    def load_weights(run, mixture, mesh=None):
+        del mixture
+        params = jax.device_get(decoder.init_params(run.config.model, jax.random.key(0)))
+        large = jax.tree.map(lambda x: x if (x == 1).all() else 15 * x, params)
+        large["head"][:, 3:259] *= 0.1  # single bytes, which seldom make a text
+        return large if mesh is None else saved_run.put_on_mesh(run, large, mesh)
+
+    monkeypatch.setattr(saved_run, "load_weights", load_weights)
+
+
+@pytest.fixture(name="tasks")
+def tasks_fixture(tmp_path):
+    return write_tasks(tmp_path / "tasks")
+
+
+def open_model(run):
+    saved = saved_run.open_run(run)
+    _, vocabulary = evaluation.find_vocabulary(saved)
+    scorer = text_scorer.open_scorer(saved, 8, print)
+    mixture = weight_names.resolve(saved, "f25")
+    params = saved_run.load_weights(saved, mixture, scorer.mesh)
+    return task_evaluation.RunModel(scorer, params, vocabulary), vocabulary, saved
+
+
+def printed_scores(out):
+    """The printed scores by task and metric."""
+    rows = [line.split() for line in out.splitlines() if line.startswith(" own_")]
+    return {(row[0], row[2]): row[3:] for row in rows}
+
+
+def test_scores_are_those_of_a_loop_over_the_documents(run, tasks, command):
+    status, out, err = command(
+        evaluate, f"--run={run}", "--weights", "f25", f"--tasks={tasks['choose']},{tasks['read']}"
+    )
+    assert status == 0, err
+    _, vocabulary, saved = open_model(run)
+    params = jax.device_put(saved_run.load_weights(saved, weight_names.resolve(saved, "f25")))
+    apply = jax.jit(lambda ids: jax.nn.log_softmax(decoder.apply(saved.config.model, params, ids)))
+
+    def likelihood(context, ids):
+        text = [*context, *ids][-(LENGTH + 1) :]
+        padded = np.pad(text, (0, LENGTH + 1 - len(text)))[None]
+        log_p = np.asarray(apply(padded[:, :-1])[0], np.float64)
+        end = len(text) - 1
+        return log_p[np.arange(end - len(ids), end), ids].sum()
+
+    def encode(text):
+        return vocabulary.encode([text])[0].tolist()
+
+    right, nats, size = [], 0.0, 0
+    for document in make_documents():
+        sums = []
+        for choice in document["choices"]:
+            question = document["question"].rstrip()
+            whole = encode(document["question"] + choice)
+            context = encode(question) if question else []
+            ids = whole[len(context) :]
+            sums.append(likelihood(context or [vocabulary.eos_id], ids))
+        right.append(int(np.argmax(sums)) == document["answer"])
+        ids = encode(document["text"])
+        first, rest = ids[:LENGTH], ids[LENGTH:]
+        nats -= likelihood([vocabulary.eos_id], first)
+        while rest:
+            part, rest = rest[:LENGTH], rest[LENGTH:]
+            end = len(ids) - len(rest)
+            nats -= likelihood(ids[: end - len(part)], part)
+        size += len(document["text"].encode())
+    printed = printed_scores(out)
+    assert 0 < np.mean(right) < 1
+    assert printed["own_choose", "acc"][0] == f"{np.mean(right):.4f}"
+    assert printed["own_read", "bits_per_byte"] == [f"{nats / math.log(2) / size:.4f}"]
+
+
+def test_text_is_generated_up_to_an_end(run):
+    model, *_ = open_model(run)
+    prompts = [document["question"] for document in make_documents(10)]
+
+    def generate(*until):
+        settings = {"until": [*until], "max_gen_toks": 20}
+        return model.generate_until([types.SimpleNamespace(args=(x, settings)) for x in prompts])
+
+    whole = generate()
+    end = whole[0][5:7]
+    assert len(end) == 2
+    assert generate("never", end) == [text.split(end)[0] for text in whole]
+    assert len(set(whole)) > 3
+
+
+def test_scores_join_the_records_at_the_step_of_the_weights(run, tasks, command):
+    words = (f"--run={run}", f"--tasks={tasks['choose']}", "--weights", "last")
+    assert command(evaluate, *words, "--step=2")[0] == 0
+    before = read_records(run)
+    status, out, _ = command(evaluate, *words)
+    assert status == 0
+    rows = {row.step: row for row in read_records(run)}
+    assert [*rows] == [row.step for row in before]  # no row is lost
+    names = {f"tasks/last/own_choose/{x}" for x in ("acc", "acc_norm", "brier_score")}
+    assert names <= rows[2].values.keys() & rows[6].values.keys()
+    assert "train/loss" in rows[6].values
+    printed = printed_scores(out)["own_choose", "acc"][0]
+    assert printed == f"{rows[6].values['tasks/last/own_choose/acc']:.4f}"
+    assert "last/own_choose/acc" in command(runs, "--run", str(run))[1]
+    files = [path.read_bytes() for path in (run / "tensorboard").iterdir()]
+    assert any(b"tasks/last/own_choose/acc" in content for content in files)
+
+
+def test_run_in_training_keeps_its_records(run, tasks, command):
+    before = read_records(run)
+    words = (f"--run={run}", f"--tasks={tasks['choose']}", "--weights", "f6.25")
+    with run_directory.lock(run):
+        status, out, _ = command(evaluate, *words)
+    assert status == 0
+    assert "not recorded" in out
+    assert "not recorded" in command(evaluate, *words, "--limit=2")[1]
+    assert read_records(run) == before
+
+
+def test_all_weights_get_the_same_examples(run, tasks, command):
+    words = (f"--run={run}", f"--tasks={tasks['choose']}", "--shots=2")
+    _, out, _ = command(evaluate, *words, "--weights", "f25", 'mix:{"f25": 1}')
+    rows = [line.split() for line in out.splitlines() if line.startswith(" own_")]
+    assert rows[:3] == rows[3:]
+    assert {row[1] for row in rows} == {"2"}
+    (row,) = [row for row in read_records(run) if row.step == 6]
+    assert "tasks/f25/own_choose-2shot/acc" in row.values
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "named"),
+    [
+        ("write", "  max_gen_toks: 48", ("own_write", "max_gen_toks = 48")),
+        ("write", "  num_beams: 4", ("own_write", "num_beams")),
+        ("write", "  until: 3", ("own_write", "until")),
+        ("choose", "unsafe_code: true", ("own_choose", "code")),
+        ("choose", "doc_to_image: question", ("own_choose", "images")),
+        ("choose", "output_type: nothing", ("choose.yaml", "nothing")),
+        ("choose", "dataset_path: nobody/nothing", ("choose.yaml", "nobody/nothing")),
+    ],
+)
+def test_impossible_task_is_one_line(run, tasks, command, monkeypatch, kind, line, named):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(saved_run, "load_weights", None)  # comes later
+    name = line.split(":")[0]
+    kept = [x for x in tasks[kind].read_text().splitlines() if not x.startswith(f"{name}:")]
+    at = kept.index("generation_kwargs:") + 1 if name.startswith(" ") else len(kept)
+    tasks[kind].write_text("\n".join([*kept[:at], line, *kept[at:]]))
+    status, out, err = command(evaluate, f"--run={run}", f"--tasks={tasks[kind]}")
+    lines = [x for x in err.splitlines() if x.startswith("error: ")]
+    assert (status, out, len(lines)) == (2, "", 1), err
+    assert all(x in lines[0] for x in named)
+
+
+def test_nearest_names_of_an_unknown_task(run):
+    _, vocabulary, _ = open_model(run)
+    with pytest.raises(InputError, match="arc_easy"):
+        task_evaluation.load_tasks(["arc_esy"], vocabulary, LENGTH)
+
+
+def test_continuation_longer_than_the_model_is_refused(run):
+    model, *_ = open_model(run)
+    request = types.SimpleNamespace(args=("a", " word" * LENGTH))
+    with pytest.raises(InputError, match="continuation"):
+        model.loglikelihood([request])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("vocabulary", ["sentencepiece", "byte-level"])
+def test_answers_and_scores_are_those_of_the_exported_model(tmp_path, tasks, command, vocabulary):
+    python = os.environ.get("ANYTIME_JAX_LM_EVAL_PYTHON")
+    if not python:
+        pytest.skip("ANYTIME_JAX_LM_EVAL_PYTHON is not set (tests/oracles/README.md)")
+    run = train_run(tmp_path, vocabulary)
+    words = (f"--run={run}", "--weights=f25", f"--output={tmp_path / 'model'}")
+    assert command(export, *words)[0] == 0
+    names = ",".join(map(str, tasks.values()))
+    script, answers = REPOSITORY / "tests" / "oracles" / "lm_eval_hf.py", tmp_path / "answers.json"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run(
+        [python, str(script), str(tmp_path / "model"), names, str(answers)],
+        check=True, timeout=300, env=environment,
+    )  # fmt: skip
+    oracle = json.loads(answers.read_text())
+    model, *_ = open_model(run)
+    for kind in tasks:
+        pairs = oracle["answers"][f"own_{kind}"]
+        requests = [types.SimpleNamespace(args=tuple(request)) for request, _ in pairs]
+        expected = [answer for _, answer in pairs]
+        if kind == "write":
+            assert model.generate_until(requests) == expected
+            assert len(set(expected)) > 5
+        elif kind == "read":
+            actual = model.loglikelihood_rolling(requests)
+            np.testing.assert_allclose(actual, np.ravel(expected), rtol=1e-6)
+        else:
+            actual = model.loglikelihood(requests)
+            np.testing.assert_allclose([x for x, _ in actual], [x for x, _ in expected], rtol=1e-6)
+            assert [hit for _, hit in actual] == [hit for _, hit in expected]
+    _, out, _ = command(evaluate, f"--run={run}", "--weights", "f25", f"--tasks={names}")
+    printed = printed_scores(out)
+    for task, scores in oracle["scores"].items():
+        for name, score in scores.items():
+            metric = name.partition(",")[0]
+            at = 1 if metric.endswith("_stderr") else 0
+            shown = evaluate._format(score)
+            assert printed[task, metric.removesuffix("_stderr")][at] == shown, name
