@@ -87,12 +87,12 @@ def _score_tasks(
     arguments: argparse.Namespace,
     console: Console,
 ) -> None:
-    from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
-
-    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
     names = [name for name in arguments.tasks.split(",") if name]
     if not names:
         raise InputError("--tasks is empty: give names of tasks, such as --tasks=arc_easy")
+    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
+
     tasks = task_evaluation.load_tasks(
         names, vocabulary, saved.config.model.length, arguments.shots, arguments.limit
     )

@@ -70,6 +70,15 @@ def test_write_rejects_repeated_names_and_earlier_steps(tmp_path):
     ]
 
 
+def test_amended_row_keeps_the_rows_after_it(tmp_path):
+    write(tmp_path, 0, [(2, {"a": 1.0, "b": 1.0}), (4, {"a": 2.0})])
+    writer = RecordWriter(tmp_path, 4, {})
+    writer.amend(2, 20, {"b": 3.0, "c": 4.0})
+    writer.close()
+    rows = [(row.step, row.tokens, row.values) for row in read_records(tmp_path)]
+    assert rows == [(2, 20, {"a": 1.0, "b": 3.0, "c": 4.0}), (4, 40, {"a": 2.0})]
+
+
 def test_segment_supersedes_later_rows_of_earlier_ones(tmp_path):
     for start, steps in ((0, (2, 4, 6)), (4, (6, 8, 10)), (8, ())):
         write(tmp_path, start, [(step, {"from": float(start)}) for step in steps])

@@ -3,11 +3,13 @@
 import functools
 import math
 import re
+import sys
 
 import jax
 import numpy as np
 import pytest
 
+from anytime_jax import weights
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate
 from anytime_jax.data.windows import Windows
@@ -57,3 +59,30 @@ def test_long_name_has_a_line_of_its_own(trained, command):
     lines = out.splitlines()
     assert name in lines
     assert max(len(line) for line in lines[1:] if line != name) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--shots=2",), "--shots"),
+        (("--limit=2",), "--limit"),
+        (("--vocabulary=file",), "--vocabulary"),
+        (("--tasks=arc_easy", "--tokens=80"), "--tokens"),
+        (("--tasks=arc_easy", "--split=train"), "--split"),
+        (("--tasks=arc_easy", "--data=data"), "--data"),
+        (("--tasks=", "--shots=2"), "--tasks"),
+        (("--tasks=arc_easy", "--shots=-1"), "--shots"),
+        (("--tasks=arc_easy", "--limit=0"), "--limit"),
+        (("--tasks=arc_easy", "--vocabulary=nowhere"), "nowhere"),
+    ],
+)
+def test_option_without_effect_is_one_line(trained, rejected, words, named):
+    assert named in rejected(evaluate, f"--run={trained}", *words)
+
+
+def test_tasks_need_the_extra(trained, rejected, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "anytime_jax.weights.task_evaluation", raising=False)
+    monkeypatch.delattr(weights, "task_evaluation", raising=False)
+    line = rejected(evaluate, f"--run={trained}", "--tasks=arc_easy")
+    assert "anytime_jax[tasks]" in line

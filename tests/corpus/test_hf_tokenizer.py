@@ -48,6 +48,22 @@ def test_special_tokens_are_not_read_from_text_nor_decoded_into_it(path):
     assert vocabulary.decode([*vocabulary.encode(["ab"])[0], vocabulary.eos_id, 0]) == "ab"
 
 
+def test_tokenizer_by_itself_puts_its_token_before_a_text(path):
+    vocabulary = load_vocabulary(path)
+    (ids,) = vocabulary.encode([SOURCE])
+    assert vocabulary.encode_by_itself(SOURCE) == [2, *ids]
+
+
+@pytest.mark.parametrize(
+    ("bos", "prefix"),
+    [({}, 1), ({"bos_token": "<|begin|>"}, 2), ({"bos_token": {"content": "<|begin|>"}}, 2),
+     ({"bos_token": None}, 1), ({"bos_token": "unknown"}, 1)],
+)  # fmt: skip
+def test_text_without_context_follows_bos_or_else_eos(tmp_path, bos, prefix):
+    vocabulary = load_vocabulary(write_byte_level(tmp_path, [SOURCE], **bos))
+    assert (vocabulary.prefix_id, vocabulary.eos_id, vocabulary.eos_text) == (prefix, 1, EOS)
+
+
 def test_bundle_is_one_file(path, tmp_path):
     vocabulary = load_vocabulary(path)
     copy = tmp_path / "vocabulary.model"

@@ -59,6 +59,19 @@ def test_token_losses_from_hidden(rows):
     np.testing.assert_allclose(losses, reference(*arrays)[0], rtol=1e-5, atol=1e-6)
 
 
+def test_token_losses_and_hits_from_hidden(rows):
+    hidden, head, targets = random_arrays()
+    likeliest = (hidden @ head).argmax(axis=-1)
+    targets[::2] = likeliest[::2]
+    losses, is_hit = loss.token_losses_from_hidden(
+        hidden, head, targets, "float32", UNCONSTRAINED, loss.token_losses_and_hits
+    )
+    expected = reference(hidden, head, targets)[0]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(is_hit, likeliest == targets)
+    assert not is_hit.all()
+
+
 def test_mean_loss_from_hidden_and_gradients(rows):
     arrays = random_arrays()
     losses, dhidden, dhead = reference(*arrays)
