@@ -213,6 +213,12 @@ def load_tasks(
     _seed()
     try:
         loaded = manager.load(names)
+        for task in loaded["tasks"].values():
+            # A task that sets 0 examples has none to give.
+            own = task.get_config("num_fewshot")
+            task.set_config("num_fewshot", own or 0 if shots is None or own == 0 else shots)
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+            task.build_all_requests(limit=1)  # a first document that fails is told here
     except Exception as error:  # tasks are code of others
         raise InputError(
             f"--tasks={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
@@ -220,9 +226,6 @@ def load_tasks(
         ) from error
     for name, task in loaded["tasks"].items():
         _check_task(name, task, vocabulary, length)
-        # A task that sets 0 examples has none to give.
-        own = task.get_config("num_fewshot")
-        task.set_config("num_fewshot", own or 0 if shots is None or own == 0 else shots)
     return Tasks(names, loaded, shots, limit)
 
 

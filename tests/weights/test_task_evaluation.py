@@ -209,6 +209,8 @@ def test_all_weights_get_the_same_examples(run, tasks, command):
         ("write", "  until: 3", ("own_write", "until")),
         ("choose", "unsafe_code: true", ("own_choose", "code")),
         ("choose", "doc_to_image: question", ("own_choose", "images")),
+        ("choose", 'doc_to_text: "{{missing.part}}"', ("choose.yaml", "missing")),
+        ("choose", "num_fewshot: 30", ("choose.yaml",)),
         ("choose", "output_type: nothing", ("choose.yaml", "nothing")),
         ("choose", "dataset_path: nobody/nothing", ("choose.yaml", "nobody/nothing")),
     ],
