@@ -71,7 +71,7 @@ def _source(options: argparse.Namespace, scratch: Path) -> Source:
         with gzip.open(scratch / f"{i}.json.gz", "wb", compresslevel=6) as file:
             file.writelines(lines * repeats)
     pattern = str(scratch / "*.json.gz")
-    return FileSource("json", pattern, validation_fraction=_VALIDATION_FRACTION)
+    return FileSource(pattern, validation_fraction=_VALIDATION_FRACTION)
 
 
 def _prepare(

@@ -1,6 +1,6 @@
 r"""Continued pretraining of an existing model, as an anytime run.
 
-    python -m anytime_jax prepare --source=folder --input=TEXTS \
+    python -m anytime_jax prepare --input=TEXTS \
         --vocabulary=DIR --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 

@@ -1,6 +1,6 @@
 r"""Your own text: the quickstart's small model and schedule, on a dataset that you have prepared.
 
-    python -m anytime_jax prepare --source=folder --input=TEXTS --train-vocabulary=4000 \
+    python -m anytime_jax prepare --input=TEXTS --train-vocabulary=4000 \
         --length=256 --output=data/mine
     python -m anytime_jax.main --config=configs/own_text.py:data/mine
 
@@ -26,7 +26,7 @@ def get_config(dataset: str = "") -> ConfigDict:
         raise InputError("no dataset: give its directory, as --config=own_text:data/mine")
     info = load_dataset(
         dataset,
-        "prepare one: anytime prepare --source=folder "
+        "prepare one: anytime prepare "
         f"--input={dataset} --train-vocabulary=4000 --length=256 --output=data/mine",
     )
     config = quickstart.get_config()

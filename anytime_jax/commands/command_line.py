@@ -31,7 +31,13 @@ _MAX_MESSAGE = 580  # characters of a message
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that raises usage errors like any other bad input."""
+    """Argument parser that raises usage errors like any other bad input.
+
+    Attributes:
+      argv: the arguments that it will parse, for a command with an option that brings others.
+    """
+
+    argv: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raises an InputError, with the nearest option to the first one that is not known."""
@@ -87,6 +93,7 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
         allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.argv = argv
     command.add_options(parser)
     overrides = [word for word in argv if word.startswith(SETTING_PREFIX)]
     others = [word for word in argv if not word.startswith(SETTING_PREFIX)]

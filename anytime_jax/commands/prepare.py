@@ -1,5 +1,8 @@
 """Turn text into a dataset of token windows.
 
+Text and vocabularies are read where they are: paths, or addresses such as hf:// and https://, which
+are read as streams. --config takes both, and the length and the directory, from a configuration.
+
 After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing. --share=I/N
 does one of N shares of the work, which can run at the same time; the same command without it does
 the rest. --verify reads the dataset at --output whole and compares its checksums.
@@ -15,115 +18,85 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from anytime_jax.checks import require
 from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import fields
-from anytime_jax.config.kinds import EVERY_PACKAGE, Kinds, explain_errors
-from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
 from anytime_jax.corpus.preparation import RemainingWork, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
-from anytime_jax.corpus.sources import FileSource, Source
-from anytime_jax.corpus.tfds_source import TfdsSource
-from anytime_jax.corpus.validation_split import default_fraction
+from anytime_jax.corpus.sources import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.formatting import count_noun
 from anytime_jax.storage.paths import is_address
 
 EXAMPLES = (
-    "--source=folder --input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
+    "--input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
+    "--config=150m_inv_sqrt",
     "--verify --output=data/mine",
 )
 
 _DEFAULT_LENGTH = 1024
-_BUILTIN_MEGABYTES = 12.0
 _FEW_WINDOWS = 8
 _LINE_SECONDS = 5.0  # seconds between lines of progress in a log
-# Options that only some sources have.
-_SOURCES = {
-    "input": ("json", "folder", "tfds"),
-    "validation_input": ("json", "folder"),
-    "text_field": ("json", "folder", "tfds"),
-    "split": ("tfds",),
-    "validation_split": ("tfds",),
-    "megabytes": ("builtin",),
-}
-_SOURCE_OPTIONS = ("validation_fraction", *_SOURCES)
-_OWN_KINDS = ("builtin", "json", "folder", "tfds")
-_CLASSES = Kinds("anytime_jax.corpus.sources", "parts", setting="--source")
-_PREPARATION_OPTIONS = (
-    "source",
-    "option",
-    "vocabulary",
-    "train_vocabulary",
-    "length",
-    "share",
-    *_SOURCE_OPTIONS,
-)
+_FIELD = "field "  # before the names of a source's fields, in the parsed arguments
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the command."""
+    """Adds the options of the command, and the fields of the source that --source names."""
     add = parser.add_argument
+    add(
+        "--config",
+        action="append",
+        metavar="FILE[:NAME]",
+        help="configuration whose data to prepare; --config.NAME=VALUE overrides a setting",
+    )
+    parser.set_defaults(trust=[])
     add(
         "--source",
         metavar="KIND",
-        help="kind of the text: builtin, json, folder, tfds, or a class of your own as "
-        "package.module:Class (docs/extend.md)",
-    )
-    add(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="field of a source of your own; may be repeated",
-    )
-    add("--input", metavar="PATH", help="file, folder or quoted glob; for tfds the data directory")
-    add("--validation-input", metavar="PATH", help="validation text of its own (json, folder)")
-    add(
-        "--validation-fraction",
-        type=float,
-        metavar="X",
-        help="fraction of the documents to validate on (default: 0.01, and more of up to 2,000 "
-        "documents; 0.05 for builtin)",
-    )
-    add("--text-field", metavar="NAME", help="key or feature of the text (default: text)")
-    add("--split", help="tfds: split to train on (default: train)")
-    add("--validation-split", help="tfds: split to validate on (default: validation)")
-    add(
-        "--megabytes",
-        type=float,
-        metavar="X",
-        help=f"builtin: 10^6 bytes of text (default: {_BUILTIN_MEGABYTES:g})",
+        help=f"kind of the text: {', '.join(SOURCES.classes)}, or a class of your own as "
+        "package.module:Class (docs/extend.md), each with options that --source=KIND --help lists "
+        f"(default: {SOURCES.default})",
     )
     add(
         "--vocabulary",
         metavar="FILE",
-        help="SentencePiece model, tokenizer.json, or the directory of a model or dataset",
+        help="SentencePiece model, tokenizer.json, or the directory of a model or dataset; also an "
+        "address",
     )
     add("--train-vocabulary", metavar="SIZE", type=int, help="pieces of a vocabulary to train")
+    add("--end-of-text", metavar="TOKEN", help="token that ends documents, of a tokenizer.json")
     add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
-    add("--output", required=True, type=command_line.path, metavar="DIR", help="dataset directory")
+    add("--output", type=command_line.path, metavar="DIR", help="dataset directory")
     add("--workers", type=positive_int, metavar="N", help="processes (default: one per core)")
     add("--share", metavar="I/N", help="do share I of N, from 0 to N - 1 (see docs/data.md)")
     add("--verify", action="store_true", help="verify the dataset at --output")
+    name = _source_name(getattr(parser, "argv", ()))
+    group = parser.add_argument_group(f"options of --source={name}")
+    for field, declared in fields.declarations(_find(name)).items():
+        default = declared.default_text and f" (default: {declared.default_text})"
+        text = f"{declared.meaning}{default}".replace("%", "%%")
+        try:
+            group.add_argument(_flag(field), dest=_FIELD + field, metavar="VALUE", help=text)
+        except argparse.ArgumentError as error:
+            raise InputError(
+                f"--source={name} has a field {field}, the name of an option of all: rename it"
+            ) from error
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepares or verifies a dataset; returns the exit status."""
     if arguments.verify:
-        for option in _PREPARATION_OPTIONS:
-            if getattr(arguments, option) is not None:
-                raise InputError(f"{_flag(option)} has no meaning for --verify: leave it out")
-        with _progress_display() as progress:
-            info = verify_dataset(arguments.output, arguments.workers, progress)
-        print(f"{_summary(info)}\nverified: {info.path}, fingerprint {info.fingerprint}")
-        return 0
-    if arguments.source is None:
-        raise InputError(f"--source is missing: give one of {', '.join(_OWN_KINDS)}")
+        return _verify(arguments)
+    if arguments.config or arguments.overrides:
+        _configure(arguments)
+    if arguments.output is None:
+        raise InputError("--output is missing: give the directory of the dataset")
     if (arguments.vocabulary is None) == (arguments.train_vocabulary is None):
         raise InputError("give one of --vocabulary and --train-vocabulary")
     try:
@@ -134,8 +107,46 @@ def run(arguments: argparse.Namespace) -> int:
     except (RunError, OSError) as error:
         is_unnamed = isinstance(error, OSError) and error.filename is None  # a write failed
         place = f"--output={arguments.output}: " if is_unnamed else ""
-        raise RunError(f"{place}{error}; the same command resumes the preparation") from error
+        kind = BucketError if isinstance(error, BucketError) else RunError
+        raise kind(f"{place}{error}; the same command resumes the preparation") from error
     return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    allowed = ("verify", "output", "workers", "trust", "debug", "program", "argv")
+    for name, value in vars(arguments).items():
+        if value and name not in allowed:
+            name = name.removeprefix(_FIELD)
+            raise InputError(f"{_flag(name)} has no meaning for --verify: leave it out")
+    if arguments.output is None:
+        raise InputError("--output is missing: give the directory of the dataset to verify")
+    with _progress_display() as progress:
+        info = verify_dataset(arguments.output, arguments.workers, progress)
+    print(f"{_summary(info)}\nverified: {info.path}, fingerprint {info.fingerprint}")
+    return 0
+
+
+def _configure(arguments: argparse.Namespace) -> None:
+    """Fills in what a configuration says of the data and no option gives."""
+    from anytime_jax.commands import config_file  # it imports jax
+
+    config = config_file.load(arguments)
+    data, model = config.data, config.model
+    given: dict[str, Any] = {"length": model.length, "output": command_line.path(data.path)}
+    source = arguments.source is None and {
+        "input": data.text,
+        "validation_input": data.validation_text,
+    }
+    if source and data.builtin_megabytes:
+        given["source"], source = "builtin", {"megabytes": f"{data.builtin_megabytes:g}"}
+    if arguments.vocabulary is arguments.train_vocabulary is None:
+        size = model.vocab_size if data.builtin_megabytes else None
+        vocabulary = None if size else data.vocabulary or config.initial_weights or None
+        given |= {"train_vocabulary": size, "vocabulary": vocabulary}
+    given |= {_FIELD + name: value for name, value in (source or {}).items() if value}
+    for name, value in given.items():
+        if getattr(arguments, name, None) is None:
+            setattr(arguments, name, value)
 
 
 def _prepare(arguments: argparse.Namespace) -> str:
@@ -150,7 +161,9 @@ def _prepare(arguments: argparse.Namespace) -> str:
     source, output, workers = _source(arguments), arguments.output, arguments.workers
     own_errors = explain_errors([type(source).__module__], but=(InputError, RunError, OSError))
     with own_errors, _progress_display() as progress:
-        info = prepare_share(source, output, share, length, vocabulary, workers, progress)
+        info = prepare_share(
+            source, output, share, length, vocabulary, workers, progress, arguments.end_of_text
+        )
     if isinstance(info, RemainingWork):
         rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
         return (
@@ -180,69 +193,35 @@ def training_notes(info: DatasetInfo, program: str) -> list[str]:
     return [*notes, "train a small model on it:", f"  {program} train --config={config}"]
 
 
-def _source(arguments: argparse.Namespace) -> Source:
-    kind = arguments.source
-    is_own = kind in _OWN_KINDS
-    for option, kinds in _SOURCES.items():
-        if getattr(arguments, option) is not None and kind not in kinds:
-            advice = "leave it out" if is_own else "give --option=NAME=VALUE"
-            raise InputError(
-                f"{_flag(option)} has no meaning for --source={kind}, only for "
-                f"{', '.join(kinds)}: {advice}"
-            )
-    if not is_own:
-        if arguments.validation_fraction is not None:
-            raise InputError(
-                f"--validation-fraction has no meaning for --source={kind}: give "
-                "--option=NAME=VALUE"
-            )
-        return _make_source(kind, arguments.option or ())
-    if arguments.option:
-        raise InputError(
-            f"--option={arguments.option[0]} has no meaning for --source={kind}, only for a class "
-            "of your own: leave it out"
-        )
-    separate = "validation_split" if kind == "tfds" else "validation_input"
-    if arguments.validation_fraction is not None and getattr(arguments, separate) is not None:
-        raise InputError(f"give one of --validation-fraction and {_flag(separate)}")
-    values = {name: getattr(arguments, name) for name in _SOURCE_OPTIONS}
-    options = {name: value for name, value in values.items() if value is not None}
-    if kind == "builtin":
-        return BuiltinSource(**{"megabytes": _BUILTIN_MEGABYTES, **options})
-    if "input" not in options:
-        raise InputError(f"--source={kind} needs --input, the text to read")
-    if kind == "tfds":
-        if "validation_fraction" in options:
-            options["validation_split"] = None
-        return TfdsSource(**options)
-    source = FileSource(kind, **options)
-    if "validation_fraction" in options or source.validation_input is not None:
-        return source
-    fraction = default_fraction(source.parts(), source.validation_fraction)
-    return dataclasses.replace(source, validation_fraction=fraction)
+def _source_name(argv: Sequence[str]) -> str:
+    """The value of --source, before the other options are known."""
+    parser = command_line.Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--source", default=SOURCES.default)
+    return parser.parse_known_args(argv)[0].source
 
 
-def _make_source(name: str, options: Sequence[str]) -> Source:
-    """Returns a source of a class that is named on the command line, and so may be imported."""
+def _find(name: str) -> Any:
+    """Returns the class of a source that is named on the command line, and so may be imported."""
     try:
-        allowed = f"one of {', '.join(_OWN_KINDS)}, or a class as package.module:Class"
-        require(":" in name, "--source", name, allowed)
-        cls = _CLASSES.find(name, EVERY_PACKAGE)
-        types, values = fields.types_of(cls), {}
-        for option in options:
-            field, equals, text = option.partition("=")
-            allowed = f"NAME=VALUE with a NAME of {', '.join(types)}"
-            require(equals and field in types, "--option", option, allowed)
-            values[field] = fields.parse(types[field], f"--option={field}", text)
-        for field in dataclasses.fields(cls):
-            is_optional = field.default is not field.default_factory or field.name not in types
-            if not (is_optional or field.name in values):
-                raise InputError(f"--source={name} needs --option={field.name}=VALUE")
-        return cls(**values)
-    except InputError:
-        raise
+        return SOURCES.find(name, EVERY_PACKAGE)
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    name = arguments.source or str(SOURCES.default)
+    cls = _find(name)
+    texts = {field: getattr(arguments, _FIELD + field, None) for field in fields.types_of(cls)}
+    values = {field: text for field, text in texts.items() if text is not None}
+    try:
+        for field, text in values.items():
+            values[field] = fields.parse(fields.types_of(cls)[field], _flag(field), text)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    for field, declared in fields.declarations(cls).items():
+        if declared.default is dataclasses.MISSING and field not in values:
+            raise InputError(f"--source={name} needs {_flag(field)}: {declared.meaning}")
+    return cls(**values)
 
 
 def _flag(option: str) -> str:
@@ -250,11 +229,14 @@ def _flag(option: str) -> str:
 
 
 def _summary(info: DatasetInfo) -> str:
-    return "\n".join(
+    lines = [
         f"{split}: {count_noun(counts.documents, 'document')}, {counts.tokens:,} tokens, "
         f"{count_noun(counts.windows, 'window')} of {info.length} + 1"
         for split, counts in info.splits.items()
-    )
+    ]
+    if info.null_records:
+        lines.append(f"left out: {count_noun(info.null_records, 'record')} without a text (null)")
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager

@@ -59,6 +59,9 @@ class DataConfig:
 
     Attributes:
       path: dataset written by `python -m anytime_jax prepare`.
+      text: path or address of the text that `prepare --config` makes it of.
+      validation_text: the same, for validation; empty to set a part of the text aside.
+      vocabulary: path or address of the vocabulary; empty for the one of `initial_weights`.
       builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there; 0 to
         refuse instead.
       seed: seed of the order of the windows.
@@ -66,6 +69,9 @@ class DataConfig:
     """
 
     path: str = setting("data/c4-t5-1024", identity=False)
+    text: str = setting("", identity=False)
+    validation_text: str = setting("", identity=False)
+    vocabulary: str = setting("", identity=False)
     builtin_megabytes: float = setting(0.0, identity=False)
     seed: int = 0
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
@@ -455,7 +461,9 @@ def _resolve(settings: Settings) -> Config:
     _check(config)
     data = config.data
     if branch.data:
-        data = dataclasses.replace(data, path=branch.data, builtin_megabytes=0.0)
+        data = dataclasses.replace(
+            data, path=branch.data, text="", validation_text="", builtin_megabytes=0.0
+        )
     return dataclasses.replace(config, data=data, run_dir=config.run_dir or _run_dir(config))
 
 

@@ -1,7 +1,7 @@
 """Preparation of datasets: text and vocabularies become arrays of tokens.
 
-Begin with `preparation.py`: it tokenizes the parts of a text in parallel. `sources.py` (files),
-`installed_python.py` and `tfds_source.py` divide text into parts, `vocabulary.py` turns text into
-ids, `validation_split.py` says which documents are set aside, and `verification.py` reads a whole
-dataset again.
+Begin with `preparation.py`: it tokenizes the parts of a text in parallel. `sources.py` names the
+sources, which divide text into parts (`file_source.py`, `installed_python.py`, `tfds_source.py`),
+`vocabulary.py` turns text into ids, `validation_split.py` says which documents are set aside, and
+`verification.py` reads a whole dataset again.
 """

@@ -20,6 +20,7 @@ from anytime_jax.storage.json_files import parse_json
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+COMPANIONS = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
 
 
 def import_tokenizers() -> Any:
@@ -34,17 +35,24 @@ def is_hf_tokenizer(content: bytes, path: Path) -> bool:
     return path.suffix == ".json" or content.lstrip()[:1] == b"{"
 
 
-def bundle(content: bytes, path: Path) -> bytes:
-    """Bundles a `tokenizer.json` with its companion files; returns a bundle unchanged.
+def bundle(content: bytes, path: Path, end_of_text: str | None = None) -> bytes:
+    """Bundles a `tokenizer.json` with its companion files; a bundle is one already.
 
-    The same files give the same bytes in any folder.
+    The same files give the same bytes in any folder. `end_of_text` becomes the `eos_token`.
     """
-    if TOKENIZER_FILE in _parse(content, path):
-        return content
-    files = {TOKENIZER_FILE: content.decode("utf-8")}
-    for name in (CONFIG_FILE, SPECIAL_TOKENS_FILE):
-        if path.with_name(name).is_file():
-            files[name] = path.with_name(name).read_bytes().decode("utf-8", errors="replace")
+    parsed = _parse(content, path)
+    if TOKENIZER_FILE in parsed:
+        if end_of_text is None:
+            return content
+        files = unbundle(content)
+    else:
+        files = {TOKENIZER_FILE: content.decode("utf-8")}
+        for name in COMPANIONS:
+            if path.with_name(name).is_file():
+                files[name] = path.with_name(name).read_bytes().decode("utf-8", errors="replace")
+    if end_of_text is not None:
+        config = _parse(files.get(CONFIG_FILE, "{}"), path.with_name(CONFIG_FILE))
+        files[CONFIG_FILE] = json.dumps({**config, "eos_token": end_of_text})
     return json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True).encode("utf-8")
 
 
@@ -64,7 +72,7 @@ class HfTokenizer:
         if eos is None:
             raise InputError(
                 f"vocabulary {path} has no EOS token, which must end every document; name one of "
-                f"its tokens as eos_token in {path.with_name(CONFIG_FILE)}"
+                f"its tokens with --end-of-text, or as eos_token in {path.with_name(CONFIG_FILE)}"
             )
         bos = _special_token(files, path, "bos_token")
         try:
@@ -78,8 +86,8 @@ class HfTokenizer:
         eos_id = self._tokenizer.token_to_id(eos)
         if eos_id is None:
             raise InputError(
-                f"vocabulary {path} has no token {eos!r}, which {CONFIG_FILE} or "
-                f"{SPECIAL_TOKENS_FILE} names as eos_token; name a token that it has"
+                f"vocabulary {path} has no token {eos!r}, which --end-of-text, {CONFIG_FILE} "
+                f"or {SPECIAL_TOKENS_FILE} names as eos_token; name a token that it has"
             )
         self.eos_id: int = eos_id
         self.eos_text = eos
@@ -134,8 +142,7 @@ class _Decoder:
 
 def _special_token(files: dict[str, str], path: Path, kind: str) -> str | None:
     """A special token of the first file that names one: a string, or an object around it."""
-    names = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
-    for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in names]:
+    for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in COMPANIONS]:
         token = parsed.get(kind)
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.corpus.sources import Part, group_files
+from anytime_jax.corpus.file_source import group_files
+from anytime_jax.corpus.source_interface import Part
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.files import read_file
@@ -27,7 +28,8 @@ class BuiltinSource:
       validation_fraction: fraction of the documents for validation, by the hash of their content.
     """
 
-    megabytes: float
+    kind = "builtin"
+    megabytes: float = 12.0
     validation_fraction: float = 0.05
 
     def parts(self) -> Sequence[Part]:
@@ -55,7 +57,7 @@ class BuiltinSource:
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes."""
-        return {"kind": "builtin", **dataclasses.asdict(self)}
+        return {"kind": self.kind, **dataclasses.asdict(self)}
 
     def reads(self, file: Path) -> bool:
         """Returns False: a dataset has no Python files."""

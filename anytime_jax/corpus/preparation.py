@@ -1,9 +1,10 @@
 """Preparation: from text to a dataset of tokens, in parallel, resumable, deterministic.
 
-Each part of the text becomes an array of tokens for each split, every document followed by EOS.
-Concatenated, the arrays of a split are its tokens. A part's result is written after its arrays, so
-a restart after a kill skips completed parts. The bytes do not depend on the number of workers.
-Shares divide the parts among processes on any hosts that share the directory.
+Each part of the text becomes arrays of tokens for each split, every document followed by EOS: one,
+or of a large part one for every stretch of documents. Concatenated, the arrays of a split are its
+tokens. A result is written after its arrays, so a restart after a kill skips completed parts and
+stretches. The bytes do not depend on the number of workers. Shares divide the parts among processes
+on any hosts that share the directory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from anytime_jax.corpus.preparation_lock import (
     check_settings,
     lock_preparation,
 )
-from anytime_jax.corpus.sources import Part, Source
+from anytime_jax.corpus.source_interface import Part, Source, read_texts
 from anytime_jax.corpus.validation_split import assign_split, explain_split
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
@@ -49,11 +50,12 @@ from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_directory, read_failure, storage_errors
 from anytime_jax.storage.files import is_regular_file, remove_directory
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
-from anytime_jax.storage.paths import absolute_path
+from anytime_jax.storage.paths import absolute_path, is_address
 
 # A vocabulary is trained on this many parts, on the first characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
 _BATCH_DOCUMENTS = 256  # per call of the tokenizer: they fit in memory
+_STRETCH_TOKENS = 2**25  # tokenized in 13 s, the most that a kill costs, and held in memory
 
 
 class RemainingWork(NamedTuple):
@@ -69,6 +71,7 @@ def prepare(
     *,
     length: int,
     vocabulary: str | os.PathLike[str] | int,
+    end_of_text: str | None = None,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> DatasetInfo:
@@ -79,8 +82,9 @@ def prepare(
       output: the dataset's directory, local or in a bucket: new, empty, or prepared before with the
         same settings.
       length: L, in tokens; windows hold L + 1.
-      vocabulary: path of a SentencePiece model or a `tokenizer.json`, or the size of a vocabulary
-        to train on the text.
+      vocabulary: path or address of a SentencePiece model or a `tokenizer.json`, or the size of a
+        vocabulary to train on the text.
+      end_of_text: token of a `tokenizer.json` that ends documents, if its files do not name one.
       workers: number of processes; by default one per core if there is work for them.
       progress: called in this process whenever a part is finished.
 
@@ -89,7 +93,7 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    info = prepare_share(source, output, None, length, vocabulary, workers, progress)
+    info = prepare_share(source, output, None, length, vocabulary, workers, progress, end_of_text)
     assert isinstance(info, DatasetInfo)
     return info
 
@@ -102,6 +106,7 @@ def prepare_share(
     vocabulary: str | os.PathLike[str] | int,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
+    end_of_text: str | None = None,
 ) -> RemainingWork | DatasetInfo:
     """Tokenizes one share of the parts; `prepare` completes the dataset afterwards.
 
@@ -118,11 +123,15 @@ def prepare_share(
             "refuses; give another"
         )
     check_directory(output, f"output {output}")
+    chosen: Vocabulary | int | _Download
     if isinstance(vocabulary, int):
-        vocabulary_or_size, description = vocabulary, f"trained, {vocabulary} pieces"
+        chosen, description = vocabulary, f"trained, {vocabulary} pieces"
+    elif is_address(vocabulary):
+        chosen = _Download(str(vocabulary), end_of_text)
+        description = ", end of text ".join(filter(None, chosen))
     else:
-        vocabulary_or_size = load_vocabulary(vocabulary)
-        description = f"sha256 {vocabulary_or_size.sha256}"
+        chosen = load_vocabulary(vocabulary, end_of_text)
+        description = f"sha256 {chosen.sha256}"
     settings = {"length": length, "vocabulary": description, **source.settings()}
     if info := _load_complete(output, settings):
         return info
@@ -135,7 +144,7 @@ def prepare_share(
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # another process has just completed it
             return info
-        own_vocabulary = _place_vocabulary(work, vocabulary_or_size, parts, length)
+        own_vocabulary = _place_vocabulary(work, chosen, parts, length)
         tasks = [
             _TokenizePart(part, index, len(parts), own_vocabulary.sha256, work)
             for index, part in enumerate(parts)
@@ -168,8 +177,18 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     return info
 
 
+class _Download(NamedTuple):
+    """A vocabulary at an address."""
+
+    address: str
+    end_of_text: str | None
+
+
 def _place_vocabulary(
-    work: WorkDirectory, vocabulary: Vocabulary | int, parts: Sequence[Part], length: int
+    work: WorkDirectory,
+    vocabulary: Vocabulary | int | _Download,
+    parts: Sequence[Part],
+    length: int,
 ) -> Vocabulary:
     """Writes the vocabulary into the dataset's directory, unless it is there."""
     path, note = work.output / VOCABULARY_NAME, work.output / WORK_NAME / "vocabulary.json"
@@ -177,21 +196,31 @@ def _place_vocabulary(
         present = load_vocabulary(path)
     except InputError:
         present = None
-    if isinstance(vocabulary, int):
-        # An earlier start or another share may have trained it. Shares that train at the same time
-        # write the same bytes.
-        input_digest = json_digest([vocabulary, [part.identity for part in parts]])
-        if present and read_json(note) == {"input": input_digest, "sha256": present.sha256}:
-            return present
+    if isinstance(vocabulary, Vocabulary):
+        return _write_vocabulary(work, vocabulary, present)
+    # An earlier start or another share may have trained or downloaded it. Shares that do so at the
+    # same time write the same bytes.
+    is_trained = isinstance(vocabulary, int)
+    digest = json_digest([vocabulary, [part.identity for part in parts] if is_trained else []])
+    if present and read_json(note) == {"input": digest, "sha256": present.sha256}:
+        return present
+    if isinstance(vocabulary, _Download):
+        made = _write_vocabulary(work, load_vocabulary(*vocabulary), present)
+    else:
         if not (sample := list(_sample(parts))):
-            documents = sum(1 for part in parts for _ in part.documents())
+            documents = sum(1 for _ in read_texts(parts))
             advice = explain_split(parts, documents, lambda text: len(text) // 4, length)
             raise InputError(f"there is no training text for a vocabulary; {advice}")
-        trained = train_vocabulary(sample, vocabulary, path, work.scratch)
-        write_json(note, {"input": input_digest, "sha256": trained.sha256}, work.scratch)
-        return trained
+        made = train_vocabulary(sample, vocabulary, path, work.scratch)
+    write_json(note, {"input": digest, "sha256": made.sha256}, work.scratch)
+    return made
+
+
+def _write_vocabulary(
+    work: WorkDirectory, vocabulary: Vocabulary, present: Vocabulary | None
+) -> Vocabulary:
     if present != vocabulary:
-        with atomic_write(path, work.scratch) as temporary:
+        with atomic_write(work.output / VOCABULARY_NAME, work.scratch) as temporary:
             temporary.write_bytes(vocabulary.model)
     return vocabulary
 
@@ -202,7 +231,7 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
     most = _SAMPLE_PARTS * _SAMPLE_CHARACTERS // len(chosen)
     for part in (parts[index] for index in chosen):
         characters = 0
-        for text in part.documents():
+        for text in read_texts([part]):
             if assign_split(text, part.validation_fraction) == TRAIN:
                 yield text[: most - characters]
                 characters += len(text)
@@ -219,7 +248,7 @@ def _check_splits(
 ) -> None:
     """Raises an InputError if a split has less than a window."""
     for split in SPLITS:
-        tokens = sum(result.arrays[split].tokens for result in results if split in result.arrays)
+        tokens = sum(array.tokens for result in results for array in result.arrays[split])
         if tokens > length:
             continue
         remove_directory(work.results, missing_ok=True)  # lets the next start use other settings
@@ -243,7 +272,7 @@ def _describe(
     """Returns the metadata of a dataset whose parts are finished."""
     length, splits, arrays = settings["length"], {}, {}
     for split in SPLITS:
-        arrays[split] = tuple(result.arrays[split] for result in results if split in result.arrays)
+        arrays[split] = tuple(array for result in results for array in result.arrays[split])
         tokens = sum(array.tokens for array in arrays[split])
         documents = sum(result.documents[split] for result in results)
         splits[split] = SplitInfo(documents, tokens, (tokens - 1) // length)
@@ -257,20 +286,38 @@ def _describe(
         splits=splits,
         settings=settings,
         parts=arrays,
+        null_records=sum(result.nulls for result in results),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _PartResult:
-    """Number of documents of a part in each split, and the arrays of splits with documents."""
+    """What is tokenized of a part.
+
+    Attributes:
+      documents: number of documents in each split.
+      arrays: their arrays in each split, in order; one for each stretch with documents.
+      nulls: number of records without a text.
+      is_complete: whether this is all of the part.
+    """
 
     documents: dict[str, int]
-    arrays: dict[str, PartInfo]
+    arrays: dict[str, tuple[PartInfo, ...]]
+    nulls: int
+    is_complete: bool
 
     @property
     def tokens(self) -> int:
         """Tokens of all splits, with the EOS of every document."""
-        return sum(array.tokens for array in self.arrays.values())
+        return sum(array.tokens for array in itertools.chain(*self.arrays.values()))
+
+    @property
+    def records(self) -> int:
+        """Number of records that it comes from."""
+        return sum(self.documents.values()) + self.nulls
+
+
+_NOTHING = _PartResult(dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, ()), 0, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,49 +331,79 @@ class _TokenizePart:
     work: WorkDirectory
 
     def load_result(self) -> _PartResult | None:
-        """Loads the result, if it is of this input and the arrays are there."""
-        saved = read_json(self._result_path) or {}
-        if saved.get("input") != self._input_digest():
-            return None
-        arrays = {split: PartInfo(**array) for split, array in saved["arrays"].items()}
-        for array in arrays.values():
-            file, size = part_file(self.work.output, array), part_size(array.tokens, saved["dtype"])
-            if not file.is_file() or file.stat().st_size != size:
-                return None
-        return _PartResult(saved["documents"], arrays)
+        """Loads the result, if it is complete."""
+        saved = self._load()
+        return saved if saved.is_complete else None
 
     def run(self) -> _PartResult:
-        """Writes the arrays, then the result."""
+        """Writes the arrays that are missing, the result after each stretch."""
         vocabulary = _load_cached(self.work.output / VOCABULARY_NAME, self.vocabulary_sha256)
+        result = self._load()
+        records = iter(self.part.documents())
+        if result.records:  # a killed process has tokenized these
+            next(itertools.islice(records, result.records - 1, None), None)
+        while not result.is_complete:
+            result = self._add_stretch(result, records, vocabulary)
+            saved = {"input": self._input_digest(), "dtype": vocabulary.token_dtype.name}
+            write_json(self._result_path, saved | dataclasses.asdict(result), self.work.scratch)
+        return result
+
+    def _add_stretch(
+        self, before: _PartResult, records: Iterator[str | None], vocabulary: Vocabulary
+    ) -> _PartResult:
         dtype = vocabulary.token_dtype
         buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        unread = self.part.documents()
-        while texts := list(itertools.islice(unread, _BATCH_DOCUMENTS)):
+        nulls, tokens = 0, 0
+        batch: list[str | None] = []
+        while tokens < _STRETCH_TOKENS:
+            if not (batch := list(itertools.islice(records, _BATCH_DOCUMENTS))):
+                break
+            texts = [text for text in batch if text is not None]
+            nulls += len(batch) - len(texts)
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)
                 buffers[split].write(np.append(ids, vocabulary.eos_id).astype(dtype).tobytes())
                 documents[split] += 1
+                tokens += len(ids) + 1
+        arrays = dict(before.arrays)
+        for split, buffer in buffers.items():
+            if documents[split]:
+                name = f"{split}/{self.index:05d}"
+                if before.arrays[split]:
+                    name += f"{len(before.arrays[split]):03d}"
+                values = np.frombuffer(buffer.getbuffer(), dtype)
+                arrays[split] = (*arrays[split], write_part(self.work.output, name, values))
+        return _PartResult(
+            {split: before.documents[split] + count for split, count in documents.items()},
+            arrays,
+            before.nulls + nulls,
+            not batch,
+        )
+
+    def _load(self) -> _PartResult:
+        """Loads what an earlier start has saved of this input, if its arrays are there."""
+        saved = read_json(self._result_path) or {}
+        if saved.get("input") != self._input_digest():
+            return _NOTHING
         arrays = {
-            split: write_part(
-                self.work.output,
-                f"{split}/{self.index:05d}",
-                np.frombuffer(buffer.getbuffer(), dtype),
-            )
-            for split, buffer in buffers.items()
-            if documents[split]
+            split: tuple(PartInfo(**array) for array in listed)
+            for split, listed in saved["arrays"].items()
         }
-        result = _PartResult(documents, arrays)
-        saved = {"input": self._input_digest(), "dtype": dtype.name}
-        write_json(self._result_path, saved | dataclasses.asdict(result), self.work.scratch)
-        return result
+        for array in itertools.chain(*arrays.values()):
+            file, size = part_file(self.work.output, array), part_size(array.tokens, saved["dtype"])
+            if not file.is_file() or file.stat().st_size != size:
+                return _NOTHING
+        return _PartResult(saved["documents"], arrays, saved["nulls"], saved["is_complete"])
 
     @property
     def _result_path(self) -> Path:
         return self.work.results / f"{self.index:06d}.json"
 
     def _input_digest(self) -> str:
-        return json_digest([self.part.identity, self.parts, self.vocabulary_sha256])
+        return json_digest(
+            [self.part.identity, self.parts, self.vocabulary_sha256, _STRETCH_TOKENS]
+        )
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from typing import Any
 from etils import epath
 
 from anytime_jax.corpus.document_files import local_path
-from anytime_jax.corpus.sources import Part
+from anytime_jax.corpus.source_interface import Part
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.files import file_size
@@ -28,6 +28,7 @@ _REMEDY = "copy or prepare the TFDS dataset again"
 # Plain names in braces and characters of paths: no attributes, no widths.
 _TEMPLATE = re.compile(r"(\{[A-Z_]+\}|[\w./@-])*")
 _BATCH_RECORDS = 256
+_VALIDATION = "validation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,32 +106,41 @@ class TfdsSource:
     Attributes:
       input: directory with `dataset_info.json`, such as `~/tensorflow_datasets/c4/en/3.1.0`.
       split: training split, or a slice such as "train[:10]".
-      validation_split: the same, for validation; None to set a fraction of `split` aside.
-      validation_fraction: that fraction, by the hash of the documents' content.
+      validation_split: the same, for validation (default: validation).
+      validation_fraction: instead, fraction of `split` for validation, by the hash of the
+        documents' content.
       text_field: feature that holds the text.
     """
 
+    kind = "tfds"
     input: str
     split: str = "train"
-    validation_split: str | None = "validation"
-    validation_fraction: float = 0.01
+    validation_split: str | None = None
+    validation_fraction: float | None = None
     text_field: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.validation_fraction is None:
+            return
+        if self.validation_split is not None:
+            raise InputError("give one of --validation-fraction and --validation-split")
+        check_fraction(self.validation_fraction)
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
         splits = _read_splits(local_path(self.input))
-        if self.validation_split is None:
-            check_fraction(self.validation_fraction)
+        if self.validation_fraction is not None:
             return self._list(splits, self.split, self.validation_fraction)
         train = self._list(splits, self.split, 0.0)
-        return [*train, *self._list(splits, self.validation_split, 1.0)]
+        return [*train, *self._list(splits, self.validation_split or _VALIDATION, 1.0)]
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes that are used, with an absolute path."""
-        settings = dataclasses.asdict(self) | {"kind": "tfds", "input": local_path(self.input)}
-        unused = "validation_split" if self.validation_split is None else "validation_fraction"
-        del settings[unused]
-        return settings
+        fields = dataclasses.asdict(self) | {"input": local_path(self.input)}
+        if self.validation_fraction is None:
+            fields["validation_split"] = self.validation_split or _VALIDATION
+        used = {name: value for name, value in fields.items() if value is not None}
+        return {"kind": self.kind, **used}
 
     def reads(self, file: Path) -> bool:
         """Returns False: only files that `dataset_info.json` names are read."""
@@ -166,7 +176,7 @@ def _read_splits(directory: str) -> Any:
         if stored_as != "array_record":
             raise InputError(
                 f"{path}: the dataset is stored as {stored_as!r}; prepare it as 'array_record', or "
-                "read C4 from its JSON files (--source=json, allenai/c4)"
+                "read C4 from its JSON files (docs/data.md)"
             )
         stored = info.get("splits", ())
         splits = [_split_info(directory, info["name"], split) for split in stored]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from anytime_jax.corpus.source_interface import Part, read_texts
 from anytime_jax.data.dataset_info import SPLITS, TRAIN, VALIDATION
 from anytime_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from anytime_jax.corpus.sources import Part
 
 _MOST_DOCUMENTS = 2000  # with more, nearly any fraction works, and reading them again takes long
 _ENOUGH_BYTES = 200_000  # default amount of validation text
@@ -64,7 +61,7 @@ def explain_split(
     if documents > _MOST_DOCUMENTS:
         return "give more text, a larger --validation-fraction or a smaller --length"
     tokens: dict[float, int] = {}
-    for text in (text for part in parts for text in part.documents()):
+    for text in read_texts(parts):
         position = split_position(text)
         tokens[position] = tokens.get(position, 0) + count_tokens(text)
     if len(tokens) == 1:
@@ -82,8 +79,7 @@ def default_fraction(parts: Sequence[Part], least: float) -> float:
     Validation gets at least five documents (a quarter, if there are fewer than 20), and a tenth of
     the text or 200 kB.
     """
-    documents = (text for part in parts for text in part.documents())
-    first = itertools.islice(documents, _MOST_DOCUMENTS + 1)
+    first = itertools.islice(read_texts(parts), _MOST_DOCUMENTS + 1)
     sizes = sorted((split_position(text), len(text.encode("utf-8"))) for text in first)
     if len(sizes) > _MOST_DOCUMENTS:
         return least

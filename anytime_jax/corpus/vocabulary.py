@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE, HfTokenizer, bundle, is_hf_tokenizer
+from anytime_jax.corpus.hf_tokenizer import (
+    COMPANIONS,
+    TOKENIZER_FILE,
+    HfTokenizer,
+    bundle,
+    is_hf_tokenizer,
+)
 from anytime_jax.corpus.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError
+from anytime_jax.storage import addresses
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import storage_errors
 from anytime_jax.storage.files import read_file
-from anytime_jax.storage.paths import storage_path
+from anytime_jax.storage.paths import is_address, storage_path
 
 # An export has both files; its tokenizer.json may differ in bytes from the run's vocabulary.
 _FILES = (VOCABULARY_NAME, TOKENIZER_FILE)
@@ -85,13 +93,18 @@ class Vocabulary:
         return self._tokenizer.incremental_decoder()
 
 
-def load_vocabulary(path: str | os.PathLike[str] | Path) -> Vocabulary:
+def load_vocabulary(
+    path: str | os.PathLike[str] | Path, end_of_text: str | None = None
+) -> Vocabulary:
     """Loads a SentencePiece model, a `tokenizer.json`, or a dataset's `vocabulary.model`.
 
     In a directory, such as a model or a dataset, `find_vocabulary_file` chooses the file. For a
-    `tokenizer.json`, `tokenizer_config.json` or `special_tokens_map.json` in the same directory
-    names the `eos_token`. Raises InputError for a vocabulary without an EOS token.
+    `tokenizer.json`, EOS is the token `end_of_text`, or else the `eos_token` that
+    `tokenizer_config.json` or `special_tokens_map.json` in the same directory names. An address is
+    downloaded. Raises InputError for a vocabulary without an EOS token.
     """
+    if is_address(path) and not str(path).startswith("gs:"):
+        return _download(str(path).rstrip("/"), end_of_text)
     path = storage_path(path)
     if path.is_dir():
         if (file := find_vocabulary_file(path)) is None:
@@ -109,12 +122,37 @@ def load_vocabulary(path: str | os.PathLike[str] | Path) -> Vocabulary:
             "of a tokenizer.json"
         ) from error
     if is_hf_tokenizer(model, path):
-        model = bundle(model, path)
+        model = bundle(model, path, end_of_text)
         tokenizer = HfTokenizer(model, path)
     else:
         tokenizer = SentencePieceTokenizer(model, path)
+        if end_of_text is not None:
+            raise InputError(
+                f"--end-of-text has no meaning for {path}, a SentencePiece model, which names its "
+                "own: leave it out"
+            )
     digest = hashlib.sha256(model).hexdigest()
     return Vocabulary(tokenizer.size, tokenizer.eos_id, digest, model, tokenizer)
+
+
+def _download(address: str, end_of_text: str | None) -> Vocabulary:
+    """Loads the vocabulary at an address: a file, or a folder such as a model on the hub."""
+    folder, _, name = address.rpartition("/")
+    names = [name, *COMPANIONS]
+    if not name.endswith((".model", ".json")):
+        folder, names = address, [*_FILES, *COMPANIONS]
+    elif name.endswith(".model"):
+        names = [name]
+    with tempfile.TemporaryDirectory() as temporary:
+        for each in names:
+            content = addresses.read_if_there(f"{folder}/{each}")
+            if content is not None:
+                Path(temporary, each).write_bytes(content)
+        try:
+            local = Path(temporary) if folder == address else Path(temporary, name)
+            return load_vocabulary(local, end_of_text)
+        except InputError as error:
+            raise InputError(str(error).replace(temporary, folder)) from error
 
 
 def find_vocabulary_file(directory: Path) -> Path | None:

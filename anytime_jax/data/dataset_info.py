@@ -64,6 +64,7 @@ class DatasetInfo:
       splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
+      null_records: records of the input without a text, which were left out.
     """
 
     path: Path
@@ -75,6 +76,7 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     settings: Mapping[str, Any]
     parts: Mapping[str, tuple[PartInfo, ...]]
+    null_records: int = 0
 
     @property
     def vocabulary_path(self) -> Path:
@@ -167,7 +169,7 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
 
 def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
-    counts = [info.length, info.vocab_size, info.eos_id]
+    counts = [info.length, info.vocab_size, info.eos_id, info.null_records]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
     counts += [part.tokens for part in itertools.chain(*info.parts.values())]
     for count in counts:

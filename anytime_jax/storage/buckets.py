@@ -27,7 +27,7 @@ def is_remote(path: Path) -> bool:
 
 def bucket_path(address: str) -> Any:
     """Returns the path of an address; raises an InputError if a library is not installed."""
-    _prepare_libraries()
+    prepare_libraries()
     import upath  # pyright: ignore[reportMissingImports]
 
     return upath.UPath(address)
@@ -60,7 +60,8 @@ def bucket_errors() -> tuple[type[Exception], ...]:
 
 
 @functools.cache
-def _prepare_libraries() -> None:
+def prepare_libraries() -> None:
+    """Imports the libraries of buckets and sets them up; raises an InputError without them."""
     missing = [name for name in ("upath", "gcsfs") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(

@@ -52,23 +52,10 @@ def is_prepared(config: Config) -> bool:
 def open_dataset(config: Config) -> DatasetInfo:
     """Returns the run's dataset; raises an InputError if it is missing or does not fit."""
     data = config.data
-    text, vocabulary = "--source=folder --input=TEXTS", config.initial_weights
-    if not vocabulary:
-        vocabulary, text = (
-            "t5.model",
-            (
-                "--source=json --input='c4/en/c4-train.*.json.gz' "
-                "--validation-input='c4/en/c4-validation.*.json.gz'"
-            ),
-        )
-    hint = (
-        f"prepare it: python -m anytime_jax prepare {text} --vocabulary={shlex.quote(vocabulary)} "
-        f"--length={config.model.length} --output={shlex.quote(data.path)} (see docs/data.md)"
-    )
     if data.builtin_megabytes and not processes.is_primary():
         processes.wait_until_visible((storage_path(data.path) / METADATA_NAME).exists)
     with naming("config.branch.data" if config.branch.data else "config.data.path"):
-        dataset = load_dataset(data.path, hint)
+        dataset = load_dataset(data.path, _prepare_hint(config))
     prepared = dataset.settings.get("megabytes")
     if data.builtin_megabytes and prepared not in (None, data.builtin_megabytes):
         raise InputError(
@@ -77,6 +64,22 @@ def open_dataset(config: Config) -> DatasetInfo:
         )
     check_data(config, dataset)
     return dataset
+
+
+def _prepare_hint(config: Config) -> str:
+    data = config.data
+    options = {
+        "input": data.text or "TEXTS",
+        "validation-input": data.validation_text,
+        "vocabulary": data.vocabulary or config.initial_weights or "VOCABULARY",
+        "length": config.model.length,
+        "output": data.path,
+    }
+    words = [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
+    return (
+        f"prepare it: python -m anytime_jax prepare {' '.join(words)} (see docs/data.md), then run "
+        "the same command again"
+    )
 
 
 def check_place(config: Config) -> None:

@@ -12,7 +12,7 @@ def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
     documents, prepared = tmp_path / "documents.jsonl", tmp_path / "prepared"
     lines = [json.dumps({"text": f"{i} " + "words to prepare " * 20}) for i in range(300)]
     documents.write_text("\n".join(lines) + "\n")
-    source = ["--source=json", f"--input={documents}", "--validation-fraction=0.2"]
+    source = [f"--input={documents}", "--validation-fraction=0.2"]
     settings = ["--train-vocabulary=300", "--length=8", f"--output={prepared}"]
     assert run_command(prepare, [*source, *settings]) == 0
     arguments = [f"--documents={documents}", f"--vocabulary={prepared / 'vocabulary.model'}"]

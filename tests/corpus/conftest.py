@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tfds_files import write_tfds
 
-from anytime_jax.corpus import preparation, sources
+from anytime_jax.corpus import file_source, preparation
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.vocabulary import train_vocabulary
 
@@ -29,7 +29,7 @@ class Corpus:
     def prepare(self, output, train=None, **options):
         """Prepares a text, by default `train.jsonl`."""
         train = train or self.folder / "train.jsonl"
-        source = FileSource("json", str(train), str(self.folder / "validation.jsonl"))
+        source = FileSource(str(train), str(self.folder / "validation.jsonl"))
         options = {"vocabulary": self.folder / "v.model", "workers": 1, **options}
         return preparation.prepare(source, output, length=LENGTH, **options)
 
@@ -48,4 +48,4 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def part_per_file(monkeypatch):
     """Makes every file a part, so that a small text has several."""
-    monkeypatch.setattr(sources, "PART_BYTES", 1)
+    monkeypatch.setattr(file_source, "PART_BYTES", 1)

@@ -7,6 +7,7 @@ import lzma
 import os
 import threading
 
+import pyarrow
 import pytest
 
 from anytime_jax.corpus.sources import FileSource
@@ -19,7 +20,7 @@ WHOLE = b"".join(LINES)
 GZIP = gzip.compress(WHOLE)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 HTML = b"<!DOCTYPE html>\n<html><title>404</title></html>\n"
-ZSTANDARD = bytes.fromhex("28b52ffd") + b"rest"
+ZSTANDARD = pyarrow.compress(WHOLE, "zstd", asbytes=True)
 UTF_16 = WHOLE.decode().encode("utf-16")
 
 # Content, and the number of the line that is named; 0 where the file is named alone.
@@ -54,6 +55,11 @@ BAD_FILES = {
     "gzip less a byte": ("a.json.gz", GZIP[:-1], "line 60"),
     "gzip and more": ("a.json.gz", GZIP + b"garbage", "line 60"),
     "checksum": ("a.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], "broken gzip"),
+    "head of zst": ("a.json.zst", ZSTANDARD[:15], "line 0"),
+    "zst less a byte": ("a.jsonl.zst", ZSTANDARD[:-1], "broken zstandard"),
+    "zst and more": ("a.jsonl.zst", ZSTANDARD + b"garbage", "broken zstandard"),
+    "plain zst": ("a.jsonl.zst", WHOLE, "not zstandard"),
+    "gzip zst": ("a.jsonl.zst", GZIP, "gzip-compressed"),
     "latin-1 text": ("a.txt", b"caf\xe9", "UTF-8"),
     "cut character": ("a.txt", b"na\xc3", "UTF-8"),
     "utf-16 text": ("a.txt", "hello".encode("utf-16"), "UTF-16"),
@@ -62,19 +68,25 @@ BAD_FILES = {
 }
 
 
-def read_error(pattern, kind="json"):
+def read_error(pattern, **options):
     """Reads all documents, and returns the message of the error."""
     with pytest.raises(InputError) as error:
-        _ = [list(part.documents()) for part in FileSource(kind, str(pattern)).parts()]
+        _ = [list(part.documents()) for part in FileSource(str(pattern), **options).parts()]
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz"])
+def compress(name, content):
+    if name.endswith("zst"):
+        return pyarrow.compress(content, "zstd", asbytes=True)
+    return gzip.compress(content) if name.endswith("gz") else content
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.jsonl.zst"])
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_bad_line_is_named(tmp_path, name, case):
     content, number = BAD_LINES[case]
     path = tmp_path / name
-    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    path.write_bytes(compress(name, content))
     assert (f"{path} line {number} " if number else f"{path} ") in read_error(path)
 
 
@@ -82,17 +94,33 @@ def test_bad_line_is_named(tmp_path, name, case):
 def test_disguised_or_broken_file_is_named(tmp_path, case):
     """Beside a good file, so that none of it is skipped silently."""
     name, content, kind = BAD_FILES[case]
-    (tmp_path / f"0{name}").write_bytes(GZIP if name.endswith("gz") else WHOLE)
+    good = {"gz": GZIP, "zst": ZSTANDARD}.get(name.rpartition(".")[2], WHOLE)
+    (tmp_path / f"0{name}").write_bytes(good)
     (tmp_path / name).write_bytes(content)
-    message = read_error(tmp_path, "folder")
+    message = read_error(tmp_path)
     assert str(tmp_path / name) in message
     assert kind in message
+
+
+def test_frames_of_zstandard_follow_each_other(tmp_path):
+    (tmp_path / "a.jsonl.zst").write_bytes(2 * ZSTANDARD)
+    (part,) = FileSource(str(tmp_path), validation_fraction=0.1).parts()
+    assert list(part.documents()) == 2 * [f"document {i}" for i in range(60)]
+
+
+def test_field_inside_another_and_null(tmp_path):
+    records = [{"a": {"b": "x"}}, {"a": {"b": None}}, {"a.b": "y"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (part,) = FileSource(str(tmp_path), text_field="a.b", validation_fraction=0.1).parts()
+    assert list(part.documents()) == ["x", None, "y"]
+    (tmp_path / "a.jsonl").write_text('{"a": {"c": "x"}}')
+    assert "line 1" in read_error(tmp_path, text_field="a.b")
 
 
 def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
     (tmp_path / "0.txt").write_bytes(b"")
     (tmp_path / "a.jsonl").write_bytes(WHOLE.replace(b"\n", b"\n\n \r\n"))
-    parts = FileSource("folder", str(tmp_path)).parts()
+    parts = FileSource(str(tmp_path)).parts()
     texts = [text for part in parts for text in part.documents()]
     assert texts == [f"document {i}" for i in range(60)]
 
@@ -120,7 +148,7 @@ def test_directory_with_the_name_of_a_file_is_named(tmp_path):
 
 def test_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfcaf\xc3\xa9")
-    (part,) = FileSource("folder", str(tmp_path)).parts()
+    (part,) = FileSource(str(tmp_path)).parts()
     assert list(part.documents()) == ["café"]
 
 
@@ -150,9 +178,9 @@ def make_pipe():
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("a.txt", lambda path: FileSource("folder", str(path.parent)).parts()),
-        ("a.jsonl", lambda path: FileSource("json", str(path)).parts()),
-        ("a.json.gz", lambda path: FileSource("json", f"{path.parent}/*.gz").parts()),
+        ("a.txt", lambda path: FileSource(str(path.parent)).parts()),
+        ("a.jsonl", lambda path: FileSource(str(path)).parts()),
+        ("a.json.gz", lambda path: FileSource(f"{path.parent}/*.gz").parts()),
         ("dataset_info.json", lambda path: TfdsSource(str(path.parent)).parts()),
         ("v.model", load_vocabulary),
         ("tokenizer.json", load_vocabulary),
@@ -169,4 +197,4 @@ def test_empty_path_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match="input is empty"):
-        FileSource("folder", "").parts()
+        FileSource("").parts()

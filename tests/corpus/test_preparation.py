@@ -47,7 +47,7 @@ def inputs(tmp_path_factory):
 
 def prepare_inputs(inputs, output, share=None, **options):
     options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1, **options}
-    source = FileSource("json", str(inputs / "train.*"), str(inputs / "validation.jsonl"))
+    source = FileSource(str(inputs / "train.*"), str(inputs / "validation.jsonl"))
     if share:
         return prepare_share(source, output, share, **options)
     return prepare(source, output, **options)
@@ -72,7 +72,7 @@ def prepare_until_stopped(inputs, output, **options):
 def whole(inputs, tmp_path_factory):
     """The dataset of the inputs; no test changes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anytime_jax.corpus.sources.PART_BYTES", 1)
+        patch.setattr("anytime_jax.corpus.file_source.PART_BYTES", 1)
         return prepare_inputs(inputs, tmp_path_factory.mktemp("whole") / "data")
 
 
@@ -174,7 +174,7 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
 def test_window_needs_its_last_target(inputs, tmp_path, extra, windows):
     text = "\x01" * (3 * LENGTH + extra - 1)  # a rare character is a token, and EOS one more
     (tmp_path / "text.txt").write_text(text)
-    source = FileSource("folder", str(tmp_path / "text.txt"), str(inputs / "validation.jsonl"))
+    source = FileSource(str(tmp_path / "text.txt"), str(inputs / "validation.jsonl"))
     info = prepare(source, tmp_path / "output", length=LENGTH, vocabulary=inputs / "v.model")
     counts = info.splits["train"]
     assert (counts.tokens, counts.windows) == (3 * LENGTH + extra, windows)
@@ -305,7 +305,7 @@ def test_output_inside_the_input_is_refused(tmp_path, pattern, output):
     for name in ("text/0.jsonl", "text/deep/1.jsonl"):
         (tmp_path / name).write_text(line * 200)
     before = sorted(tmp_path.rglob("*"))
-    source = FileSource("json", str(tmp_path / pattern), validation_fraction=0.5)
+    source = FileSource(str(tmp_path / pattern), validation_fraction=0.5)
     with pytest.raises(InputError, match=output):
         prepare(source, tmp_path / output, length=16, vocabulary=270, workers=1)
     assert sorted(tmp_path.rglob("*")) == before
@@ -315,7 +315,7 @@ def test_output_beside_the_files_of_a_glob(inputs, tmp_path):
     """Nothing that a preparation writes is named like the input."""
     for i in range(40):
         (tmp_path / f"{i}.jsonl").write_text(json.dumps({"text": TEXTS["train"][i]}))
-    source = FileSource("json", f"{tmp_path}/**/*.jsonl", validation_fraction=0.5)
+    source = FileSource(f"{tmp_path}/**/*.jsonl", validation_fraction=0.5)
     options = {"length": 16, "vocabulary": inputs / "v.model", "workers": 1}
     info = prepare(source, tmp_path / "output", **options)
     assert prepare(source, tmp_path / "output", **options) == info
@@ -324,7 +324,7 @@ def test_output_beside_the_files_of_a_glob(inputs, tmp_path):
 def test_prepared_dataset_in_the_input_is_named(whole, tmp_path):
     shutil.copytree(whole.path, tmp_path / "text" / "data")
     (tmp_path / "text" / "a.txt").write_text("text")
-    source = FileSource("folder", str(tmp_path / "text"))
+    source = FileSource(str(tmp_path / "text"))
     with pytest.raises(InputError, match=r"data/anytime_jax\.json"):
         prepare(source, tmp_path / "output", length=16, vocabulary=270, workers=1)
 

@@ -23,8 +23,8 @@ PARTS, LENGTH, PIECES = 8, 32, 300
 PROCESS = """
 import sys, time
 from anytime_jax.commands import dispatch
-from anytime_jax.corpus import preparation, sources
-sources.PART_BYTES = 1
+from anytime_jax.corpus import file_source, preparation
+file_source.PART_BYTES = 1
 write_part = preparation.write_part
 def hang(*arguments):
     write_part(*arguments)
@@ -50,7 +50,7 @@ def text(tmp_path):
 
 def options(text, output, *more):
     return [
-        *("--source=json", f"--input={text}/*.jsonl", "--validation-fraction=0.1"),
+        *(f"--input={text}/*.jsonl", "--validation-fraction=0.1"),
         *(f"--train-vocabulary={PIECES}", f"--length={LENGTH}", "--workers=1"),
         *(f"--output={output}", *more),
     ]
@@ -80,7 +80,7 @@ def end(process):
 
 
 def prepare_part(text, output, share, **more):
-    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
+    source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
     settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
     return prepare_share(source, output, share, **settings)
 
@@ -150,7 +150,7 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path):
     bad = text / "1.jsonl"
     good = bad.read_text()
     bad.write_text("no record")
-    source = FileSource("json", f"{text}/*.jsonl", validation_fraction=0.1)
+    source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
     settings = {"length": LENGTH, "vocabulary": f"trained, {PIECES} pieces", **source.settings()}
     with lock_preparation(output, settings, Share(0, 2)):  # at work, with nothing done yet
         with pytest.raises(InputError, match=r"1\.jsonl line 1"):

@@ -53,7 +53,7 @@ def written_by_tfds(tmp_path_factory):
 def check_slices(directory, documents):
     slices = TfdsSource(str(directory), split="train[7:31]", validation_split="train[31:]")
     assert read_documents(slices) == {"train": documents[7:31], "validation": documents[31:]}
-    fraction = TfdsSource(str(directory), validation_split=None, validation_fraction=0.3)
+    fraction = TfdsSource(str(directory), validation_fraction=0.3)
     by_hash = read_documents(fraction)
     assert sorted(by_hash["train"] + by_hash["validation"]) == sorted(documents)
     assert by_hash["validation"]
@@ -116,7 +116,7 @@ FAULTS = {
     "no directory": (shutil.rmtree, "dataset_info.json"),
     "info cut": (write_info('{"name": "ti'), "dataset_info.json"),
     "info a list": (write_info("[1]"), "dataset_info.json"),
-    "format": (change_info(fileFormat="tfrecord"), "--source=json"),
+    "format": (change_info(fileFormat="tfrecord"), "array_record"),
     "no splits": (change_info(splits=[]), "'train'"),
     "bad split": (change_info(splits=[1]), "dataset_info.json"),
     "fewer": (splits(shardLengths=["7"]), "says 7"),

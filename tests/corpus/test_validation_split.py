@@ -17,7 +17,7 @@ def prepare_documents(folder, documents, length=64, fraction=0.01, vocabulary=30
     text.mkdir(exist_ok=True)
     for i, document in enumerate(documents):
         (text / f"{i}.txt").write_text(document)
-    source = FileSource("folder", str(text), validation_fraction=fraction)
+    source = FileSource(str(text), validation_fraction=fraction)
     options = {"length": length, "vocabulary": vocabulary, "workers": 1}
     return preparation.prepare(source, folder / "output", **options)
 

@@ -335,8 +335,7 @@ def texts(box: Sandbox) -> str:
         (folder / name).write_bytes(contents[kind])
     if draw.random() < 0.2:
         os.mkfifo(folder / "pipe.json")
-    source = draw.choice(("folder", "json"))
-    argv = [f"--source={source}", f"--input={draw.choice(('texts', 'texts/*', 'texts/e', 'no'))}"]
+    argv = [f"--input={draw.choice(('texts', 'texts/*', 'texts/e', 'no'))}"]
     argv += [f"--train-vocabulary={draw.choice((0, 5, 300, 1000, 10**9))}"]
     argv += [f"--length={draw.choice((0, 1, 8, 64, 10**6))}", "--workers=1"]
     argv += [f"--output={draw.choice(('prepared', 'texts', 'texts/out', 'run.py', 'data'))}"]

@@ -112,7 +112,7 @@ def prepare_dataset(folder: pathlib.Path) -> DatasetInfo:
     (folder / "text").mkdir(parents=True)
     for i, document in enumerate(documents):
         (folder / "text" / f"{i:03d}.txt").write_text(document)
-    source = FileSource("folder", str(folder / "text"), validation_fraction=0.15)
+    source = FileSource(str(folder / "text"), validation_fraction=0.15)
     return prepare(source, folder / "data", length=LENGTH, vocabulary=VOCABULARY, workers=1)
 
 

@@ -22,7 +22,7 @@ from anytime_jax.storage.paths import storage_path
 
 @pytest.fixture
 def source(dataset):
-    return FileSource("folder", str(dataset.path.parent / "text"), validation_fraction=0.15)
+    return FileSource(str(dataset.path.parent / "text"), validation_fraction=0.15)
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def second(dataset, tmp_path_factory):
     (folder / "text").mkdir()
     for i in range(60):
         (folder / "text" / f"{i}.txt").write_text(f"{'zebra ' * (i % 7 + 1)} jumps {i} " * 6)
-    source = FileSource("folder", str(folder / "text"), validation_fraction=0.3)
+    source = FileSource(str(folder / "text"), validation_fraction=0.3)
     path, vocabulary = folder / "data", dataset.vocabulary_path
     return prepare(source, path, length=small_run.LENGTH, vocabulary=vocabulary, workers=1)
 

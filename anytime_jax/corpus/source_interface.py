@@ -1,0 +1,57 @@
+"""Interface of a source of text.
+
+A source lists its parts in an order that depends on nothing but the input. A part is a unit of work
+that any process can read, in any order: small, picklable, without open files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+
+class Part(Protocol):
+    """A unit of work, read by one process from start to end."""
+
+    @property
+    def validation_fraction(self) -> float:
+        """Fraction of the documents, from 0 to 1, that go to validation by their hash."""
+        ...
+
+    @property
+    def identity(self) -> list[Any]:
+        """Names and sizes of the input as JSON values, which reveal a changed part."""
+        ...
+
+    def documents(self) -> Iterator[str | None]:
+        """Yields the documents in order; raises InputError at the first bad one.
+
+        None is a record without a text, which is left out and counted.
+        """
+        ...
+
+
+class Source(Protocol):
+    """Text, divided into parts. A subclass inherits `settings` and `reads` for its fields."""
+
+    def parts(self) -> Sequence[Part]:
+        """Lists the parts in order; raises InputError if there is nothing to read."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings, as JSON values, for the dataset's metadata."""
+        fields = dataclasses.asdict(cast(Any, self))
+        return {"kind": f"{type(self).__module__}:{type(self).__name__}", **fields}
+
+    def reads(self, file: Path) -> bool:
+        """Returns whether a file, which need not exist yet, is part of the text."""
+        del file
+        return False
+
+
+def read_texts(parts: Iterable[Part]) -> Iterator[str]:
+    """Yields the documents of parts without the records that have no text."""
+    for part in parts:
+        yield from (text for text in part.documents() if text is not None)
