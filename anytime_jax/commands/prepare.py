@@ -173,13 +173,20 @@ def _prepare(arguments: argparse.Namespace) -> str:
         )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
     program = arguments.program.rpartition(" ")[0]
-    lines = [_summary(info), f"{state}: {info.path}", *training_notes(info, program)]
+    lines = [_summary(info), f"{state}: {info.path}", *_notes(info)]
+    if arguments.config:
+        words = shlex.join([f"--config={arguments.config[0]}", *arguments.overrides])
+        lines += ["train on it:", f"  {program} train {words}"]
+    else:
+        path = str(info.path) if is_address(info.path) else os.path.relpath(info.path)
+        config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
+        lines += ["train a small model on it:", f"  {program} train --config={config}"]
     return "\n".join(lines)
 
 
-def training_notes(info: DatasetInfo, program: str) -> list[str]:
-    """Returns warnings about splits too small to train on, and the `train` command to run next."""
-    notes = [
+def _notes(info: DatasetInfo) -> list[str]:
+    """Returns warnings about splits too small to train on."""
+    return [
         f"note: {name} has {count_noun(split.windows, 'window')}, {problem}; give more text or a "
         "smaller --length"
         for name, problem, least in (
@@ -188,9 +195,6 @@ def training_notes(info: DatasetInfo, program: str) -> list[str]:
         )
         if (split := info.splits[name]).windows < least
     ]
-    path = str(info.path) if is_address(info.path) else os.path.relpath(info.path)
-    config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
-    return [*notes, "train a small model on it:", f"  {program} train --config={config}"]
 
 
 def _source_name(argv: Sequence[str]) -> str:

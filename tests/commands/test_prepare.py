@@ -1,6 +1,7 @@
 """The preparation command, and kills of it."""
 
 import errno
+import gzip
 import inspect
 import json
 import os
@@ -13,12 +14,17 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow
 import pytest
+from byte_level_tokenizer import write_byte_level
+from hub_server import local_hub
 from paths import REPOSITORY
+from pyarrow import parquet
 from source_documents import read_files
 
-from anytime_jax.commands import config_file, prepare
+from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import schema
+from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import preflight
 
@@ -122,6 +128,123 @@ def test_closed_directory_is_bad_input(tmp_path, rejected, monkeypatch):
 
     monkeypatch.setattr(pathlib.Path, "is_file", closed)
     assert str(tmp_path) in rejected(prepare, "--verify", f"--output={tmp_path}")
+
+
+CONFIG = """
+from configs import quickstart
+
+def get_config():
+    config = quickstart.get_config()
+    config.name = "mine"
+    config.data.update(
+        path="data/mine", text="text.jsonl", vocabulary="v.model", builtin_megabytes=0.0
+    )
+    config.model.update(length=32, vocab_size=300, embedding_rows=300)
+    config.stop, config.schedule.warmup, config.eval.tokens = "8 steps", "2 steps", "all"
+    return config
+"""
+
+
+def test_configuration_names_text_vocabulary_length_and_directory(
+    text, tmp_path, command, rejected, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(CONFIG)
+    train_vocabulary(["words to prepare " * 20] * 9, 290, "v.model")
+    line = rejected(train, "--config=mine.py")
+    assert "prepare --input=text.jsonl --vocabulary=v.model --length=32 --output=data/mine" in line
+    status, out, err = command(prepare, "--config=mine.py")
+    assert status == 0, err
+    assert out.splitlines()[-1].endswith("train --config=mine.py")
+    info = load_dataset("data/mine")
+    assert (info.length, info.vocab_size) == (32, 290)
+    assert info.settings["input"] == str(text)
+    words = ["--config=mine.py", "--config.model.length=16", "--output=other"]
+    assert command(prepare, *words, "--train-vocabulary=280")[0] == 0
+    assert (load_dataset("other").length, load_dataset("other").vocab_size) == (16, 280)
+
+
+def test_configuration_with_the_builtin_corpus_is_prepared(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--config=quickstart", "--config.data.builtin_megabytes=0.3"]
+    status, _, err = command(prepare, *words, "--config.data.path=data")
+    assert status == 0, err
+    info = load_dataset("data")
+    assert info.settings["megabytes"] == 0.3
+    assert (info.length, info.vocab_size) == (128, 1024)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--config=150m_inv_sqrt", "--config.data.text="], "--input"),
+        (["--config=150m_inv_sqrt", "--config.data.vocabulary="], "--vocabulary"),
+        (["--config=nowhere"], "nowhere"),
+        (["--config.data.text=x"], "--config"),
+        (["--verify", "--config=quickstart"], "--config"),
+        (["--input=text.jsonl", "--train-vocabulary=300"], "--output"),
+        (["--verify"], "--output"),
+    ],
+)
+def test_bad_configuration_is_one_line(text, tmp_path, rejected, monkeypatch, options, named):
+    monkeypatch.chdir(tmp_path)
+    assert named in rejected(prepare, *options)
+    assert list(tmp_path.iterdir()) == [text]
+
+
+# The files of public texts, by the beginning of their addresses in the documentation.
+LAYOUTS = {
+    "hf://datasets/HuggingFaceFW/fineweb-edu/": "sample/10BT/000_00000.parquet",
+    "hf://datasets/mlfoundations/dclm-baseline-1.0/": "global-shard_01_of_10/"
+    "local-shard_0_of_10/shard_00000000_processed.jsonl.zst",
+    "@hf://datasets/allenai/dolma/": "urls/v1_7.txt",
+    "hf://datasets/allenai/c4/": "en/c4-train.00000-of-01024.json.gz",
+}
+
+
+def write_public_text(path, texts, url):
+    """Writes the texts as a file of a public dataset, with its other fields."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [{"text": text, "id": f"<urn:{i}>", "url": "u"} for i, text in enumerate(texts)]
+    content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    if path.suffix == ".parquet":
+        table = pyarrow.Table.from_pylist([x | {"score": 2.5, "int_score": 3} for x in records])
+        parquet.write_table(table, path, row_group_size=100, compression="snappy")
+    elif path.suffix == ".zst":
+        path.write_bytes(pyarrow.compress(content, "zstd", asbytes=True))
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        listed = [path.with_name(f"books-{i:04d}.json.gz") for i in range(2)]
+        for each, half in zip(listed, (texts[:200], texts[200:]), strict=True):
+            write_public_text(each, half, url)
+        path.write_text("".join(f"{url}/files/{path.parent.name}/{x.name}\n" for x in listed))
+
+
+@pytest.mark.parametrize("start", LAYOUTS)
+def test_documented_commands_prepare_public_texts(tmp_path, monkeypatch, command, start):
+    """Against a local server: no test reads the originals."""
+    page = (REPOSITORY / "docs/data.md").read_text("utf-8").replace("\\\n", " ")
+    lines = [x for x in page.splitlines() if f"--input={start}" in x.replace("'", "")]
+    (words,) = [shlex.split(line)[4:] for line in lines]
+    monkeypatch.chdir(tmp_path)
+    texts = [f"{i} " + "words of a page. " * (i % 9 + 1) for i in range(400)]
+    write_byte_level(tmp_path / "hub", texts, 300)
+    train_vocabulary(texts, 300, tmp_path / "hub" / "sentencepiece.model")
+    with local_hub(tmp_path / "hub") as hub:
+        write_public_text(tmp_path / "hub" / LAYOUTS[start], texts, hub.url)
+        if "c4" in start:
+            path = tmp_path / "hub" / "en/c4-validation.00000-of-00008.json.gz"
+            write_public_text(path, ["held out " * 40], hub.url)
+            path = f"{hub.url}/files/sentencepiece.model"
+            words = [f"--vocabulary={path}" if x.startswith("--vocab") else x for x in words]
+        words = ["--length=16" if x.startswith("--length") else x for x in words]
+        status, _, err = command(prepare, *words, "--workers=1")
+    assert status == 0, err
+    (output,) = [x.removeprefix("--output=") for x in words if x.startswith("--output")]
+    splits = load_dataset(output).splits
+    documents = splits["train"].documents + splits["validation"].documents
+    assert documents == 400 + ("c4" in start)
 
 
 SOURCE = '''"""A source of one's own."""

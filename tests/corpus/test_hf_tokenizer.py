@@ -86,6 +86,28 @@ def test_eos_is_named_by_either_file(path, tmp_path, name, token):
     assert load_vocabulary(copy).eos_id == 1
 
 
+@pytest.mark.parametrize("config", ["{}", '{"eos_token": "<|padding|>"}'])
+def test_end_of_text_names_the_token(path, tmp_path, config):
+    copy = tmp_path / "tokenizer.json"
+    copy.write_bytes(path.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    chosen = load_vocabulary(copy, EOS)
+    assert chosen.eos_id == 1
+    bundled = tmp_path / "vocabulary.model"
+    bundled.write_bytes(chosen.model)
+    assert load_vocabulary(bundled) == chosen
+    assert load_vocabulary(bundled, "<|padding|>").eos_id == 0
+    with pytest.raises(InputError, match="--end-of-text"):
+        load_vocabulary(copy, "<|nothing|>")
+
+
+def test_tokenizer_without_an_end_of_text_names_the_option(path, tmp_path):
+    copy = tmp_path / "tokenizer.json"
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(InputError, match="--end-of-text"):
+        load_vocabulary(copy)
+
+
 def test_hole_among_the_ids_counts(tmp_path):
     model = tokenizers.models.WordLevel({"a": 0, "b": 7}, "a")
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))

@@ -10,14 +10,16 @@ import pytest
 import sentencepiece
 import tokenizers
 from byte_level_tokenizer import EOS, write_byte_level
+from hub_server import local_hub
 from source_documents import read_files
 
 from anytime_jax.corpus import preparation
 from anytime_jax.corpus.preparation import RemainingWork, prepare, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
 from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.verification import verify_dataset
-from anytime_jax.corpus.vocabulary import train_vocabulary
+from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
@@ -187,6 +189,98 @@ def test_resumes_after_a_stop(inputs, half, whole):
     prepare_inputs(inputs, half, progress=reports.append)
     assert reports[0].done == 2
     assert read_files(half) == read_files(whole.path)
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, stretch):
+    """Makes the arrays of a later stretch than this one fail, as at a kill."""
+    write, count = preparation.write_json, 0
+
+    def write_json(path, content, scratch):
+        nonlocal count
+        write(path, content, scratch)
+        count += "is_complete" in content
+        if count == stretch:
+            raise Killed
+
+    monkeypatch.setattr(preparation, "write_json", write_json)
+
+
+def test_large_part_is_written_and_resumed_in_stretches(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_STRETCH_TOKENS", 2_000)
+    monkeypatch.setattr(preparation, "_BATCH_DOCUMENTS", 8)
+    lines = [json.dumps({"text": text}) for text in TEXTS["train"]]
+    lines[9:9] = ['{"text": null}'] * 3
+    (tmp_path / "one.json.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    source = FileSource(str(tmp_path / "one.json.gz"), validation_fraction=0.2)
+    options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1}
+    whole = prepare(source, tmp_path / "whole", **options)
+    assert len(whole.parts["train"]) > 5
+    assert whole.null_records == 3
+    for split in TEXTS:
+        texts = [x for x in TEXTS["train"] if assign_split(x, 0.2) == split]
+        expected = cut(concatenate(inputs / "v.model", texts), LENGTH)
+        np.testing.assert_array_equal(read_windows(whole, split), expected)
+
+    encode, encoded = Vocabulary.encode, []
+    monkeypatch.setattr(
+        Vocabulary, "encode", lambda self, texts: encoded.extend(texts) or encode(self, texts)
+    )
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            kill_at(patch, 2)
+            with pytest.raises(Killed):
+                prepare(source, tmp_path / "killed", **options)
+    prepare(source, tmp_path / "killed", **options)
+    assert encoded == TEXTS["train"]  # each once
+    assert read_files(tmp_path / "killed") == read_files(whole.path)
+    assert verify_dataset(whole.path).fingerprint == whole.fingerprint
+
+
+def test_text_and_vocabulary_at_addresses_give_the_same_dataset(inputs, whole, tmp_path):
+    vocabulary = write_byte_level(tmp_path / "repository" / "model", TEXTS["train"], 300)
+    shutil.copytree(inputs, tmp_path / "repository" / "en")
+    expected = prepare_inputs(inputs, tmp_path / "expected", vocabulary=vocabulary)
+    root = "hf://datasets/owner/name/en"
+    source = FileSource(f"{root}/train.*.json.gz", f"{root}/validation.jsonl")
+    output = tmp_path / "output"
+    with local_hub(tmp_path / "repository") as hub:
+        hub.faults += [None, "cut", "500", "cut"]
+        options = {"length": LENGTH, "workers": 1}
+        model = f"{root}/v.model"
+        info = prepare(source, output, vocabulary=model, **options)
+        assert info.fingerprint == whole.fingerprint
+        assert info.settings["vocabulary"] == model
+        shutil.rmtree(output)
+        prepare_share(source, output, Share(0, 2), vocabulary=model, **options)
+        hub.requests.clear()
+        prepare(source, output, vocabulary=model, **options)
+        transfers = [x for x in hub.requests if x.startswith("GET /cdn")]
+        assert not any("v.model" in x for x in transfers)  # the dataset has it
+        assert len(transfers) == 2  # the other share's files
+        hub.requests.clear()
+        prepare(source, output, vocabulary=model, **options)
+        assert hub.requests == []  # it is complete
+        for place in ("hf://owner/name/model", f"{hub.url}/files/model/tokenizer.json"):
+            shutil.rmtree(output)
+            info = prepare(source, output, vocabulary=place, **options)
+            assert info.fingerprint == expected.fingerprint
+
+
+def test_server_that_stops_answering_ends_the_preparation_which_resumes(inputs, whole, tmp_path):
+    source = FileSource("hf://datasets/owner/name/train.*", str(inputs / "validation.jsonl"))
+    options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1}
+    with local_hub(inputs) as hub:
+        hub.faults += [None, "404"]
+        with pytest.raises(InputError, match=r"train\.1"):
+            prepare(source, tmp_path / "output", **options)
+        reports = []
+        info = prepare(source, tmp_path / "output", progress=reports.append, **options)
+    assert reports[0].done == 1
+    assert info.fingerprint == whole.fingerprint
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "missing", "list"])

@@ -11,6 +11,11 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fsspec
+import pytest
+
+from anytime_jax.storage import addresses
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PAGE_FILES = 3
 
@@ -23,7 +28,7 @@ class Hub:
       url: its address, for HF_ENDPOINT; files are also at `url/files/` (`files_whole/`: without
         ranges).
       requests: method and path of each request.
-      faults: what happens to the next transfers: "500" or "cut".
+      faults: what happens to the next transfers: a status, or "cut"; None for nothing.
     """
 
     folder: Path
@@ -87,8 +92,8 @@ def serve(folder):
                 self.reply(404)
                 return
             fault = hub.faults.pop(0) if hub.faults and self.command == "GET" else None
-            if fault == "500":
-                self.reply(500)
+            if fault in ("404", "500"):
+                self.reply(int(fault))
                 return
             content, status, headers = path.read_bytes(), 200, {}
             wanted = self.headers.get("Range")
@@ -146,3 +151,22 @@ def serve(folder):
             yield hub
         finally:
             server.shutdown()
+
+
+@contextlib.contextmanager
+def local_hub(folder):
+    """Serves a folder as the hub of this process, whose requests are repeated without waits."""
+    with serve(folder) as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(addresses, "_BLOCK_BYTES", 2**16)
+        patch.setattr(addresses, "_LISTING_WAITS", (0.01, 0.01))
+        patch.setattr(addresses, "_READING_WAITS", (0.01,) * 3)
+        patch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url})
+        _forget()
+        yield hub
+    _forget()
+
+
+def _forget():
+    addresses._open_file_system.cache_clear()
+    for protocol in ("hf", "http"):
+        fsspec.get_filesystem_class(protocol).clear_instance_cache()

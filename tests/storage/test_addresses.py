@@ -3,9 +3,8 @@
 import random
 import sys
 
-import fsspec
 import pytest
-from hub_server import PAGE_FILES, serve
+from hub_server import PAGE_FILES, local_hub
 
 from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage import addresses
@@ -15,26 +14,13 @@ KINDS = ("hf://datasets/owner/name", "{url}/files", "{url}/files_whole")
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(tmp_path):
     (tmp_path / "en").mkdir()
     for i in range(PAGE_FILES + 2):
         (tmp_path / "en" / f"train.{i}.json.gz").write_bytes(CONTENT[: 100 * i + 100])
     (tmp_path / "en" / "large.bin").write_bytes(CONTENT)
-    monkeypatch.setattr(addresses, "_BLOCK_BYTES", 2**16)
-    monkeypatch.setattr(addresses, "_LISTING_WAITS", (0.01, 0.01))
-    monkeypatch.setattr(addresses, "_READING_WAITS", (0.01,) * 3)
-    with serve(tmp_path) as server:
-        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server.url})
-        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-        clear()
+    with local_hub(tmp_path) as server:
         yield server
-        clear()
-
-
-def clear():
-    addresses._open_file_system.cache_clear()
-    fsspec.get_filesystem_class("hf").clear_instance_cache()
-    fsspec.get_filesystem_class("http").clear_instance_cache()
 
 
 def test_glob_finds_the_files_of_all_pages_with_one_listing(hub):
