@@ -1,8 +1,10 @@
 """Settings of the paper: two models, a large batch, four schedules.
 
-`python -m anytime_jax prepare --config=150m_inv_sqrt` makes their data from C4 and T5's vocabulary,
-where they are published: 358 GB of tokens. `--config.data.text` with fewer of the 1,024 files, such
-as c4-train.000*, takes less.
+Their data are C4 in the vocabulary of T5, read from where both are published, 358 GB of tokens:
+
+    python -m anytime_jax prepare --config=150m_inv_sqrt
+
+`--config.data.text` with fewer of the 1,024 files, such as c4-train.000*, takes less.
 
 Costs in the files' docstrings are at the authors' own rates on one H100: 300,000 tokens/s for the
 150M model and 160,000 for the 300M model. Results are the validation losses of the paper's Figure 2

@@ -137,6 +137,8 @@ def _configure(arguments: argparse.Namespace) -> None:
         "input": data.text,
         "validation_input": data.validation_text,
     }
+    if source and not (data.text or data.builtin_megabytes or getattr(arguments, f"{_FIELD}input")):
+        raise InputError("config.data.text is empty, so nothing names a text: give it, or --input")
     if source and data.builtin_megabytes:
         given["source"], source = "builtin", {"megabytes": f"{data.builtin_megabytes:g}"}
     if arguments.vocabulary is arguments.train_vocabulary is None:

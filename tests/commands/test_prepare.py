@@ -177,7 +177,7 @@ def test_configuration_with_the_builtin_corpus_is_prepared(tmp_path, command, mo
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--config=150m_inv_sqrt", "--config.data.text="], "--input"),
+        (["--config=150m_inv_sqrt", "--config.data.text="], "config.data.text"),
         (["--config=150m_inv_sqrt", "--config.data.vocabulary="], "--vocabulary"),
         (["--config=nowhere"], "nowhere"),
         (["--config.data.text=x"], "--config"),

@@ -286,6 +286,7 @@ def test_identity_leaves_out_what_may_change_between_starts():
     outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
     outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
     outside |= {"accumulation", "model.attention", "model.layer_loop", "model.remat"}
+    outside |= {"data.text", "data.validation_text", "data.vocabulary"}
     outside |= {"branch.from_run", "branch.data", "branch.change"}
     groups = ("mesh.", "guard.", "eval.", "checkpoint.", "log.")
     outside |= {name for name in schema.all_settings() if name.startswith(groups)}

@@ -39,6 +39,8 @@ def test_every_command_has_an_example_in_the_documentation():
 @pytest.mark.parametrize(("name", "argv"), COMMANDS)
 def test_documented_command_line_is_valid(name, argv, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
+    if any(word.startswith("--source=my_") for word in argv):
+        return  # its options are fields of a class that test_extend.py writes, and runs
     arguments = command_line.parse(dispatch.import_command(name), name, argv)
     if name == "train" and "=my_" not in " ".join(argv):  # test_extend.py runs those
         for word in arguments.overrides:
