@@ -247,6 +247,18 @@ def test_documented_commands_prepare_public_texts(tmp_path, monkeypatch, command
     assert documents == 400 + ("c4" in start)
 
 
+def test_server_that_stops_answering_is_worth_another_start(text, tmp_path, command):
+    train_vocabulary(["words to prepare " * 20] * 9, 290, tmp_path / "v.model")
+    words = [f"--vocabulary={tmp_path / 'v.model'}", "--validation-fraction=0.2", "--length=16"]
+    with local_hub(tmp_path) as hub:
+        words += [f"--input={hub.url}/files/{text.name}", f"--output={tmp_path / 'output'}"]
+        hub.faults += ["500"] * 4
+        status, _, err = command(prepare, *words)
+        assert (status, hub.faults) == (75, [])
+        assert text.name in err.splitlines()[-1]
+        assert command(prepare, *words)[0] == 0
+
+
 SOURCE = '''"""A source of one's own."""
 import dataclasses
 from anytime_jax.corpus.sources import Source
