@@ -25,7 +25,7 @@ from anytime_jax.errors import InputError
 COMMANDS = {
     "train": "Train a model, or resume its training.",
     "prepare": "Turn text into a dataset of token windows.",
-    "evaluate": "Loss and perplexity of any weights of a run.",
+    "evaluate": "Loss and perplexity of any weights of a run, or their scores in tasks.",
     "readout": "Find the best read-out of a run without training.",
     "generate": "Generate text with any weights of a run.",
     "export": "Export weights of a run for other software.",

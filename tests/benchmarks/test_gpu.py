@@ -69,8 +69,9 @@ def test_options_of_parts_exist(name, capsys):
         main = functools.partial(run_command, dispatch.import_command(words[0]))
     else:
         main = importlib.import_module(part.module).main
+    sources = [word for word in words if word.startswith("--source=")]
     with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
+        main([*sources, "--help"])
     text = capsys.readouterr().out
     options = [*words, *part.smoke_arguments.split()]
     for option in {word.partition("=")[0] for word in options if word.startswith("--")}:

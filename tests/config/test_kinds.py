@@ -60,7 +60,7 @@ def test_short_names_are_those_of_the_classes():
     assert set(SCHEDULES.classes) == {
         *("constant", "power", "inverse_sqrt", "cosine", "linear", "wsd"),
     }
-    assert set(MODELS.classes) == {"olmo", "olmo2"}
+    assert set(MODELS.classes) == {"olmo", "olmo2", "llama", "qwen"}
 
 
 @pytest.mark.parametrize("kinds", [OPTIMIZERS, SCHEDULES, MODELS])

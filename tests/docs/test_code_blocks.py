@@ -15,7 +15,7 @@ from paths import REPOSITORY
 # What a test of the documentation does not have.
 NEEDS = {
     *("C4", "GPUs", "a TPU slice", "Slurm", "Kubernetes", "gcloud", "hours", "a package index"),
-    *("the compiler of a TPU or GPU", "PyTorch", "a public model"),
+    *("the compiler of a TPU or GPU", "PyTorch", "a public model", "the hub"),
 }
 # A line of an output does not begin like this.
 COMMAND = re.compile(

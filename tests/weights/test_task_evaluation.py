@@ -39,7 +39,7 @@ def train_run(folder, vocabulary):
     for number, document in enumerate(make_documents(120)):
         text = f"{document['text']} {' '.join(document['choices'])}"
         (folder / "text" / f"{number}.txt").write_text(text)
-    source = FileSource("folder", str(folder / "text"), validation_fraction=0.1)
+    source = FileSource(str(folder / "text"), validation_fraction=0.1)
     words = small_run.VOCABULARY
     if vocabulary == "byte-level":
         texts = [file.read_text() for file in (folder / "text").iterdir()]

@@ -166,7 +166,7 @@ def half_width(gap: Gap) -> float:
 
 
 def optimizer_name(optimizer: Any) -> str:
-    """Returns the kind of an optimizer, with its switches that are on and its words.
+    """Returns the kind of an optimizer, with its switches that are on and the words it changes.
 
     The class `package.module:EMANesterov` is called `ema_nesterov`, or `ema_nesterov_muon` if its
     method of the matrices is Muon.
@@ -176,7 +176,8 @@ def optimizer_name(optimizer: Any) -> str:
     name = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", name).lower()
     name += "_muon" * (settings.pop("matrices", "") == "muon")
     switches = [k for k, x in settings.items() if x is True]
-    words = {k: x for k, x in settings.items() if isinstance(x, str)}
+    defaults = {field.name: field.default for field in dataclasses.fields(optimizer)}
+    words = {k: x for k, x in settings.items() if isinstance(x, str) and x != defaults[k]}
     return ", ".join([name, *switches, *([describe(words)] if words else [])])
 
 
