@@ -237,9 +237,10 @@ def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
     # It would fork processes for the bootstrap, which may deadlock once JAX has threads.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     with contextlib.redirect_stdout(sys.stderr):  # it prints that it bootstraps
-        found = evaluate(
+        task_dict: Any = tasks.loaded
+        found: Any = evaluate(
             lm=model,
-            task_dict=tasks.loaded,
+            task_dict=task_dict,
             limit=tasks.limit,
             bootstrap_iters=_BOOTSTRAP,
             log_samples=False,
@@ -309,7 +310,7 @@ def _parse_generation(
 ) -> _Generation:
     """Reads the `generation_kwargs` of a task; raises an InputError for what is not supported."""
     try:
-        rest = dict(normalize_gen_kwargs(dict(settings), _GENERATED))
+        rest: dict[str, Any] = dict(normalize_gen_kwargs(dict(settings), _GENERATED))
         until = handle_stop_sequences(rest.pop("until"), eos=vocabulary.eos_text)
         if not all(isinstance(end, str) for end in until):
             raise ValueError("until is a list of texts")
