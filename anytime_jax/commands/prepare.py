@@ -70,6 +70,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "address",
     )
     add("--train-vocabulary", metavar="SIZE", type=int, help="pieces of a vocabulary to train")
+    add(
+        "--bos",
+        choices=("none", "document"),
+        help="whether the tokenizer's BOS begins documents (default: as its configuration says)",
+    )
     add("--end-of-text", metavar="TOKEN", help="token that ends documents, of a tokenizer.json")
     add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
     add("--output", type=command_line.path, metavar="DIR", help="dataset directory")
@@ -164,7 +169,15 @@ def _prepare(arguments: argparse.Namespace) -> str:
     own_errors = explain_errors([type(source).__module__], but=(InputError, RunError, OSError))
     with own_errors, _progress_display() as progress:
         info = prepare_share(
-            source, output, share, length, vocabulary, workers, progress, arguments.end_of_text
+            source,
+            output,
+            share,
+            length,
+            vocabulary,
+            workers,
+            progress,
+            arguments.end_of_text,
+            arguments.bos,
         )
     if isinstance(info, RemainingWork):
         rest = f"{info.parts_left:,} of {info.parts:,} are left to others"

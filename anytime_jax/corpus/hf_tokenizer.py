@@ -100,6 +100,10 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
+        adds_bos = _parse(files.get(CONFIG_FILE, "{}"), path).get("add_bos_token")
+        if adds_bos is None:
+            adds_bos = self.encode_by_itself("")[:1] == [bos_id]
+        self.bos_id: int | None = bos_id if adds_bos else None
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

@@ -16,7 +16,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,9 @@ _BATCH_DOCUMENTS = 256  # per call of the tokenizer: they fit in memory
 _STRETCH_TOKENS = 2**25  # tokenized in 13 s, the most that a kill costs, and held in memory
 
 
+Bos = Literal["none", "document"]
+
+
 class RemainingWork(NamedTuple):
     """Number of parts of the text, and how many of them are left to other shares."""
 
@@ -72,6 +75,7 @@ def prepare(
     length: int,
     vocabulary: str | os.PathLike[str] | int,
     end_of_text: str | None = None,
+    bos: Bos | None = None,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> DatasetInfo:
@@ -85,6 +89,8 @@ def prepare(
       vocabulary: path or address of a SentencePiece model or a `tokenizer.json`, or the size of a
         vocabulary to train on the text.
       end_of_text: token of a `tokenizer.json` that ends documents, if its files do not name one.
+      bos: "document" begins every document with the tokenizer's BOS, "none" does not; by default as
+        the tokenizer's own configuration says.
       workers: number of processes; by default one per core if there is work for them.
       progress: called in this process whenever a part is finished.
 
@@ -93,7 +99,9 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    info = prepare_share(source, output, None, length, vocabulary, workers, progress, end_of_text)
+    info = prepare_share(
+        source, output, None, length, vocabulary, workers, progress, end_of_text, bos
+    )
     assert isinstance(info, DatasetInfo)
     return info
 
@@ -107,6 +115,7 @@ def prepare_share(
     workers: int | None = None,
     progress: ProgressCallback | None = None,
     end_of_text: str | None = None,
+    bos: Bos | None = None,
 ) -> RemainingWork | DatasetInfo:
     """Tokenizes one share of the parts; `prepare` completes the dataset afterwards.
 
@@ -133,6 +142,8 @@ def prepare_share(
         chosen = load_vocabulary(vocabulary, end_of_text)
         description = f"sha256 {chosen.sha256}"
     settings = {"length": length, "vocabulary": description, **source.settings()}
+    if bos:
+        settings["bos"] = bos
     if info := _load_complete(output, settings):
         return info
     if source.reads(output / METADATA_NAME):
@@ -145,8 +156,9 @@ def prepare_share(
         if info := _load_complete(output, settings):  # another process has just completed it
             return info
         own_vocabulary = _place_vocabulary(work, chosen, parts, length)
+        bos_id = _bos_id(own_vocabulary, bos)
         tasks = [
-            _TokenizePart(part, index, len(parts), own_vocabulary.sha256, work)
+            _TokenizePart(part, index, len(parts), own_vocabulary.sha256, bos_id, work)
             for index, part in enumerate(parts)
         ]
         own = tasks if share is None else tasks[share.index :: share.count]
@@ -155,13 +167,22 @@ def prepare_share(
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
         _check_splits(work, parts, own_vocabulary, results, length)
-        info = _describe(work, settings, own_vocabulary, results)
+        info = _describe(work, settings, own_vocabulary, bos_id, results)
         names = {part.name for part in itertools.chain(*info.parts.values())}
         for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
             if f"{directory.parent.name}/{directory.name}" not in names:
                 remove_directory(directory)  # the input has changed since
         save_metadata(info, work.scratch)
     return load_dataset(output)
+
+
+def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
+    """Returns the id that begins every document, None for none."""
+    if bos == "document" and vocabulary.prefix_id == vocabulary.eos_id:
+        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
+    if bos is None:
+        return vocabulary.bos_id
+    return vocabulary.prefix_id if bos == "document" else None
 
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:
@@ -267,6 +288,7 @@ def _describe(
     work: WorkDirectory,
     settings: dict[str, Any],
     vocabulary: Vocabulary,
+    bos_id: int | None,
     results: Sequence[_PartResult],
 ) -> DatasetInfo:
     """Returns the metadata of a dataset whose parts are finished."""
@@ -281,6 +303,7 @@ def _describe(
         length=length,
         vocab_size=vocabulary.size,
         eos_id=vocabulary.eos_id,
+        bos_id=bos_id,
         token_dtype=vocabulary.token_dtype.name,
         vocabulary_sha256=vocabulary.sha256,
         splits=splits,
@@ -328,6 +351,7 @@ class _TokenizePart:
     index: int
     parts: int
     vocabulary_sha256: str
+    bos_id: int | None
     work: WorkDirectory
 
     def load_result(self) -> _PartResult | None:
@@ -355,6 +379,7 @@ class _TokenizePart:
         buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
         nulls, tokens = 0, 0
+        begin = np.array([] if self.bos_id is None else [self.bos_id], np.int32)
         batch: list[str | None] = []
         while tokens < _STRETCH_TOKENS:
             if not (batch := list(itertools.islice(records, _BATCH_DOCUMENTS))):
@@ -363,9 +388,10 @@ class _TokenizePart:
             nulls += len(batch) - len(texts)
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)
-                buffers[split].write(np.append(ids, vocabulary.eos_id).astype(dtype).tobytes())
+                document = np.concatenate([begin, ids, [vocabulary.eos_id]])
+                buffers[split].write(document.astype(dtype).tobytes())
                 documents[split] += 1
-                tokens += len(ids) + 1
+                tokens += len(document)
         arrays = dict(before.arrays)
         for split, buffer in buffers.items():
             if documents[split]:
@@ -402,7 +428,7 @@ class _TokenizePart:
 
     def _input_digest(self) -> str:
         return json_digest(
-            [self.part.identity, self.parts, self.vocabulary_sha256, _STRETCH_TOKENS]
+            [self.part.identity, self.parts, self.vocabulary_sha256, self.bos_id, _STRETCH_TOKENS]
         )
 
 

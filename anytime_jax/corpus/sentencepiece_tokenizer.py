@@ -52,6 +52,7 @@ class SentencePieceTokenizer:
         self.eos_text: str = self._processor.id_to_piece(self.eos_id)
         # An exported tokenizer has no BOS either.
         self.prefix_id: int = self.eos_id
+        self.bos_id = None  # a model of pieces does not say whether documents begin with its BOS
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

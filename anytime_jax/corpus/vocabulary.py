@@ -72,6 +72,11 @@ class Vocabulary:
         return self._tokenizer.prefix_id
 
     @property
+    def bos_id(self) -> int | None:
+        """Id that a Hugging Face tokenizer's configuration puts before every text, if any."""
+        return self._tokenizer.bos_id
+
+    @property
     def token_dtype(self) -> np.dtype:
         """The narrowest of uint16 and int32 that holds every id, little-endian."""
         return np.dtype("<u2" if self.size <= 2**16 else "<i4")

@@ -64,6 +64,7 @@ class DatasetInfo:
       splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
+      bos_id: id of the token that begins every document, None for none.
       null_records: records of the input without a text, which were left out.
     """
 
@@ -77,6 +78,7 @@ class DatasetInfo:
     settings: Mapping[str, Any]
     parts: Mapping[str, tuple[PartInfo, ...]]
     null_records: int = 0
+    bos_id: int | None = None
 
     @property
     def vocabulary_path(self) -> Path:
@@ -169,7 +171,7 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
 
 def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
-    counts = [info.length, info.vocab_size, info.eos_id, info.null_records]
+    counts = [info.length, info.vocab_size, info.eos_id, info.null_records, info.bos_id or 0]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
     counts += [part.tokens for part in itertools.chain(*info.parts.values())]
     for count in counts:

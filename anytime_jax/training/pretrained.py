@@ -85,14 +85,23 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 
 def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
-    """Raises an InputError if the data's vocabulary is not the one beside the weights, if any."""
+    """Raises an InputError unless the data have the vocabulary beside the weights, and its BOS."""
     if pretrained.description is None:
         return
     directory = pretrained.description.directory
     file = find_vocabulary_file(directory)
-    if file and load_vocabulary(file).sha256 != dataset.vocabulary_sha256:
+    if file is None:
+        return
+    vocabulary = load_vocabulary(file)
+    if vocabulary.sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"config.initial_weights: the dataset at {dataset.path} was made with another "
             f"vocabulary than the model in {directory}: prepare the text with "
             + shlex.quote(f"--vocabulary={file}")
+        )
+    if vocabulary.bos_id is not None and dataset.bos_id is None and "bos" not in dataset.settings:
+        raise InputError(
+            f"config.initial_weights: the tokenizer of {directory} begins every text with its BOS, "
+            f"and the documents of {dataset.path} have none: prepare the text again, with "
+            "--bos=none if that is meant"
         )

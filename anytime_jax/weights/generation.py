@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 
 from anytime_jax.corpus.vocabulary import Vocabulary
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
@@ -23,8 +24,10 @@ def generate_text(
     # One device: a single sequence is too small to shard.
     params = jax.device_put(load_weights(run, mixture))
     (ids,) = vocabulary.encode([prompt])
+    if vocabulary.bos_id is not None:
+        ids = np.concatenate([[vocabulary.bos_id], ids])
     new = generate_tokens(run.config.model, params, ids, settings, tokens, vocabulary.eos_id)
     text = vocabulary.incremental_decoder()
-    for token in itertools.chain(ids, new):
+    for token in itertools.chain(ids, new):  # a BOS decodes to nothing
         yield text.decode(int(token))
     yield text.flush()
