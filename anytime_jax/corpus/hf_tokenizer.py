@@ -101,9 +101,9 @@ class HfTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         adds_bos = _parse(files.get(CONFIG_FILE, "{}"), path).get("add_bos_token")
-        if adds_bos is None:
-            adds_bos = self.encode_by_itself("")[:1] == [bos_id]
-        self.bos_id: int | None = bos_id if adds_bos else None
+        if adds_bos is None:  # as the post-processor of tokenizer.json does
+            bos_id = next((x for x in self.encode_by_itself("")[:1] if x != eos_id), None)
+        self.bos_id: int | None = None if adds_bos is False else bos_id
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

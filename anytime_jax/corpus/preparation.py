@@ -178,11 +178,13 @@ def prepare_share(
 
 def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
     """Returns the id that begins every document, None for none."""
-    if bos == "document" and vocabulary.prefix_id == vocabulary.eos_id:
-        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
-    if bos is None:
+    if bos == "none" or (bos is None and vocabulary.bos_id is None):
+        return None
+    if vocabulary.bos_id is not None:
         return vocabulary.bos_id
-    return vocabulary.prefix_id if bos == "document" else None
+    if vocabulary.prefix_id == vocabulary.eos_id:
+        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
+    return vocabulary.prefix_id
 
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:

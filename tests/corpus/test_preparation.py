@@ -148,6 +148,7 @@ def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
 
 
 def test_tokenizer_of_a_public_model(inputs, tmp_path):
+    """Its own post-processor puts a token before every text."""
     vocabulary = write_byte_level(tmp_path / "model", TEXTS["train"], size=400)
     whole = prepare_inputs(inputs, tmp_path / "whole", vocabulary=vocabulary)
     oracle = tokenizers.Tokenizer.from_file(str(vocabulary))
@@ -155,7 +156,8 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
     oracle.no_padding()
     tokens = []
     for text in TEXTS["validation"]:
-        tokens += [*oracle.encode(text, add_special_tokens=False).ids, oracle.token_to_id(EOS)]
+        tokens += [*oracle.encode(text).ids, oracle.token_to_id(EOS)]
+    assert tokens[0] == whole.bos_id == oracle.token_to_id("<|begin|>")
     np.testing.assert_array_equal(read_windows(whole, "validation"), cut(tokens, LENGTH))
     assert (whole.vocab_size, whole.eos_id) == (oracle.get_vocab_size(), 1)
 
@@ -170,6 +172,29 @@ def test_tokenizer_of_a_public_model(inputs, tmp_path):
     assert prepare_inputs(inputs, whole.path, vocabulary=whole.vocabulary_path) == whole
     again = prepare_inputs(inputs, tmp_path / "again", vocabulary=whole.vocabulary_path)
     assert again.fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("config", "bos", "expected"),
+    [
+        ({}, "none", None),
+        ({"add_bos_token": False, "bos_token": "<|begin|>"}, None, None),
+        ({"add_bos_token": False, "bos_token": "<|begin|>"}, "document", 2),
+        ({"add_bos_token": True, "bos_token": "<|padding|>"}, None, 0),
+    ],
+)
+def test_first_token_of_documents(inputs, tmp_path, config, bos, expected):
+    vocabulary = write_byte_level(tmp_path / "model", TEXTS["train"], size=400, **config)
+    whole = prepare_inputs(inputs, tmp_path / "whole", vocabulary=vocabulary, bos=bos)
+    assert whole.bos_id == expected
+    first, second = read_windows(whole, "validation").ravel()[:2].tolist()
+    assert (second if expected is not None else first) not in (0, 2)
+    assert (first == expected) == (expected is not None)
+
+
+def test_vocabulary_without_a_first_token_has_none_to_begin_documents_with(inputs, tmp_path):
+    with pytest.raises(InputError, match="--bos=document"):
+        prepare_inputs(inputs, tmp_path / "whole", bos="document")
 
 
 @pytest.mark.parametrize(("extra", "windows"), [(0, 2), (1, 3)])

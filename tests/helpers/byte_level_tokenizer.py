@@ -11,7 +11,7 @@ EOS = "<|endoftext|>"
 def write_byte_level(folder, texts, size=600, **config):
     """Writes the files of a tokenizer into a folder; returns the path of its tokenizer.json.
 
-    It has settings that preparation must ignore: a token at the start of every text, truncation to
+    It puts a token before every text, and has settings that preparation must ignore: truncation to
     four tokens, and padding to four.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE())

@@ -1,5 +1,7 @@
 """Runs that start from pretrained weights: their first state, later starts, and rejections."""
 
+import contextlib
+import dataclasses
 import functools
 import json
 import shutil
@@ -14,7 +16,7 @@ from training_runs import after, bits, records, saved, start, update_by_hand
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config import schema
-from anytime_jax.corpus.vocabulary import train_vocabulary
+from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import FORMATS, PROVENANCE, WEIGHTS
@@ -268,6 +270,20 @@ def test_rejects_data_of_another_vocabulary(copy, dataset, tmp_path):
     train_vocabulary(words, 290, copy / "vocabulary.model")
     message = "was made with another vocabulary than the model in .*--vocabulary=.*vocabulary.model"
     check_rejected(copy, dataset, tmp_path, message)
+
+
+@pytest.mark.parametrize("is_meant", [False, True])
+def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_meant(
+    is_meant, copy, dataset, monkeypatch
+):
+    bos = property(lambda vocabulary: 2)
+    monkeypatch.setattr(Vocabulary, "bos_id", bos)
+    settings = {**dataset.settings, "bos": "none"} if is_meant else dataset.settings
+    found = pretrained.Pretrained(model_reader.describe(copy), "digest")
+    shutil.copy(dataset.vocabulary_path, copy / "vocabulary.model")
+    expected = contextlib.nullcontext() if is_meant else pytest.raises(InputError, match="--bos")
+    with expected:
+        pretrained.check_vocabulary(found, dataclasses.replace(dataset, settings=settings))
 
 
 def test_branch_of_run_with_pretrained_weights(run, model, dataset, tmp_path):
