@@ -52,7 +52,7 @@ class LastCheckpoint:
             failure = self._explain(error)
             if failure is not None:
                 raise failure from error
-            error.add_note(f"{str(self).capitalize()}.")
+            error.add_note(f"Note that {self}.")
             raise
 
     def _explain(self, error: Exception) -> RunError | None:

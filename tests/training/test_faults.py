@@ -200,9 +200,10 @@ def test_any_other_error_of_an_update_is_raised_as_it_is_and_names_the_checkpoin
     error = KeyError("of a class of the user")
     fail_update(error)
     with pytest.raises(KeyError) as caught:
-        start(tmp_path, dataset, stop="2x")
+        start(tmp_path / "Run", dataset, stop="2x")
     assert caught.value is error
     assert "step 4" in error.__notes__[0]
+    assert str(tmp_path / "Run") in error.__notes__[0]
 
 
 def damage(run, step):
