@@ -120,11 +120,11 @@ def params_to_tensors(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields their tensors by name from a tree of arrays, one layer's at a time."""
     arrays = flatten_by_name(params)
-    for mapping, layer, part in _tensors(table, {name: x.shape for name, x in arrays.items()}):
+    for mapping, layer in _tensors(table, {name: x.shape for name, x in arrays.items()}):
         array = arrays[mapping.array]
         view = np.asarray(array if layer is None else array[layer])
-        if part is not None:
-            view = view[..., part, :]
+        if mapping.part is not None:
+            view = view[..., mapping.part, :]
         elif view.ndim == 3:  # in, parts, out
             view = view.reshape(len(view), -1)
         view = view.T if mapping.transposed else view
@@ -145,16 +145,17 @@ def read_slice(
     """
     ranges = [range(*part.indices(size)) for part, size in zip(index, shape, strict=True)]
     out = np.empty([len(x) for x in ranges], np.float32)
-    for mapping, layer, part in _tensors([x for x in table if x.array == name], {name: shape}):
+    for mapping, layer in _tensors([x for x in table if x.array == name], {name: shape}):
         target, rest = out, ranges
         if layer is not None:
             if layer not in ranges[0]:
                 continue
             target, rest = out[ranges[0].index(layer)], ranges[1:]
-        if part is not None:
-            if part not in rest[-2]:
+        if mapping.part is not None:
+            if mapping.part not in rest[-2]:
                 continue
-            target, rest = target[..., rest[-2].index(part), :], [*rest[:-2], rest[-1]]
+            target = target[..., rest[-2].index(mapping.part), :]
+            rest = [*rest[:-2], rest[-1]]
         tensor = get(mapping.name.format(layer))
         slices = [slice(x.start, x.stop) for x in rest]
         if len(rest) == 3:  # in, parts, out: theirs is (parts * out, in)
@@ -196,9 +197,9 @@ def expected_shapes(table: Sequence[TensorMapping], params: Any) -> dict[str, tu
     """Returns the shapes of their tensors by name, for a tree of arrays or of their shapes."""
     shapes = {name: leaf.shape for name, leaf in flatten_by_name(params).items()}
     expected = {}
-    for mapping, layer, part in _tensors(table, shapes):
+    for mapping, layer in _tensors(table, shapes):
         shape = shapes[mapping.array][0 if layer is None else 1 :]
-        if part is not None:
+        if mapping.part is not None:
             shape = (*shape[:-2], shape[-1])
         elif len(shape) == 3:
             shape = (shape[0], shape[1] * shape[2])
@@ -208,12 +209,12 @@ def expected_shapes(table: Sequence[TensorMapping], params: Any) -> dict[str, tu
 
 def _tensors(
     table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[TensorMapping, int | None, int | None]]:
-    """Yields every tensor of theirs: its mapping, the layer if it has one, and the part."""
+) -> Iterator[tuple[TensorMapping, int | None]]:
+    """Yields every tensor of theirs: its mapping, and the layer if it has one."""
     for mapping in table:
         is_stacked = mapping.array.startswith("blocks/")
         for layer in range(shapes[mapping.array][0]) if is_stacked else (None,):
-            yield mapping, layer, mapping.part
+            yield mapping, layer
 
 
 def _to_float32(array: Any) -> np.ndarray:

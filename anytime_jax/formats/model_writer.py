@@ -10,7 +10,7 @@ anytime_jax.json      provenance of the weights, and the SHA-256 of the other fi
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,33 +91,35 @@ def write_model(
 
 def _write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes tensors into one file, or several of `_MOST_BYTES` and an index of them."""
-    files: list[dict[str, np.ndarray]] = [{}]
-    names: list[list[str]] = []
-    total = size = 0
-
-    def write() -> None:
-        _save(files[0], directory / f"{WEIGHTS}.{len(names)}", {"format": "pt"})
-        names.append(list(files[0]))
-        files[0] = {}
-
-    for name, tensor in tensors:
-        if files[0] and size + tensor.nbytes > _MOST_BYTES:
-            write()
-            size = 0
-        files[0][name] = tensor
-        size += tensor.nbytes
-        total += tensor.nbytes
-    write()
-    if len(names) == 1:
+    written: list[list[str]] = []
+    total = 0
+    for group in _groups(tensors):
+        _save(group, directory / f"{WEIGHTS}.{len(written)}", {"format": "pt"})
+        written.append(list(group))
+        total += sum(tensor.nbytes for tensor in group.values())
+    if len(written) == 1:
         (directory / f"{WEIGHTS}.0").rename(directory / WEIGHTS)
         return
     stem, weight_map = WEIGHTS.removesuffix(".safetensors"), {}
-    for i, group in enumerate(names):
-        file = f"{stem}-{i + 1:05d}-of-{len(names):05d}.safetensors"
+    for i, names in enumerate(written):
+        file = f"{stem}-{i + 1:05d}-of-{len(written):05d}.safetensors"
         (directory / f"{WEIGHTS}.{i}").rename(directory / file)
-        weight_map |= dict.fromkeys(group, file)
+        weight_map |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+
+
+def _groups(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields tensors by name, as many at once as one file takes."""
+    group: dict[str, np.ndarray] = {}
+    size = 0
+    for name, tensor in tensors:
+        if group and size + tensor.nbytes > _MOST_BYTES:
+            yield group
+            group, size = {}, 0
+        group[name] = tensor
+        size += tensor.nbytes
+    yield group
 
 
 def write_provenance(directory: Path, about: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ Source of the settings, of their defaults and of the tensors' names: the library
 version 4 where a file of it is read.
 """
 
+import functools
 import json
 from typing import Any
 
@@ -158,11 +159,11 @@ def _tensors(config: ModelConfig) -> tuple[TensorMapping, ...]:
     if not config.norm_first:
         norms = ("post_attention_layernorm", "post_feedforward_layernorm")
     is_fused = config.key_heads == config.heads
-    keys = "qkv" if is_fused else "kv"
+    queries, keys, of_keys = ("qkv", "qkv", 1) if is_fused else ("q", "kv", 0)
     products = (
-        ("self_attn.q_proj", "qkv" if is_fused else "q", 0, "qkv"),
-        ("self_attn.k_proj", keys, is_fused + 0, "qkv"),
-        ("self_attn.v_proj", keys, is_fused + 1, "qkv"),
+        ("self_attn.q_proj", queries, 0, "qkv"),
+        ("self_attn.k_proj", keys, of_keys, "qkv"),
+        ("self_attn.v_proj", keys, of_keys + 1, "qkv"),
         ("self_attn.o_proj", "attn_out", None, "attn_out"),
         ("mlp.gate_proj", "mlp_in", 0, "mlp_in"),
         ("mlp.up_proj", "mlp_in", 1, "mlp_in"),
@@ -234,31 +235,18 @@ def _write_qwen(config: ModelConfig) -> Settings:
 # Llama 2's files may have the frequencies of the rotation.
 _IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
-OLMO2 = ModelFormat(
+_Format = functools.partial(ModelFormat, library="transformers", tensors=_tensors, files=_files)
+OLMO2 = _Format(
     name="olmo2",
-    library="transformers",
     model_types=("olmo2",),
-    tensors=_tensors,
     read=_read_olmo2,
     write=lambda config: _write(config, "olmo2", attention_bias=False),
-    files=_files,
 )
-LLAMA = ModelFormat(
+LLAMA = _Format(
     name="llama",
-    library="transformers",
     model_types=("llama", "mistral"),
-    tensors=_tensors,
     read=_read_llama,
     write=_write_llama,
-    files=_files,
     ignored=_IGNORED,
 )
-QWEN = ModelFormat(
-    name="qwen",
-    library="transformers",
-    model_types=("qwen2", "qwen3"),
-    tensors=_tensors,
-    read=_read_qwen,
-    write=_write_qwen,
-    files=_files,
-)
+QWEN = _Format(name="qwen", model_types=("qwen2", "qwen3"), read=_read_qwen, write=_write_qwen)
