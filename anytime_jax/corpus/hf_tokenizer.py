@@ -68,13 +68,14 @@ class HfTokenizer:
         """Parses a bundle; errors name `path`."""
         library = import_tokenizers()
         files = unbundle(model)
-        eos = _special_token(files, path, "eos_token")
+        companions = [_parse(files.get(name, "{}"), path.with_name(name)) for name in COMPANIONS]
+        eos = _special_token(companions, "eos_token")
         if eos is None:
             raise InputError(
                 f"vocabulary {path} has no EOS token, which must end every document; name one of "
                 f"its tokens with --end-of-text, or as eos_token in {path.with_name(CONFIG_FILE)}"
             )
-        bos = _special_token(files, path, "bos_token")
+        bos = _special_token(companions, "bos_token")
         try:
             self._tokenizer = library.Tokenizer.from_str(files.get(TOKENIZER_FILE, ""))
         except Exception as error:  # the library raises no narrower class
@@ -100,7 +101,7 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        adds_bos = _parse(files.get(CONFIG_FILE, "{}"), path).get("add_bos_token")
+        adds_bos = companions[0].get("add_bos_token")
         if adds_bos is None:  # as the post-processor of tokenizer.json does
             bos_id = next((x for x in self.encode_by_itself("")[:1] if x != eos_id), None)
         self.bos_id: int | None = None if adds_bos is False else bos_id
@@ -144,9 +145,9 @@ class _Decoder:
         return self._tokenizer.decode(pending, skip_special_tokens=True)
 
 
-def _special_token(files: dict[str, str], path: Path, kind: str) -> str | None:
+def _special_token(companions: Sequence[dict[str, Any]], kind: str) -> str | None:
     """A special token of the first file that names one: a string, or an object around it."""
-    for parsed in [_parse(files.get(name, "{}"), path.with_name(name)) for name in COMPANIONS]:
+    for parsed in companions:
         token = parsed.get(kind)
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):

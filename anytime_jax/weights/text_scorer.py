@@ -83,7 +83,7 @@ class TextScorer:
         results: list[list[int]] = [[] for _ in prompts]
         for rows in self._batches([len(prompt) for prompt in prompts]):
             keys = jax.vmap(jax.random.fold_in, (None, 0))(
-                jax.random.key(settings.seed), self._fill(rows, 0)
+                jax.random.key(settings.seed), self._fill(rows)
             )
             tokens = self._sample([prompts[row] for row in rows], params, settings, count, keys)
             running = dict(enumerate(rows))
@@ -112,7 +112,7 @@ class TextScorer:
         read = -(-longest // _CHUNK) * _CHUNK
         cache = self._empty_cache(_round_up(max(read, longest + count), _CHUNK))
         tokens_BxL = self._pad(prompts, read)
-        last_B = self._fill([len(prompt) - 1 for prompt in prompts], 0)
+        last_B = self._fill([len(prompt) - 1 for prompt in prompts])
         new_B = np.zeros(self.batch_size, np.int32)
         for start in range(0, read, _CHUNK):
             chunk_BxL = self._put(tokens_BxL[:, start : start + _CHUNK])
@@ -168,9 +168,9 @@ class TextScorer:
             row[: len(text)] = text
         return tokens_BxL
 
-    def _fill(self, values: Sequence[int], value: int) -> np.ndarray:
-        """Returns a number for every row of a batch."""
-        return np.array([*values, *[value] * (self.batch_size - len(values))], np.int32)
+    def _fill(self, values: Sequence[int]) -> np.ndarray:
+        """Returns a number for every row of a batch, 0 for those that have none."""
+        return np.array([*values, *[0] * (self.batch_size - len(values))], np.int32)
 
     def _put(self, rows: np.ndarray) -> jax.Array:
         return sharding.put_batch(self.mesh, rows, self.batch_size)
