@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             for line in verify(part, model_format.name, arguments.verify_python):
                 console.print(line)
     about = f"{size}, {model_format.name}, {arguments.dtype}"
-    console.print(f"wrote {arguments.output} ({about}): {model_reader.who_loads(config)}")
+    console.print(f"wrote {arguments.output} ({about}): {model_reader.describe_loader(config)}")
     return 0
 
 

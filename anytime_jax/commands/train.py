@@ -29,7 +29,7 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.profiler import Span
+from anytime_jax.training.profiler import StepRange
 
 EXAMPLES = (
     "--config=quickstart",
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=_span,
+        type=_step_range,
         metavar="FIRST:LAST",
         help="trace the updates from step FIRST to step LAST, for XProf (docs/performance.md)",
     )
@@ -62,12 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _span(text: str) -> Span:
+def _step_range(text: str) -> StepRange:
     match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text, re.ASCII)
-    span = Span(*map(int, match.groups())) if match else Span(0, 0)
-    if span.first >= span.last:
+    steps = StepRange(*map(int, match.groups())) if match else StepRange(0, 0)
+    if steps.first >= steps.last:
         raise argparse.ArgumentTypeError(f"{text} is not two steps that rise, such as 100:105")
-    return span
+    return steps
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -89,7 +89,7 @@ def _why_unknown(model_type: Any) -> str:
     return text
 
 
-def who_loads(config: ModelConfig) -> str:
+def describe_loader(config: ModelConfig) -> str:
     """Returns in words which library loads an export of a model."""
     if (name := config.export_format) is None:
         return "no other library loads it"

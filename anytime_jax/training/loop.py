@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from anytime_jax.config.schema import Config
-from anytime_jax.training.profiler import Span
+from anytime_jax.training.profiler import StepRange
 from anytime_jax.training.start import AtStop, start
 
 
@@ -33,7 +33,7 @@ def train(
     interrupted: Callable[[], bool] | None = None,
     fall_back: bool = False,
     mesh: Mesh | None = None,
-    profile: Span | None = None,
+    profile: StepRange | None = None,
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
 

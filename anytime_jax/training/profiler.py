@@ -22,44 +22,44 @@ MEMORY_FILE = "memory.prof"
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
+class StepRange:
     """The updates from step `first` to step `last`."""
 
     first: int
     last: int
 
 
-def check_span(span: Span, step: int, stop: int | None) -> None:
+def check_steps(steps: StepRange, step: int, stop: int | None) -> None:
     """Raises an InputError if a run from a step to its stop, None for no end, ends too early.
 
-    A span that is over is allowed: the command that started a run also resumes it.
+    A range that is over is allowed: the command that started a run also resumes it.
     """
-    if stop is not None and step < stop < span.last:
+    if stop is not None and step < stop < steps.last:
         raise InputError(
-            f"--profile={span.first}:{span.last}: the run stops at step {stop:,}: give two steps "
+            f"--profile={steps.first}:{steps.last}: the run stops at step {stop:,}: give two steps "
             "before that, or set a later config.stop"
         )
 
 
 class Profiler:
-    """Traces the updates of a span, in the primary process alone.
+    """Traces the updates of a range of steps, in the primary process alone.
 
     All processes run the same program, so one trace shows where the time goes.
     """
 
-    def __init__(self, run_dir: Path, span: Span | None, say: Callable[[str], None]):
+    def __init__(self, run_dir: Path, steps: StepRange | None, say: Callable[[str], None]):
         self._path, self._say = run_dir / DIRECTORY, say
-        self._span = span if processes.is_primary() else None  # None once it is traced
+        self._steps = steps if processes.is_primary() else None  # None once it is traced
         self._files: GrowingDirectory | None = None  # None unless it traces
 
     def begins(self, step: int) -> bool:
-        """Whether to start before the update after `step`; a resumed run may be inside the span."""
-        span = self._span
-        return span is not None and self._files is None and span.first <= step < span.last
+        """Whether to start before the update after `step`; a resumed run may be past the first."""
+        steps = self._steps
+        return steps is not None and self._files is None and steps.first <= step < steps.last
 
     def ends(self, step: int) -> bool:
         """Whether to stop at `step`."""
-        return self._span is not None and self._files is not None and step >= self._span.last
+        return self._steps is not None and self._files is not None and step >= self._steps.last
 
     def start(self) -> None:
         """Starts the trace; all updates so far have to be done."""
@@ -72,7 +72,7 @@ class Profiler:
 
     def stop(self) -> None:
         """Writes the trace, and the arrays in the memory of the devices; says how to open them."""
-        files, self._files, self._span = self._files, None, None
+        files, self._files, self._steps = self._files, None, None
         if files is None:
             return
         with self._report_failure():
@@ -85,8 +85,8 @@ class Profiler:
 
     def close(self) -> None:
         """Stops a trace that a run did not live to end, or says that there is none."""
-        if self._files is None and self._span is not None:
-            first, last = self._span.first, self._span.last
+        if self._files is None and self._steps is not None:
+            first, last = self._steps.first, self._steps.last
             self._say(f"profile  none: no update from step {first:,} to {last:,} was made")
         self.stop()
 
@@ -96,5 +96,5 @@ class Profiler:
         try:
             yield
         except (OSError, RuntimeError) as error:
-            self._span = None
+            self._steps = None
             self._say(f"profile  failed, the run goes on: {' '.join(str(error).split())}")

@@ -37,7 +37,7 @@ from anytime_jax.training import branching, due_steps, preflight, pretrained, ru
 from anytime_jax.training.evaluator import make_evaluator
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
-from anytime_jax.training.profiler import Profiler, Span, check_span
+from anytime_jax.training.profiler import Profiler, StepRange, check_steps
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
@@ -69,7 +69,7 @@ def start(
     interrupted: Callable[[], bool] | None = None,
     fall_back: bool = False,
     mesh: Mesh | None = None,
-    profile: Span | None = None,
+    profile: StepRange | None = None,
 ) -> Iterator[Run]:
     """Resumes a run from its latest checkpoint, or starts it, and yields it.
 
@@ -140,7 +140,7 @@ def _make_plan(
     mesh: Mesh,
     run_dir: Path,
     fall_back: bool,
-    profile: Span | None,
+    profile: StepRange | None,
     say: Callable[[str], None],
 ) -> Plan:
     """Checks all that may refuse a run, the built-in corpus last as it may have to be prepared."""
@@ -161,7 +161,7 @@ def _make_plan(
             preflight.check_update(config, mesh, program)
         stop = config.stop_rule.after(step, config.clock)
         if profile:
-            check_span(profile, step, stop)
+            check_steps(profile, step, stop)
         if stop is None or step < stop:
             preflight.check_capacity(config, mesh, program.abstract_state)
         initial = pretrained.find_pretrained(config, resumes=saved_step > 0)

@@ -39,7 +39,7 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
         f"{format_count(counts['all'])} parameters in all; averages "
         + (", ".join(config.averaging_rules) or "none")
     )
-    say(f"export   {model_reader.who_loads(config.model)}")
+    say(f"export   {model_reader.describe_loader(config.model)}")
     say(f"data     {_describe_data(plan)}")
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory}")

@@ -10,7 +10,7 @@ from training_runs import after, bits, start
 from anytime_jax.errors import InputError
 from anytime_jax.training import profiler, step
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.profiler import Profiler, Span
+from anytime_jax.training.profiler import Profiler, StepRange
 
 PARTS = {f"Run.{name}" for name in ("read_batch", "update", "record", "save", "evaluate")}
 
@@ -25,7 +25,7 @@ def read_trace(run):
 
 
 def test_trace_has_the_updates_of_its_span_and_changes_no_bit(whole, dataset, tmp_path):
-    _, output = start(tmp_path, dataset, profile=Span(2, 5), stop="2x")
+    _, output = start(tmp_path, dataset, profile=StepRange(2, 5), stop="2x")
     steps, parts = read_trace(tmp_path)
     assert steps == [3, 4, 5]
     assert parts == dict.fromkeys(PARTS, 3) | {"Run.save": 1, "Run.evaluate": 1}  # at 4 and 5
@@ -35,15 +35,15 @@ def test_trace_has_the_updates_of_its_span_and_changes_no_bit(whole, dataset, tm
 
 
 def test_span_is_traced_by_the_starts_that_reach_it(dataset, tmp_path):
-    start(tmp_path, dataset, after(2), profile=Span(4, 7))  # interrupted before it
+    start(tmp_path, dataset, after(2), profile=StepRange(4, 7))  # interrupted before it
     assert not (tmp_path / "profile").exists()
-    start(tmp_path, dataset, after(3), profile=Span(4, 7))  # interrupted in it, at 5
+    start(tmp_path, dataset, after(3), profile=StepRange(4, 7))  # interrupted in it, at 5
     assert read_trace(tmp_path)[0] == [5]
     (tmp_path / "profile").rename(tmp_path / "first")
-    start(tmp_path, dataset, profile=Span(4, 7))
+    start(tmp_path, dataset, profile=StepRange(4, 7))
     assert read_trace(tmp_path)[0] == [6, 7]
     (tmp_path / "profile").rename(tmp_path / "second")
-    outcome, output = start(tmp_path, dataset, profile=Span(4, 7), stop="12 steps")
+    outcome, output = start(tmp_path, dataset, profile=StepRange(4, 7), stop="12 steps")
     assert outcome == Outcome(12, "stop")
     assert not (tmp_path / "profile").exists()
     assert "profile  none" in output
@@ -51,7 +51,7 @@ def test_span_is_traced_by_the_starts_that_reach_it(dataset, tmp_path):
 
 def test_span_beyond_the_stop_is_refused_before_anything_is_written(dataset, tmp_path):
     with pytest.raises(InputError, match=r"--profile=4:11") as caught:
-        start(tmp_path / "run", dataset, profile=Span(4, 11), stop="10 steps")
+        start(tmp_path / "run", dataset, profile=StepRange(4, 11), stop="10 steps")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -59,7 +59,7 @@ def test_span_beyond_the_stop_is_refused_before_anything_is_written(dataset, tmp
 def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path):
     jax.profiler.start_trace(tmp_path / "other")  # there may be one at a time
     try:
-        outcome, output = start(tmp_path / "run", dataset, profile=Span(2, 5))
+        outcome, output = start(tmp_path / "run", dataset, profile=StepRange(2, 5))
     finally:
         jax.profiler.stop_trace()
     assert outcome == Outcome(10, "stop")
@@ -67,9 +67,9 @@ def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path):
 
 
 def test_only_the_primary_process_traces(tmp_path, monkeypatch):
-    assert Profiler(tmp_path, Span(2, 5), print).begins(2)
+    assert Profiler(tmp_path, StepRange(2, 5), print).begins(2)
     monkeypatch.setattr(profiler.processes, "is_primary", lambda: False)
-    assert not Profiler(tmp_path, Span(2, 5), print).begins(2)
+    assert not Profiler(tmp_path, StepRange(2, 5), print).begins(2)
 
 
 def test_operations_are_named_by_the_parts_of_the_update():
