@@ -10,15 +10,14 @@ Parameters repeat without torch: `rng = np.random.RandomState(0)`, then for each
 `0.08 * z`, a norm scale `1 + 0.1 * z`, cast to float32. A linear weight has shape [out, in].
 """
 
-import argparse
 import math
-import pathlib
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from olmo.config import ModelConfig
 from olmo.model import OLMo
+from write_fixtures import main
 
 LAYERS = 3
 WIDTH = 32
@@ -218,17 +217,5 @@ def training() -> Arrays:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write olmo.npz and olmo_training.npz.")
-    default = pathlib.Path(__file__).parents[1] / "fixtures"
-    parser.add_argument("--output", type=pathlib.Path, default=default, help="the folder")
-    output = parser.parse_args().output
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    output.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(output / "olmo.npz", **one_pass())
-    np.savez_compressed(output / "olmo_training.npz", **training())
-
-
 if __name__ == "__main__":
-    main()
+    main({"olmo.npz": one_pass, "olmo_training.npz": training})

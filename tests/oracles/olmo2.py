@@ -6,12 +6,10 @@ See README.md for the environment. Parameters repeat without torch:
 cast to float32. A linear weight has shape [out, in].
 """
 
-import argparse
-import pathlib
-
 import numpy as np
 import torch
 from transformers import Olmo2Config, Olmo2ForCausalLM
+from write_fixtures import main
 
 LAYERS = 3
 ROWS = 96
@@ -89,16 +87,5 @@ def one_pass() -> dict[str, np.ndarray]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write olmo2.npz.")
-    default = pathlib.Path(__file__).parents[1] / "fixtures"
-    parser.add_argument("--output", type=pathlib.Path, default=default, help="the folder")
-    output = parser.parse_args().output
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    output.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(output / "olmo2.npz", **one_pass())
-
-
 if __name__ == "__main__":
-    main()
+    main({"olmo2.npz": one_pass})

@@ -6,13 +6,12 @@ without torch: `rng = np.random.RandomState(0)`, then for each tensor in the ord
 names `0.3 * rng.standard_normal(shape)`, with 1 added for a norm, cast to float32.
 """
 
-import argparse
 import json
-import pathlib
 
 import numpy as np
 import torch
 import transformers
+from write_fixtures import main
 
 SHAPE = {
     "vocab_size": 64,
@@ -89,21 +88,14 @@ def run(model_type: str, options: dict) -> dict[str, np.ndarray]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write families.npz.")
-    default = pathlib.Path(__file__).parents[1] / "fixtures"
-    parser.add_argument("--output", type=pathlib.Path, default=default, help="the folder")
-    output = parser.parse_args().output
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    output.mkdir(parents=True, exist_ok=True)
-    arrays = {
+def run_all() -> dict[str, np.ndarray]:
+    """The results of all models, by model and name."""
+    return {
         f"{name}/{key}": value
         for name, (model_type, options) in MODELS.items()
         for key, value in run(model_type, options).items()
     }
-    np.savez_compressed(output / "families.npz", **arrays)
 
 
 if __name__ == "__main__":
-    main()
+    main({"families.npz": run_all})
