@@ -4,13 +4,21 @@ r"""Continued pretraining of an existing model, as an anytime run.
         --vocabulary=DIR --length=1024 --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
 
-DIR has the weights, shape and vocabulary of a model: OLMo 2 in the layout of `transformers`, OLMo
-in the layout of AI2's `ai2-olmo`, or an export of `python -m anytime_jax export`. The run starts at
-step 0 from these weights, with a constant rate after a warmup; every average starts from them.
+DIR has the weights, shape and vocabulary of a model: Llama, Mistral, Qwen or OLMo 2 in the layout
+of `transformers`, OLMo in the layout of AI2's `ai2-olmo`, or an export of `python -m anytime_jax
+export`. The run starts at step 0 from these weights. docs/tutorials/continued.md has the whole way.
+
+- The peak is a tenth of 3e-4, with which Llama 2 7B and Llama 3 8B were trained: a careful guess.
+- The warmup is there because the moments start at zero: the first update of Adam moves every weight
+  by the whole rate. Then the rate is constant, so that the run needs no planned end.
+- The averages start from the weights and forget them at once, since their clock starts with the
+  run: after t updates their weight is 2^(-f (1 + 1/2 + ... + 1/t)), which for f6.25 is 1.3% after
+  the first update, for f25 3e-8. Begin with f12.5 and f25. "ema0.9999" keeps 37% of the first
+  weights after 10,000 updates.
 
 Cost:   depends on the model; `anytime compile --config=configs/continued.py:DIR --topology=h100:8`
         estimates the device memory.
-Result: depends on the text. A tenth of the model's last learning rate is a careful peak.
+Result: depends on the text. Where the loss of `last` rises for good, the peak is too high.
 """
 
 import pathlib
