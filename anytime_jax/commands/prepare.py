@@ -18,6 +18,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from anytime_jax.commands import command_line
@@ -194,9 +195,23 @@ def _prepare(arguments: argparse.Namespace) -> str:
         lines += ["train on it:", f"  {program} train {words}"]
     else:
         path = str(info.path) if is_address(info.path) else os.path.relpath(info.path)
-        config = shlex.quote(f"own_text:{info.path if path.startswith('..') else path}")
-        lines += ["train a small model on it:", f"  {program} train --config={config}"]
+        path = str(info.path) if path.startswith("..") else path
+        if _has_weights(arguments.vocabulary):
+            purpose = "continue that model on it"
+            words = [f"--config=continued:{arguments.vocabulary}"]
+            words += [f"--config.model.length={info.length}", f"--config.data.path={path}"]
+        else:
+            purpose, words = "train a small model on it", [f"--config=own_text:{path}"]
+        lines += [f"{purpose}:", f"  {program} train {shlex.join(words)}"]
     return "\n".join(lines)
+
+
+def _has_weights(vocabulary: Any) -> bool:
+    """Whether the vocabulary is that of a directory with a model, which could be continued."""
+    if vocabulary is None or is_address(vocabulary):
+        return False
+    directory = Path(vocabulary)
+    return (directory / "config.json").is_file() and any(directory.glob("*.safetensors"))
 
 
 def _notes(info: DatasetInfo) -> list[str]:
