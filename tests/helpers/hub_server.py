@@ -95,7 +95,8 @@ def serve(folder):
             if fault in ("404", "500"):
                 self.reply(int(fault))
                 return
-            content, status, headers = path.read_bytes(), 200, {}
+            content, status = path.read_bytes(), 200
+            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{"1" * 40}"'}
             wanted = self.headers.get("Range")
             if ranges:
                 headers["Accept-Ranges"] = "bytes"

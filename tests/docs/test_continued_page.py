@@ -1,0 +1,179 @@
+"""The commands of docs/tutorials/continued.md, on a small Llama that a local hub serves.
+
+The training is killed and resumed, and the export is read back, by transformers too.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import subprocess
+import sys
+from pydoc_data.topics import topics
+
+import doc_blocks
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import safetensors.numpy
+from hub_server import local_hub
+from paths import REPOSITORY
+from run_command import run_command
+from small_llama import write_llama
+from small_run import same_bits
+from training_runs import bits, records
+
+from anytime_jax import api, averaging
+from anytime_jax.commands import dispatch
+from anytime_jax.config.schema import build
+from anytime_jax.data.dataset_info import load_dataset
+from anytime_jax.formats import model_reader
+from anytime_jax.formats.model_reader import PARITY
+from anytime_jax.models import decoder
+from configs import continued
+
+PAGE = REPOSITORY / "docs" / "tutorials" / "continued.md"
+BLOCKS = [x for x in doc_blocks.read_blocks(PAGE) if x.mark == "run by"]
+(PROGRAM,) = (x.code for x in BLOCKS if x.language == "python")
+FETCH, PREPARE, TRAIN, DECAY, EVALUATE, EXPORT, GENERATE = (
+    shlex.split(line)
+    for block in BLOCKS
+    if block.language == "bash"
+    for line in block.code.replace("\\\n", " ").splitlines()
+)
+# Where the test kills the training, and what it compares.
+MORE = ("--config.checkpoint.every=10 steps", "--config.log.every=1 steps")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A working directory with the model and the text, fetched from a hub."""
+    hub, place = tmp_path_factory.mktemp("hub"), tmp_path_factory.mktemp("continued")
+    write_llama(hub)
+    file = hub / "sample" / "10BT" / "000_00000.parquet"
+    file.parent.mkdir(parents=True)
+    rows = [{"text": text, "length": len(text)} for text in topics.values()]
+    pyarrow.parquet.write_table(pyarrow.table({"document": rows}), file, row_group_size=20)
+    with local_hub(hub) as server, pytest.MonkeyPatch.context() as patch:
+        fetch = [sys.executable, "-m", "huggingface_hub.cli.hf", *FETCH[1:]]
+        environment = {**os.environ, "HF_ENDPOINT": server.url}
+        subprocess.run(fetch, cwd=place, env=environment, check=True, capture_output=True)
+        patch.chdir(place)
+        with (place / "prepared").open("w") as output, contextlib.redirect_stdout(output):
+            run([*PREPARE, "--text-field=document.text"])
+    return place
+
+
+@pytest.fixture(scope="module")
+def trained(prepared, starts):
+    """The working directory after a training that was killed, and its decay."""
+
+    def train(line, *more, **moment):
+        start = starts.launch(*line[4:], *more, folder=prepared, **moment)
+        return start.wait(), start.output
+
+    assert train(TRAIN, *MORE, moment="update", skip=25)[0] == -9
+    status, output = train(TRAIN, *MORE)
+    assert status == 0, output
+    assert "from     20 steps" in output
+    for line, *more in ([TRAIN, *MORE, "--config.run_dir=runs/whole"], [DECAY]):
+        status, output = train(line, *more)
+        assert status == 0, output
+    return prepared
+
+
+def run(line):
+    """Runs a line of the page in this process."""
+    _, _, _, name, *words = line
+    assert run_command(dispatch.import_command(name), words) == 0
+
+
+@pytest.fixture
+def place(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    return trained
+
+
+def test_preparation_names_the_command_that_continues_the_model(prepared):
+    last = shlex.split((prepared / "prepared").read_text().splitlines()[-1])
+    assert last == TRAIN[:7]
+
+
+def test_text_has_the_first_token_of_the_model(prepared):
+    assert load_dataset(prepared / "data" / "small").bos_id == 2
+
+
+def test_killed_run_ends_as_the_unbroken_one(place):
+    runs = place / "runs" / "small", place / "runs" / "whole"
+    ours, whole = map(records, runs)
+    assert len([row for row in ours if "train/loss" in row[2]]) == 40
+    assert ours == whole
+    assert bits(runs[0], 40) == bits(runs[1], 40)
+
+
+def test_decay_is_a_branch_that_leaves_at_nine_tenths(place):
+    branch = api.open_run("runs/small_decay_2x")
+    assert (branch.step, branch.config.branch_step) == (40, 36)
+    rates = [
+        values["lr"] for _, _, values in records(place / "runs/small_decay_2x") if "lr" in values
+    ]
+    assert rates[0] == pytest.approx(3e-5)
+    assert rates[-1] < 1e-5
+
+
+def test_weights_of_the_first_model_on_the_page():
+    text = PAGE.read_text("utf-8")
+
+    def first(f, t):
+        return averaging.GrowingWindow(f).kernel(t)[0]
+
+    assert "1.3% after the first update and 0.04% after the third" in " ".join(text.split())
+    assert (first(6.25, 1), first(6.25, 3)) == pytest.approx((0.0131, 0.00036), rel=0.02)
+    assert first(25, 1) == pytest.approx(3e-8, rel=0.01)
+    assert averaging.FixedDecay(0.9999).kernel(10_000)[0] == pytest.approx(0.37, abs=0.005)
+    warmup = averaging.GrowingWindow(12.5).kernel(2_000)[:1_001].sum()
+    assert warmup == pytest.approx(0.0025, rel=0.02)
+
+
+@pytest.fixture
+def exported(place, capsys):
+    """The export, and the text that the page generates."""
+    if not (place / "small-f25").exists():
+        run(EXPORT)
+    capsys.readouterr()
+    run(GENERATE)
+    return place / "small-f25", capsys.readouterr().out
+
+
+def test_evaluation_of_the_page(place, capsys):
+    run(EVALUATE)
+    output = capsys.readouterr().out
+    assert "f25" in output
+    assert "last" in output
+
+
+def test_export_is_read_back(exported):
+    """The average bit for bit, and the logits of the parity record."""
+    folder, _ = exported
+    model = build(continued.get_config(str(folder)).to_dict()).model
+    model = dataclasses.replace(model, dtype="float32", attention="plain")
+    description, shapes = model_reader.describe(folder), decoder.param_shapes(model)
+    params = model_reader.read_params(description, model, shapes)
+    assert same_bits(params, api.load("runs/small", "f25"))
+    record = safetensors.numpy.load_file(folder / PARITY)
+    logits = decoder.apply(model, params, record["tokens"][None])[0]
+    np.testing.assert_allclose(logits, record["logits"], atol=1e-4)
+
+
+@pytest.mark.oracle
+def test_transformers_generates_the_text_of_the_page(exported):
+    python = os.environ.get("ANYTIME_JAX_OLMO2_PYTHON")
+    if not python:
+        pytest.skip("ANYTIME_JAX_OLMO2_PYTHON is not set (tests/oracles/README.md)")
+    folder, text = exported
+    run([*EXPORT, "--overwrite", "--verify", f"--verify-python={python}"])
+    done = subprocess.run(
+        [python, "-c", PROGRAM], cwd=folder.parent, text=True, capture_output=True, check=True
+    )
+    assert done.stdout.removeprefix("<|begin|>").strip() == text.strip()
