@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoint --width=512 --layers=8
 
-The state is the quickstart's with another width and depth, filled with noise, since zeros would be
+The state is the small run's with another width and depth, filled with noise, since zeros would be
 compressed away. On a CPU `jax.device_get` copies nothing, so a copy of the arrays is timed as well.
 """
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(options: argparse.Namespace) -> record.Result:
     shape = {"width": options.width, "mlp_width": 4 * options.width, "layers": options.layers}
-    config = harness.load_config("quickstart", model={**shape, "layer_loop": "scan"})
+    config = harness.load_config("small", model={**shape, "layer_loop": "scan"})
     program = step.make_program(config, sharding.make_mesh(config.mesh))
     state = jax.block_until_ready(_add_noise(program.init()))
     seconds: dict[str, list[float]] = {}

@@ -23,15 +23,20 @@ from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MODELS = {"quickstart": "quickstart", "150m": "150m_inv_sqrt", "300m": "300m_inv_sqrt"}
-MODEL_HELP = "quickstart, 150m, 300m or a configuration file"
+MODELS = {
+    "small": "benchmarks/small.py",
+    "quickstart": "configs/quickstart.py",
+    "150m": "configs/150m_inv_sqrt.py",
+    "300m": "configs/300m_inv_sqrt.py",
+}
+MODEL_HELP = "small, quickstart, 150m, 300m or a configuration file"
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 def config_file(model: str) -> Path:
     """Returns the configuration file of a key of `MODELS`, or of a path."""
-    path = REPOSITORY / "configs" / f"{MODELS[model]}.py" if model in MODELS else Path(model)
+    path = REPOSITORY / MODELS[model] if model in MODELS else Path(model)
     if not path.is_file():
         names = ", ".join(MODELS)
         raise InputError(f"--model={model} is neither one of {names} nor a configuration file")
@@ -151,7 +156,7 @@ def make_parser(
     if data:
         parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
     if model:
-        parser.add_argument("--model", default="quickstart", help=MODEL_HELP)
+        parser.add_argument("--model", default="small", help=MODEL_HELP)
     parser.add_argument(
         "--output",
         type=Path,

@@ -49,7 +49,7 @@ def make_tasks(config: Config) -> dict[str, Task]:
     dtype = "float32" if platform == "cpu" else cfg.dtype
     shapes = {
         "qkv": (T, D, 3 * D),
-        "mlp_in": (T, D, F),
+        "mlp_in": (T, D, (2 if cfg.gated else 1) * F),
         "mlp_out": (T, F, D),
         "head": (T, D, V),
         "large": (side, side, side),

@@ -120,7 +120,7 @@ def averages_cost(medians: Mapping[str, float]) -> dict[str, float]:
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("train_step", __doc__, steps=8, rounds=7)
     add, default = parser.add_argument, "(default: the configuration's)"
-    add("--model", nargs="+", default=["quickstart"], help=harness.MODEL_HELP)
+    add("--model", nargs="+", default=["small"], help=harness.MODEL_HELP)
     add("--batch", nargs="+", type=int, help=f"sequences {default}")
     add("--microbatches", nargs="+", type=int, help=default)
     paths = ("plain", "blocks", "xla", "cudnn", "splash")

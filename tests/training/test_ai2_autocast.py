@@ -15,11 +15,11 @@ from paths import REPOSITORY
 
 from anytime_jax.formats.model_format import params_to_tensors
 from anytime_jax.formats.olmo import OLMO
-from configs import quickstart
+from benchmarks import small
 
 UPDATES, LAST = 400, 100
 SHAPE = {
-    name: quickstart.get_config().model[name]
+    name: small.get_config().model[name]
     for name in ("layers", "heads", "width", "mlp_width", "length", "vocab_size", "embedding_rows")
 }
 CHANGES = {f"model__{name}": value for name, value in SHAPE.items()} | {
