@@ -9,7 +9,7 @@ many tokens as the quickstart's. Data that end before the stop are repeated.
 
 Cost:   some ten minutes on two CPU cores to 4x, 6.6M tokens; a larger vocabulary takes longer.
 Result: depends on the text. For a larger model: `--config.model.width=256 --config.model.heads=4
-        --config.model.mlp_width=1024 --config.model.layers=6`, and a budget to match,
+        --config.model.mlp_width=704 --config.model.layers=6`, and a budget to match,
         `--config.chinchilla_tokens`.
 """
 
