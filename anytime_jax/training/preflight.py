@@ -26,7 +26,7 @@ from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
-from anytime_jax.training.state_memory import measure_state, state_bytes
+from anytime_jax.training.state_memory import describe, measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
 
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
@@ -135,14 +135,10 @@ def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> No
     Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
     """
     available, memory = sharding.device_memory(mesh), measure_state(abstract_state)
-    if available is not None and memory.least > available:
-        parameters = format_bytes(memory.parameters)
+    if available is not None and memory.least(config) > available:
         raise InputError(
-            f"config.model: {parameters} parameters + {format_bytes(memory.moments)} moments + "
-            f"{format_bytes(memory.averages)} averages ({len(config.averaging_rules)}) + "
-            f"{parameters} gradients take {format_bytes(memory.least)} on each device, which has "
-            f"{format_bytes(available)}, and activations come on top: choose a larger mesh.fsdp, "
-            "fewer averages or a smaller model"
+            f"config.model: {describe(memory, config, available)}, and activations come on top: "
+            "choose a larger mesh.fsdp, fewer averages or a smaller model"
         )
     free, needed = (
         free_bytes(storage_path(config.run_dir)),

@@ -23,7 +23,8 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
-    memory = describe(measure_state(plan.program.abstract_state), sharding.device_memory(mesh))
+    state = measure_state(plan.program.abstract_state)
+    memory = describe(state, config, sharding.device_memory(mesh))
     say(f"run      {config.name} in {config.run_dir}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)

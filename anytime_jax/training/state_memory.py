@@ -7,6 +7,7 @@ import jax
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.schema import Config
 from anytime_jax.formatting import format_bytes
 
 ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
@@ -19,10 +20,14 @@ class StateMemory(NamedTuple):
     moments: int
     averages: int
 
-    @property
-    def least(self) -> int:
+    def gradients(self, config: Config) -> int:
+        """Bytes of the gradient, which microbatches sum in the type `config.accumulation`."""
+        halves = config.microbatches > 1 and config.accumulation == "bfloat16"
+        return self.parameters // 2 if halves else self.parameters
+
+    def least(self, config: Config) -> int:
         """State and gradient, which the clip needs whole: a lower bound for any program."""
-        return sum(self) + self.parameters
+        return sum(self) + self.gradients(config)
 
 
 def measure_state(state: TrainState) -> StateMemory:
@@ -37,12 +42,12 @@ def state_bytes(state: TrainState) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
 
 
-def describe(memory: StateMemory, available: int | None) -> str:
+def describe(memory: StateMemory, config: Config, available: int | None) -> str:
     """Returns a line on the memory of each device; `available` is None if unknown."""
     parts = [f"{format_bytes(size)} {name}" for name, size in memory._asdict().items() if size]
-    text = " + ".join([*parts, f"{format_bytes(memory.parameters)} gradients"])
+    text = " + ".join([*parts, f"{format_bytes(memory.gradients(config))} gradients"])
     total = f" of {format_bytes(available)}" if available is not None else ""
-    return f"{text} = {format_bytes(memory.least)} at least{total} on each device"
+    return f"{text} = {format_bytes(memory.least(config))} at least{total} on each device"
 
 
 def describe_program(compiled: jax.stages.Compiled, available: int | None) -> str:

@@ -5,6 +5,7 @@ import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
+from anytime_jax.formatting import format_bytes
 from anytime_jax.training import state_memory
 from anytime_jax.training.state_memory import StateMemory, measure_state
 from anytime_jax.training.step import lower_update, make_program
@@ -40,15 +41,28 @@ def test_measure_state():
     parameters, moments, averages = state
     assert moments == 2 * parameters + 4 * SCALARS
     assert averages == 2 * parameters
-    assert state.least == sum(state) + parameters
+    assert state.least(small_run.config("run")) == sum(state) + parameters
     assert measure(averages=()).averages == 0
 
 
+@pytest.mark.parametrize(
+    ("microbatches", "accumulation", "size"),
+    [(2, "float32", 1000), (2, "bfloat16", 500), (1, "bfloat16", 1000)],
+)
+def test_gradients_have_the_type_in_which_microbatches_sum_them(microbatches, accumulation, size):
+    config = small_run.config("run", microbatches=microbatches, accumulation=accumulation)
+    state = StateMemory(1000, 2000, 3000)
+    assert state.gradients(config) == size
+    assert state.least(config) == 6000 + size
+    assert f"{format_bytes(size)} gradients" in state_memory.describe(state, config, None)
+
+
 def test_describe():
+    config = small_run.config("run")
     state = StateMemory(600_000_000, 1_200_000_000, 3_000_000_000)
     text = "600 MB parameters + 1.2 GB moments + 3 GB averages + 600 MB gradients = 5.4 GB at least"
-    assert state_memory.describe(state, 80_000_000_000) == f"{text} of 80 GB on each device"
-    without = state_memory.describe(state._replace(averages=0), None)
+    assert state_memory.describe(state, config, 80_000_000_000) == f"{text} of 80 GB on each device"
+    without = state_memory.describe(state._replace(averages=0), config, None)
     assert "averages" not in without
     assert without.endswith("= 2.4 GB at least on each device")
 

@@ -127,10 +127,11 @@ def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) ->
     layout = Layout(fsdp, "full", "scan", source["microbatches"])
     layout = _with_microbatches(source, layout, devices)
     try:
-        state = step.make_program(*_build(source, layout, devices)).abstract_state
+        config, mesh = _build(source, layout, devices)
+        state = step.make_program(config, mesh).abstract_state
     except InputError:
         return math.inf
-    return measure_state(state).least
+    return measure_state(state).least(config)
 
 
 def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:

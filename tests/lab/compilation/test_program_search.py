@@ -56,7 +56,9 @@ def test_search_goes_on_where_it_was_cut_short(compiled, tmp_path):
 
 def test_layouts_whose_state_does_not_fit_are_not_compiled(compiled, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        program_search, "measure_state", lambda state: types.SimpleNamespace(least=10**10)
+        program_search,
+        "measure_state",
+        lambda state: types.SimpleNamespace(least=lambda config: 10**10),
     )
     assert run_search(tmp_path) == []
     assert compiled == []
