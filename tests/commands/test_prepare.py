@@ -366,12 +366,14 @@ def test_invalid_option_is_one_line(tmp_path, rejected, options, named):
         (["--source=tfds", "--input=gs://bucket/c4/en/3.1.0"], "gcsfuse"),
         (["--input=text.jsonl", "--validation-input=nobody://b/c"], "mount"),
         (["--input=text.jsonl", "--vocabulary=nobody://b/t5.model"], "mount"),
+        (["--input=s3://bucket/text.jsonl"], "s3fs"),
         (["--input=text.jsonl", "--output=s3://b/c"], "mount"),
         (["--verify", "--output=s3://bucket/data"], "address"),
     ],
 )
 def test_other_address_is_rejected(text, tmp_path, monkeypatch, rejected, options, remedy):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
     needs_vocabulary = not any("--v" in option and "input" not in option for option in options)
     words = ["--output=output", *["--train-vocabulary=300"] * needs_vocabulary, *options]
     line = rejected(prepare, *words)
