@@ -57,7 +57,8 @@ def write_tokenizer(
     """Writes the files of a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
     The tokenizer adds no special tokens and recognizes none in text: "</s>" in a text is text.
-    `length` in tokens becomes `model_max_length`.
+    `length` in tokens becomes `model_max_length`, unless a Hugging Face tokenizer, whose files are
+    copied, has its own.
 
     Raises:
       InputError: if the vocabulary is missing or unsupported, or `tokenizers` is not installed.
@@ -75,13 +76,15 @@ def write_tokenizer(
 
 
 def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
-    """Returns the files of a Hugging Face tokenizer, with another `model_max_length`."""
+    """Returns the files of a Hugging Face tokenizer, byte for byte unless one lacks a setting."""
     files = unbundle(vocabulary.model)
     special_tokens = parse_json(files.get(SPECIAL_TOKENS_FILE, "{}"))
     config = parse_json(files.get(CONFIG_FILE, "{}"))
-    config = {**_CLASS, **special_tokens, **config, "model_max_length": length}
-    special_tokens = {name: config[name] for name in _SPECIAL_TOKENS if name in config}
-    return {SPECIAL_TOKENS_FILE: _dump(special_tokens), **files, CONFIG_FILE: _dump(config)}
+    whole = {**_CLASS, **special_tokens, "model_max_length": length, **config}
+    if whole != config:
+        files[CONFIG_FILE] = _dump(whole)
+    special_tokens = {name: whole[name] for name in _SPECIAL_TOKENS if name in whole}
+    return {SPECIAL_TOKENS_FILE: _dump(special_tokens), **files}
 
 
 def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:

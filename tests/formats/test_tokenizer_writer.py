@@ -244,15 +244,26 @@ def test_schema_agrees_with_sentencepiece(tmp_path):
                 assert values[0] == values[1], field.name
 
 
-def test_hugging_face_tokenizer_is_copied(tmp_path):
-    path = write_byte_level(tmp_path / "model", SOURCES[:1], chat_template="{{ x }}")
+def test_hugging_face_tokenizer_comes_back_byte_for_byte(tmp_path):
+    settings = {"model_max_length": 1000, "chat_template": "{{ x }}"}
+    path = write_byte_level(tmp_path / "model", SOURCES[:1], **settings)
+    path.with_name("special_tokens_map.json").write_text('{"eos_token":  "<|endoftext|>"}')
+    files = {x.name: x.read_bytes() for x in path.parent.iterdir()}
+    assert len(files) == 3
     bundle = tmp_path / "vocabulary.model"
     bundle.write_bytes(load_vocabulary(path).model)
-    for vocabulary in (path, bundle):
-        write_tokenizer(vocabulary, tmp_path / "output", 77)
-        assert (tmp_path / "output" / "tokenizer.json").read_bytes() == path.read_bytes()
-        before = read_json(path.with_name("tokenizer_config.json"))
-        after = read_json(tmp_path / "output" / "tokenizer_config.json")
-        assert after == {**before, "model_max_length": 77}
-        special = read_json(tmp_path / "output" / "special_tokens_map.json")
-        assert special == {"eos_token": "<|endoftext|>"}
+    for number, vocabulary in enumerate((path, bundle)):
+        output = tmp_path / f"output{number}"
+        write_tokenizer(vocabulary, output, 77)
+        assert {x.name: x.read_bytes() for x in output.iterdir()} == files
+
+
+def test_hugging_face_tokenizer_is_completed(tmp_path):
+    path = write_byte_level(tmp_path / "model", SOURCES[:1])
+    write_tokenizer(path, tmp_path / "output", 77)
+    assert (tmp_path / "output" / "tokenizer.json").read_bytes() == path.read_bytes()
+    before = read_json(path.with_name("tokenizer_config.json"))
+    after = read_json(tmp_path / "output" / "tokenizer_config.json")
+    assert after == {**before, "model_max_length": 77}
+    special = read_json(tmp_path / "output" / "special_tokens_map.json")
+    assert special == {"eos_token": "<|endoftext|>"}
