@@ -32,7 +32,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.model_format import params_to_tensors
+from anytime_jax.formats.model_format import layers_to_tensors, split_layers
 from anytime_jax.formats.olmo import OLMO
 from anytime_jax.optimizers import AdamW
 from anytime_jax.training import step
@@ -62,9 +62,9 @@ class Trainer:
         tokens = harness.random_tokens(config, _BATCHES)
         self._batches = [sharding.put_batch(mesh, batch, config.batch_size) for batch in tokens]
         self._step, self._state, self._updates = program.train_step, program.init(), 0
-        params = jax.device_get(self._state.params)
+        layers = split_layers(jax.device_get(self._state.params))
         self.arrays = {
-            **dict(params_to_tensors(OLMO.tensors(config.model), params)),
+            **dict(layers_to_tensors(OLMO.tensors(config.model), layers)),
             "tokens": tokens,
         }
 

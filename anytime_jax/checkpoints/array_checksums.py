@@ -11,6 +11,7 @@ word_i has the bits of the i-th element in row-major order. A change of any sing
 sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,22 +33,26 @@ def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
     flat = flatten_by_name(tree)
     inspected = jax.device_get(_inspect(list(flat.values()))) if flat else []
     sums = dict(zip(flat, inspected, strict=True))
-    texts = {
-        name: f"{x.dtype}[{','.join(map(str, x.shape))}] {sums[name][0]}"
-        for name, x in flat.items()
-    }
+    texts = {name: format_checksum(x.dtype, x.shape, sums[name][0]) for name, x in flat.items()}
     return texts, [name for name in flat if not sums[name][1]]
+
+
+def format_checksum(dtype: Any, shape: Sequence[int], total: int) -> str:
+    """Returns a checksum as text; `total` is the sum, which is taken mod 2^32."""
+    return f"{dtype}[{','.join(map(str, shape))}] {int(total) % 2**32}"
 
 
 @jax.jit
 def _inspect(arrays: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
-    return [(_checksum(x), jnp.all(jnp.isfinite(x))) for x in arrays]
+    return [(sum_words(x), jnp.all(jnp.isfinite(x))) for x in arrays]
 
 
-def _checksum(x: jax.Array) -> jax.Array:
+@jax.jit
+def sum_words(x: Any, number: Any = 0) -> jax.Array:
+    """Returns the sum over an array, or over the part of that number along a first axis."""
     unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
     words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    position = jnp.zeros(x.shape, jnp.uint32)
+    position = jnp.full(x.shape, number, jnp.uint32)
     for axis, size in enumerate(x.shape):
         position = position * jnp.uint32(size % 2**32)
         position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)

@@ -2,26 +2,30 @@
 
 import concurrent.futures
 import contextlib
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from etils import epath
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.array_checksums import checksums
+from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_words
 from anytime_jax.checkpoints.checkpoint_listing import classify
-from anytime_jax.checkpoints.tree_names import unflatten_by_name
+from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.files import key_value_store
 from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
+_SUMMED_PARTS = 16  # of a layer, or as many as divide it
 # Orbax's handler, without the file of each process, which a restore does not need and which may be
 # damaged.
 _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
@@ -71,8 +75,8 @@ def verify_checkpoint(path: Path) -> Meta:
     check_complete(path)
     meta = read_meta(path)
     for item in ARRAY_ITEMS:
-        if meta["checksums"][item]:
-            read_verified(path, meta, item)
+        if names := meta["checksums"][item]:
+            check_checksums(path, meta, item, read_arrays(path, item, dict.fromkeys(names)))
     return meta
 
 
@@ -93,21 +97,53 @@ def is_intact(path: Path) -> bool:
 
 def check_checksums(path: Path, meta: Meta, item: str, arrays: Any) -> None:
     """Raises a RunError that names the first array whose checksum differs from the saved one."""
-    saved = meta["checksums"][item]
     for name, checksum in checksums(arrays).items():
-        if checksum != saved.get(name):
-            raise RunError(
-                f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, saved "
-                f"with {saved.get(name)}"
-            )
+        _check_checksum(path, meta, item, name, checksum)
 
 
-def read_verified(path: Path, meta: Meta, item: str, prefix: str = "") -> dict[str, np.ndarray]:
-    """Returns the arrays of an item whose names start with `prefix`, with verified checksums."""
-    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
-    arrays = read_arrays(path, item, dict.fromkeys(names))
-    check_checksums(path, meta, item, arrays)
-    return arrays
+def _check_checksum(path: Path, meta: Meta, item: str, name: str, checksum: str) -> None:
+    if checksum != (saved := meta["checksums"][item].get(name)):
+        raise RunError(
+            f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, saved with "
+            f"{saved}"
+        )
+
+
+def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.ndarray]:
+    """Yields an array of an item, one layer's part at a time if it is stacked over layers.
+
+    Raises a RunError if a part cannot be read or, before the last one, if the checksum differs.
+    """
+    total = 0
+    try:
+        key_values = {
+            "driver": "ocdbt",
+            "base": key_value_store(path / item),
+            "path": f"{name.replace('/', '.')}/",
+        }
+        array: Any = tensorstore.open({"driver": "auto", "kvstore": key_values}).result()
+        layers, size = array[None], 1
+        if is_stacked(name):  # older checkpoints have chunks of several layers
+            layers, size = array, array.chunk_layout.read_chunk.shape[0]
+        count = layers.shape[0]
+        for start in range(0, count, size):
+            end = min(start + size, count)
+            chunk = layers[start:end].read().result()
+            total += sum(_sum_words(layer, number) for number, layer in enumerate(chunk, start))
+            if end == count:
+                checksum = format_checksum(chunk.dtype, array.shape, total)
+                _check_checksum(path, meta, item, name, checksum)
+            yield from chunk
+    except ValueError as error:  # TensorStore raises this for any storage
+        raise _unreadable(path, item, error) from error
+
+
+def _sum_words(layer: np.ndarray, number: int) -> int:
+    """Returns `sum_words` of a layer, in equal parts one after another: JAX copies each."""
+    rows = np.atleast_1d(layer)
+    count = math.gcd(len(rows), _SUMMED_PARTS)
+    parts = enumerate(np.split(rows, count), number * count)
+    return sum(int(sum_words(part, index)) for index, part in parts)
 
 
 def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,8 +178,11 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
     except Exception as error:  # Orbax and TensorStore raise many types of errors.
         # Reads that Orbax abandoned emit warnings when they are garbage-collected.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        reason = shorten_error(error)
-        raise RunError(f"checkpoint {path}: {item} cannot be read: {reason}") from error
+        raise _unreadable(path, item, error) from error
+
+
+def _unreadable(path: Path, item: str, error: Exception) -> RunError:
+    return RunError(f"checkpoint {path}: {item} cannot be read: {shorten_error(error)}")
 
 
 def shorten_error(error: Exception) -> str:

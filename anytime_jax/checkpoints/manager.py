@@ -29,7 +29,7 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
+from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, RunError
 from anytime_jax.storage.failures import is_temporary
@@ -118,7 +118,7 @@ class CheckpointManager:
         meta["checksums"] = {item: sums for item, (sums, _) in inspected.items()}
         meta["digest"] = json_digest(meta)
         arrays = {
-            item: ocp.args.PyTreeSave(unflatten_by_name(flatten_by_name(tree)))
+            item: _save_arguments(tree)
             for item, tree in items.items()
             if tree  # Orbax does not save empty items, and a run may track no averages
         }
@@ -284,6 +284,16 @@ def _items(state: TrainState) -> dict[str, Any]:
         "opt": averaging.replace_averages(state.opt_state, {}),
         "averages": averaging.averages(state.opt_state),
     }
+
+
+def _save_arguments(tree: Any) -> ocp.args.PyTreeSave:
+    """Returns what Orbax saves: each layer is a chunk, or several, that is read by itself."""
+    arrays = flatten_by_name(tree)
+    chunks = {
+        name: ocp.SaveArgs(shard_axes=(0,) if is_stacked(name) and x.ndim > 1 else ())
+        for name, x in arrays.items()
+    }
+    return ocp.args.PyTreeSave(unflatten_by_name(arrays), unflatten_by_name(chunks))
 
 
 def _describe_readouts(opt: Any, params: Any) -> dict[str, Any]:

@@ -12,6 +12,11 @@ def flatten_by_name(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
+def is_stacked(name: str) -> bool:
+    """Returns whether an array is of the blocks, whose parameters are stacked over layers."""
+    return "blocks" in name.split("/")
+
+
 def unflatten_by_name(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns named leaves as nested dicts, the structure in which Orbax stores them."""
     tree: dict[str, Any] = {}

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     model_format.check(config)
     file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
     mixture = weight_names.resolve(saved, arguments.weights, limits)
-    params = saved_run.load_weights(saved, mixture)
+    layers = saved_run.read_layers(saved, mixture)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
     if len(mixture.parts) > 1:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"removed {path}, left by an export that was killed")
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
         model_writer.write_model(
-            part, model_format, config, params, vocabulary.eos_id, arguments.dtype
+            part, model_format, config, layers, vocabulary.eos_id, arguments.dtype
         )
         write_tokenizer(file, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)

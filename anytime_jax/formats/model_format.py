@@ -6,13 +6,13 @@ tensor per layer, stored (out, in) as in PyTorch.
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from anytime_jax.checkpoints.tree_names import flatten_by_name
+from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked
 from anytime_jax.checks import format_value, require_count, require_positive
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError
@@ -115,20 +115,29 @@ def require_default(config: ModelConfig, format_name: str, *names: str) -> None:
             )
 
 
-def params_to_tensors(
-    table: Sequence[TensorMapping], params: Params
+def split_layers(params: Params) -> dict[str, Iterable[np.ndarray]]:
+    """Returns the layers of a tree of arrays by name; an array outside of the blocks is one."""
+    arrays = flatten_by_name(params).items()
+    return {name: np.asarray(x) if is_stacked(name) else [np.asarray(x)] for name, x in arrays}
+
+
+def layers_to_tensors(
+    table: Sequence[TensorMapping], layers: Mapping[str, Iterable[np.ndarray]]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields their tensors by name from a tree of arrays, one layer's at a time."""
-    arrays = flatten_by_name(params)
-    for mapping, layer in _tensors(table, {name: x.shape for name, x in arrays.items()}):
-        array = arrays[mapping.array]
-        view = np.asarray(array if layer is None else array[layer])
-        if mapping.part is not None:
-            view = view[..., mapping.part, :]
-        elif view.ndim == 3:  # in, parts, out
-            view = view.reshape(len(view), -1)
-        view = view.T if mapping.transposed else view
-        yield mapping.name.format(layer), np.ascontiguousarray(view)
+    """Yields their tensors by name, as `expected_shapes` orders them.
+
+    `layers` has the layers of each array, as `split_layers` returns them; each is iterated once.
+    """
+    for name, mappings in _by_array(table).items():
+        for number, layer in enumerate(layers[name]):
+            for mapping in mappings:
+                view = layer
+                if mapping.part is not None:
+                    view = view[..., mapping.part, :]
+                elif view.ndim == 3:  # in, parts, out
+                    view = view.reshape(len(view), -1)
+                view = view.T if mapping.transposed else view
+                yield mapping.name.format(number), view
 
 
 def read_slice(
@@ -211,14 +220,19 @@ def _tensors(
     table: Sequence[TensorMapping], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[TensorMapping, int | None]]:
     """Yields every tensor of theirs: its mapping, and the layer if it has one."""
-    for mapping in table:
-        is_stacked = mapping.array.startswith("blocks/")
-        for layer in range(shapes[mapping.array][0]) if is_stacked else (None,):
-            yield mapping, layer
+    for name, mappings in _by_array(table).items():
+        for layer in range(shapes[name][0]) if is_stacked(name) else (None,):
+            for mapping in mappings:
+                yield mapping, layer
+
+
+def _by_array(table: Sequence[TensorMapping]) -> dict[str, list[TensorMapping]]:
+    names = dict.fromkeys(mapping.array for mapping in table)
+    return {name: [x for x in table if x.array == name] for name in names}
 
 
 def _to_float32(array: Any) -> np.ndarray:
-    return np.asarray(array).astype(np.float32)
+    return np.asarray(array).astype(np.float32, copy=False)
 
 
 def read_params(table: Sequence[TensorMapping], get: Callable[[str], Any], abstract: Any) -> Params:

@@ -30,7 +30,8 @@ WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytim
 INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
 DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
 _CONFIGURATIONS = ("config.json", "config.yaml")
-_DTYPES = ("F32", "F16", "BF16")  # float32 holds all three exactly
+# Their names of types; float32 holds all three exactly.
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 # What other families have that our decoder has not, by the beginning of their model_type.
 _DIFFERENCES = {
     "gemma": "it multiplies embeddings by a constant, and its norms' scales count from -1",
@@ -99,12 +100,12 @@ def describe_loader(config: ModelConfig) -> str:
 
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
     """Raises an InputError for wrong tensor names, shapes or dtypes; reads no content."""
-    with _open_tensors(model) as tensors:
+    with open_tensors(model) as tensors:
         for name, tensor in tensors.items():
-            if tensor.get_dtype() not in _DTYPES:
+            if tensor.get_dtype() not in DTYPES.values():
                 raise InputError(
                     f"{model.directory}: tensor {name} has the type {tensor.get_dtype()}, not one "
-                    f"of {', '.join(_DTYPES)}: convert the model"
+                    f"of {', '.join(DTYPES.values())}: convert the model"
                 )
         shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
         try:
@@ -120,14 +121,14 @@ def read_params(model: ModelDescription, config: ModelConfig, abstract: Params) 
     Each process reads the slices of its devices alone. Checked by `check_params` before.
     """
     check_params(model, config)
-    with _open_tensors(model) as tensors:
+    with open_tensors(model) as tensors:
         table = model.model_format.tensors(config)
         return tables.read_params(table, tensors.__getitem__, abstract)
 
 
 def check_values(model: ModelDescription) -> None:
     """Raises an InputError that names a tensor with a NaN or an infinity; reads all weights."""
-    with _open_tensors(model) as tensors:
+    with open_tensors(model) as tensors:
         for name, tensor in tensors.items():
             if not np.isfinite(tensor[:]).all():
                 raise InputError(
@@ -241,7 +242,7 @@ def _highest_id(tokenizer: Settings) -> int:
 
 
 @contextlib.contextmanager
-def _open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
+def open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
     """Yields the tensors of a model by name; indexing a tensor reads its content."""
     safetensors, prefix = import_safetensors(), model.model_format.prefix
     with contextlib.ExitStack() as stack:

@@ -9,8 +9,10 @@ anytime_jax.json      provenance of the weights, and the SHA-256 of the other fi
 
 import contextlib
 import dataclasses
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.model_format import ModelFormat, params_to_tensors
+from anytime_jax.formats.model_format import (
+    ModelFormat,
+    TensorMapping,
+    expected_shapes,
+    layers_to_tensors,
+    read_slice,
+)
 from anytime_jax.formats.model_reader import (
     DIGESTS,
+    DTYPES,
     INDEX,
     PARITY,
     PROVENANCE,
     WEIGHTS,
+    ModelDescription,
     file_digest,
     import_safetensors,
+    open_tensors,
 )
 from anytime_jax.models import decoder
-from anytime_jax.models.decoder import Params
 from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
 
@@ -71,55 +82,78 @@ def write_model(
     directory: Path,
     model_format: ModelFormat,
     config: ModelConfig,
-    params: Params,
+    layers: Mapping[str, Iterable[np.ndarray]],
     eos_id: int,
     dtype: str,
 ) -> None:
     """Writes weights, configuration and parity record into an empty directory.
 
-    The model must pass `ModelFormat.check`; `params` are NumPy float32 arrays, and `dtype` is the
-    type in the file. Raises a RunError if a file cannot be written.
+    The model must pass `ModelFormat.check`. `layers` are float32, as
+    `model_format.split_layers` returns them; `dtype` is the type in the file. No more than a layer
+    is in memory, also when the weights are read again for the parity record. Raises a RunError if a
+    file cannot be written.
     """
-    rounded = jax.tree.map(lambda x: x.astype(jnp.dtype(dtype)), params)
-    _write_weights(directory, params_to_tensors(model_format.tensors(config), rounded))
-    for name, content in model_format.files(model_format.write(config), eos_id, dtype).items():
-        (directory / name).write_text(content, encoding="utf-8")
+    table = model_format.tensors(config)
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
-    logits = compute_logits(config, rounded, tokens)
-    _save({"tokens": tokens.astype(np.int32), "logits": logits}, directory / PARITY)
+    try:
+        _write_weights(directory, table, config, layers, dtype)
+        for name, content in model_format.files(model_format.write(config), eos_id, dtype).items():
+            (directory / name).write_text(content, encoding="utf-8")
+        model = ModelDescription(directory, model_format, {})
+        logits = _compute_logits(model, config, tokens)
+        parity = {"tokens": tokens.astype(np.int32), "logits": logits}
+        (directory / PARITY).write_bytes(import_safetensors().numpy.save(parity))
+    except OSError as error:
+        raise RunError(f"{directory} cannot be written ({error})") from error
 
 
-def _write_weights(directory: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Writes tensors into one file, or several of `_MOST_BYTES` and an index of them."""
-    written: list[list[str]] = []
-    total = 0
-    for group in _groups(tensors):
-        _save(group, directory / f"{WEIGHTS}.{len(written)}", {"format": "pt"})
-        written.append(list(group))
-        total += sum(tensor.nbytes for tensor in group.values())
-    if len(written) == 1:
-        (directory / f"{WEIGHTS}.0").rename(directory / WEIGHTS)
-        return
-    stem, weight_map = WEIGHTS.removesuffix(".safetensors"), {}
-    for i, names in enumerate(written):
-        file = f"{stem}-{i + 1:05d}-of-{len(written):05d}.safetensors"
-        (directory / f"{WEIGHTS}.{i}").rename(directory / file)
-        weight_map |= dict.fromkeys(names, file)
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+def _write_weights(
+    directory: Path,
+    table: Sequence[TensorMapping],
+    config: ModelConfig,
+    layers: Mapping[str, Iterable[np.ndarray]],
+    dtype: str,
+) -> None:
+    """Writes tensors into one file, or several of `_MOST_BYTES` and an index of them.
+
+    The library writes files of tensors that are all in memory; the format begins with a table of
+    their places, so a tensor can be written when it is read.
+    """
+    shapes = expected_shapes(table, decoder.param_shapes(config))
+    itemsize = jnp.dtype(dtype).itemsize
+    sizes = {name: itemsize * math.prod(shape) for name, shape in shapes.items()}
+    files, tensors = _name_files(sizes), layers_to_tensors(table, layers)
+    for file, members in files.items():
+        ends = [*itertools.accumulate(sizes[name] for name in members)]
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        for name, end in zip(members, ends, strict=True):
+            place = [end - sizes[name], end]
+            header[name] = {"dtype": DTYPES[dtype], "shape": shapes[name], "data_offsets": place}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with (directory / file).open("wb") as opened:
+            opened.write(len(text).to_bytes(8, "little") + text)
+            for _, tensor in itertools.islice(tensors, len(members)):
+                content = np.ascontiguousarray(tensor, jnp.dtype(dtype))
+                opened.write(content.reshape(-1).view(np.uint8).data)
+    next(tensors, None)  # ends the reading of the last array
+    if len(files) > 1:
+        weight_map = {name: file for file, members in files.items() for name in members}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
-def _groups(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields tensors by name, as many at once as one file takes."""
-    group: dict[str, np.ndarray] = {}
-    size = 0
-    for name, tensor in tensors:
-        if group and size + tensor.nbytes > _MOST_BYTES:
-            yield group
-            group, size = {}, 0
-        group[name] = tensor
-        size += tensor.nbytes
-    yield group
+def _name_files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
+    """Returns the tensors of each file in order; a file takes at most `_MOST_BYTES`, or one."""
+    groups: list[list[str]] = [[]]
+    for name in sizes:
+        if groups[-1] and sum(sizes[x] for x in [*groups[-1], name]) > _MOST_BYTES:
+            groups.append([])
+        groups[-1].append(name)
+    stem, count = WEIGHTS.removesuffix(".safetensors"), len(groups)
+    if count == 1:
+        return {WEIGHTS: groups[0]}
+    return {f"{stem}-{i:05d}-of-{count:05d}.safetensors": x for i, x in enumerate(groups, 1)}
 
 
 def write_provenance(directory: Path, about: dict[str, Any]) -> None:
@@ -129,24 +163,31 @@ def write_provenance(directory: Path, about: dict[str, Any]) -> None:
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 
 
-def compute_logits(config: ModelConfig, params: Params, tokens_L: np.ndarray) -> np.ndarray:
-    """Returns the logits of one sequence, computed in float32: float32[L, V]."""
+def _compute_logits(model: ModelDescription, config: ModelConfig, tokens_L: np.ndarray) -> Any:
+    """Returns the logits of one sequence, computed in float32: float32[L, V].
+
+    The weights are read from the files, as `model_reader.read_params` does, one layer at a time.
+    """
     config = dataclasses.replace(config, dtype="float32", attention="plain", remat="none")
-    with jax.default_matmul_precision("highest"):
-        floats = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-        logits_BxLxV = _apply(config, floats, jnp.asarray(tokens_L, jnp.int32)[None])
-    return np.asarray(logits_BxLxV[0])
+    shapes = flatten_by_name(decoder.param_shapes(config))
+    table = model.model_format.tensors(config)
+    with open_tensors(model) as tensors, jax.default_matmul_precision("highest"):
+
+        def read(name: str, *index: slice) -> np.ndarray:
+            whole = (slice(None),) * (shapes[name].ndim - len(index))
+            return read_slice(table, tensors.__getitem__, name, shapes[name].shape, index + whole)
+
+        rows = [read("embedding", slice(token, token + 1)) for token in tokens_L.tolist()]
+        x_BxLxD = np.concatenate(rows)[None]
+        names = {name.removeprefix("blocks/"): name for name in shapes if is_stacked(name)}
+        for layer in range(config.layers):
+            arrays = {short: read(x, slice(layer, layer + 1))[0] for short, x in names.items()}
+            x_BxLxD = _apply_block(config, unflatten_by_name(arrays), x_BxLxD, layer)
+        last = ("final_norm/scale", "embedding" if config.tied else "head")
+        params = unflatten_by_name({name: read(name) for name in last})
+        return np.asarray(_apply_head(config, params, x_BxLxD)[0])
 
 
-_apply = jax.jit(decoder.apply, static_argnums=0)  # without jit, every operation would be a program
-
-
-def _save(
-    tensors: dict[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
-) -> None:
-    safetensors = import_safetensors()
-    try:
-        safetensors.numpy.save_file(tensors, file, metadata)
-    except safetensors.SafetensorError as error:  # even a full disk raises this
-        raise RunError(f"{file} cannot be written ({error})") from error
-    file.chmod(0o644)  # safetensors restricts reading to the owner
+# Without jit, every operation would be a program.
+_apply_block = jax.jit(decoder.apply_block, static_argnums=0)
+_apply_head = jax.jit(decoder.apply_head, static_argnums=0)

@@ -97,6 +97,20 @@ def hidden(
     return cast(jax.Array, hidden_BxLxD)
 
 
+def apply_block(
+    config: ModelConfig, params: Params, x_BxLxD: jax.Array, layer: int | jax.Array
+) -> jax.Array:
+    """Returns the residual stream after one block, with `params` of that layer alone."""
+    block = block_class(config)(config, UNCONSTRAINED, position=0)
+    return block.apply({"params": params}, x_BxLxD, layer, None)[0]
+
+
+def apply_head(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.Array:
+    """Returns the logits of the residual stream after the last block; reads no other parameters."""
+    hidden_BxLxD = Norm(config).apply({"params": params["final_norm"]}, x_BxLxD)
+    return _logits(config, params, cast(jax.Array, hidden_BxLxD))
+
+
 def head(config: ModelConfig, params: Params) -> jax.Array:
     """Returns the head, which turns hidden states into logits, of shape DxV."""
     return params["embedding"].T if config.tied else params["head"]

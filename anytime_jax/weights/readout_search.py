@@ -103,7 +103,8 @@ class ReadoutSearch:
         pairs = zip(stored, coefficients, strict=True)
         terms = ", ".join(f'"{x.name}": {coefficient:.9g}' for x, coefficient in pairs)
         mixture = Mixture(tuple(stored), tuple(coefficients))
-        return self._score(f"mix:{{{terms}}}", mixture, mix(trees, coefficients))
+        mixed = jax.tree.map(lambda *x: mix(x, coefficients), *trees)
+        return self._score(f"mix:{{{terms}}}", mixture, mixed)
 
     def _minimize(
         self, trees: list[Params], start: int, report: Callable[[str], None]

@@ -3,8 +3,9 @@
 The run may still be training; nothing in its directory is changed.
 """
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from jax.sharding import Mesh
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
-from anytime_jax.checkpoints.tree_names import flatten_by_name, unflatten_by_name
+from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.distributed import sharding
@@ -24,6 +25,9 @@ from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
+
+_THREADS = 8  # which read an array each
+_PARTS = 16  # of an array that is a sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +151,36 @@ def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> P
     A single part with coefficient 1 is returned bit by bit. Every array is compared with its
     checksum: a missing or damaged one raises a RunError.
     """
-    trees = (_load_part(run, part) for part in mixture.parts)
-    one = mixture.coefficients == (1.0,)
-    params = next(trees) if one else mix(trees, mixture.coefficients)
+    layers = read_layers(run, mixture)
+
+    def load(name: str) -> np.ndarray:
+        parts = [*layers[name]]
+        return np.stack(parts) if is_stacked(name) else parts[0]
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        params = unflatten_by_name(dict(zip(layers, threads.map(load, layers), strict=True)))
     return params if mesh is None else put_on_mesh(run, params, mesh)
+
+
+def read_layers(run: SavedRun, mixture: Mixture) -> dict[str, Iterator[np.ndarray]]:
+    """Returns a mixture's arrays by name, read when they are iterated: one layer at a time.
+
+    An array that is stacked over layers yields its layers, every other one itself. Its checksum is
+    compared when it ends.
+    """
+    places = [_find_part(run, part) for part in mixture.parts]
+    stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
+
+    def read(name: str) -> Iterator[np.ndarray]:
+        layers = (
+            checkpoint_reader.read_layers(path, meta, item, prefix + name)
+            for (path, item, prefix), meta in stored
+        )
+        return (mix(parts, mixture.coefficients) for parts in zip(*layers, strict=True))
+
+    (_, item, prefix), meta = stored[0]
+    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
+    return {name: read(name) for name in (x.removeprefix(prefix) for x in names)}
 
 
 def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:
@@ -162,13 +192,16 @@ def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:
     return jax.device_put(params, sharding.parameter_shardings(params, axes, mesh))
 
 
-def mix(trees: Iterable[Params], coefficients: Sequence[float]) -> Params:
-    """Returns a weighted sum of trees, computed in float64, as float32 arrays."""
-    total: dict[str, np.ndarray] = {}
-    for tree, coefficient in zip(trees, coefficients, strict=True):
-        for name, array in flatten_by_name(tree).items():
-            total[name] = total.get(name, 0.0) + coefficient * array.astype(np.float64)
-    return unflatten_by_name({name: array.astype(np.float32) for name, array in total.items()})
+def mix(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -> np.ndarray:
+    """Returns a weighted sum of arrays, computed in float64, as float32; one is returned itself."""
+    if tuple(coefficients) == (1.0,):
+        return arrays[0]
+    mixed = np.empty(arrays[0].shape, np.float32)
+    rows = (np.array_split(np.atleast_1d(x), _PARTS) for x in (mixed, *arrays))
+    for target, *parts in zip(*rows, strict=True):  # float64 takes the memory of a part
+        weighted = zip(coefficients, parts, strict=True)
+        target[...] = sum(coefficient * part.astype(np.float64) for coefficient, part in weighted)
+    return mixed
 
 
 def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> int:
@@ -205,18 +238,14 @@ def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]
     return stored
 
 
-def _load_part(run: SavedRun, part: StoredWeights) -> Params:
+def _find_part(run: SavedRun, part: StoredWeights) -> tuple[Path, str, str]:
+    """Returns the checkpoint of stored weights, their item, and the prefix of their names."""
     path = checkpoint_path(run.run_dir, part.step)
     if not path.exists():
         raise RunError(
             f"the run has deleted the checkpoint of step {part.step:,} in the meantime: choose a "
             "step that is kept for ever, such as a multiple"
         )
-    meta = checkpoint_reader.read_meta(path)
-    item, prefix = "params", ""
     if part.prefix is not None:
-        item, prefix = "opt", part.prefix
-    elif part.rule is not None:
-        item, prefix = "averages", f"{part.label}/"
-    arrays = checkpoint_reader.read_verified(path, meta, item, prefix)
-    return unflatten_by_name({name.removeprefix(prefix): x for name, x in arrays.items()})
+        return path, "opt", part.prefix
+    return (path, "params", "") if part.rule is None else (path, "averages", f"{part.label}/")

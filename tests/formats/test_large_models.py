@@ -1,14 +1,17 @@
-"""Memory of reading a model of one gigabyte, sharded over eight devices of a process."""
+"""Memory of reading and of exporting a gigabyte, sharded over eight devices of a process."""
 
 import json
 import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import small_run
 from paths import REPOSITORY
+from training_runs import start
 
 from anytime_jax.config.model import Llama
 from anytime_jax.formats import model_reader, transformers_models
@@ -19,9 +22,28 @@ CONFIG = Llama(
     layers=7, heads=12, kv_heads=4, width=1536, mlp_width=4096, length=128,
     vocab_size=24_576, embedding_rows=24_576, dtype="float32",
 )  # fmt: skip
-CHILD = """
+WATCH = """
 import pathlib, sys, threading, time
 import jax
+
+
+def own_memory():  # without pages of mapped files, which the system takes back at will
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(x.split()[1]) for x in lines if x.startswith("RssAnon"))
+
+
+def watch():
+    global most
+    while True:
+        most = max(most, own_memory())
+        time.sleep(0.002)
+
+
+jax.devices()
+before = most = own_memory()
+threading.Thread(target=watch, daemon=True).start()
+"""
+READ = """
 from anytime_jax.config.model import Llama
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed.sharding import make_mesh, parameter_shardings
@@ -38,26 +60,30 @@ shardings = parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh)
 abstract = jax.tree.map(
     lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y), shapes, shardings
 )
-
-
-def own_memory():  # without pages of mapped files, which the system takes back at will
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(int(x.split()[1]) for x in lines if x.startswith("RssAnon"))
-
-
-def watch():
-    global most
-    while True:
-        most = max(most, own_memory())
-        time.sleep(0.002)
-
-
-before = most = own_memory()
-threading.Thread(target=watch, daemon=True).start()
 params = model_reader.read_params(model, config, abstract)
 jax.block_until_ready(params)
-print(most - before)
 """
+EXPORT = """
+from anytime_jax.commands import dispatch
+
+assert dispatch.run_command("export", "export", sys.argv[1:]) == 0
+"""
+
+
+def peak_memory(script, *arguments):
+    """Returns the bytes that a script takes at most, on eight devices, beyond its imports."""
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(REPOSITORY),
+        "MALLOC_ARENA_MAX": "1",  # freed memory goes back to the system
+        "MALLOC_MMAP_THRESHOLD_": "1000000",
+    }
+    code = f"{WATCH}{script}print(most - before)\n"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return 1024 * int(output.stdout.split()[-1])
 
 
 @pytest.mark.slow
@@ -75,14 +101,31 @@ def test_reading_takes_the_shards_and_one_tensor(tmp_path):
     (tmp_path / model_reader.INDEX).write_text(json.dumps({"weight_map": weight_map}))
     size = sum(4 * np.prod(x) for x in shapes.values())
     assert size > 1e9
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    command = [sys.executable, "-c", CHILD, str(tmp_path)]
-    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    peak = 1024 * int(output.stdout.split()[-1])
     largest = max(4 * np.prod(x) for x in shapes.values())
-    assert size < peak < size + 2 * largest
+    assert size < peak_memory(READ, tmp_path) < size + 2 * largest
+
+
+@pytest.fixture(scope="module", name="large_run")
+def large_run_fixture(tmp_path_factory, dataset):
+    """A run of two checkpoints with an average, and the bytes of its weights."""
+    run = tmp_path_factory.mktemp("large") / "run"
+    sizes = {"layers": 7, "heads": 12, "width": 1536, "mlp_width": 6144, "embedding_rows": 24_576}
+    changes = {f"model__{name}": size for name, size in sizes.items()}
+    mesh = small_run.mesh(8, data=1, fsdp=4, tensor=2)
+    every = {"averages": ("f25",), "checkpoint__every": "1 steps", "eval__tokens": 4 * 8}
+    start(run, dataset, mesh=mesh, mesh__fsdp=4, mesh__tensor=2, stop="2 steps", **every, **changes)
+    config = small_run.config(run, dataset.path, **changes).model
+    return run, sum(4 * x.size for x in jax.tree.leaves(decoder.param_shapes(config)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "tensors"), [("f25", 3.5), ('mix:{"f25@1": 0.5, "f25@2": 0.5}', 5)]
+)
+def test_exporting_takes_a_few_tensors(weights, tensors, large_run, tmp_path):
+    """The largest tensor as it is stored, as it is written, and as JAX has it."""
+    run, size = large_run
+    assert size > 1e9
+    largest = 4 * 24_576 * 1536
+    options = (f"--weights={weights}", "--max-error=1", f"--output={tmp_path / 'out'}")
+    assert largest < peak_memory(EXPORT, f"--run={run}", *options) < tensors * largest

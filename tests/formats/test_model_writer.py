@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import pathlib
+import resource
 
 import jax
 import numpy as np
 import pytest
-import safetensors
 import safetensors.numpy
 import yaml
 from exported_models import AI2, BOTH, EOS, SIZES, read, tensors, write
@@ -100,16 +100,17 @@ def create(target, overwrite=False, content="new"):
         (part / PROVENANCE).write_text(content)
 
 
-def test_full_disk_is_a_run_error(tmp_path, monkeypatch):
-    def full(*unused):
-        raise safetensors.SafetensorError("no space left")
-
-    monkeypatch.setattr(safetensors.numpy, "save_file", full)
-    with (
-        pytest.raises(RunError, match=r"model\.safetensors.*no space left"),
-        model_writer.create_directory(tmp_path / "model", False) as part,
-    ):
-        write(part, "olmo")
+def test_full_disk_is_a_run_error(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a full disk, to a writer
+    try:
+        with (
+            pytest.raises(RunError, match="cannot be written"),
+            model_writer.create_directory(tmp_path / "model", False) as part,
+        ):
+            write(part, "olmo")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
 
 

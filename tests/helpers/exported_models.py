@@ -7,6 +7,7 @@ import safetensors.numpy
 from reference_decoders import CONFIGS, oracle
 
 from anytime_jax.formats import model_reader, model_writer
+from anytime_jax.formats.model_format import split_layers
 from anytime_jax.formats.model_reader import FORMATS, WEIGHTS
 from anytime_jax.models import decoder
 
@@ -95,6 +96,6 @@ def read(folder, name):
 
 def write(folder, name, dtype="float32", config=None):
     folder.mkdir(exist_ok=True)
-    model_format, params = FORMATS[name], oracle(name)[1]
-    model_writer.write_model(folder, model_format, config or CONFIGS[name], params, EOS, dtype)
+    layers = split_layers(oracle(name)[1])
+    model_writer.write_model(folder, FORMATS[name], config or CONFIGS[name], layers, EOS, dtype)
     return folder

@@ -13,7 +13,7 @@ import pytest
 import small_run
 from paths import REPOSITORY
 
-from anytime_jax.formats.model_format import params_to_tensors
+from anytime_jax.formats.model_format import layers_to_tensors, split_layers
 from anytime_jax.formats.olmo import OLMO
 from benchmarks import small
 
@@ -44,7 +44,8 @@ def train(tokens, dtype, seed):
     config = small_run.config("unused", model__dtype=dtype, seed=seed, **CHANGES)
     program = small_run.program(config, small_run.mesh())
     state, metrics = program.init(), []
-    weights = dict(params_to_tensors(OLMO.tensors(config.model), jax.device_get(state.params)))
+    layers = split_layers(jax.device_get(state.params))
+    weights = dict(layers_to_tensors(OLMO.tensors(config.model), layers))
     for count, rows in enumerate(tokens):
         state, row = program.train_step(state, rows, np.float32(config.rate_at(count)))
         metrics.append(jax.device_get((row["loss"], row["lr"])))

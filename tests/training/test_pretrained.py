@@ -19,6 +19,7 @@ from anytime_jax.config import schema
 from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
+from anytime_jax.formats.model_format import split_layers
 from anytime_jax.formats.model_reader import FORMATS, PROVENANCE, WEIGHTS
 from anytime_jax.models import decoder
 from anytime_jax.training import pretrained
@@ -46,7 +47,8 @@ def weights(seed=5):
 
 def write_model(folder, params):
     folder.mkdir(parents=True)
-    model_writer.write_model(folder, FORMATS["olmo"], MODEL, params, 1, "float32")
+    layers = split_layers(params)
+    model_writer.write_model(folder, FORMATS["olmo"], MODEL, layers, 1, "float32")
     return folder
 
 

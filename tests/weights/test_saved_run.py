@@ -1,19 +1,22 @@
 """Saved runs: their stored weights, and what happens to missing and damaged ones."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 
 import pytest
+import tensorstore
 from small_run import same_bits
 from training_runs import start
 
+from anytime_jax.checkpoints import checkpoint_reader, manager
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.weights.post_hoc_averages import Mixture
-from anytime_jax.weights.saved_run import load_weights, open_run
+from anytime_jax.weights.saved_run import load_weights, open_run, read_layers
 
 
 def test_stored_weights_load_bitwise(run):
@@ -27,6 +30,41 @@ def test_stored_weights_load_bitwise(run):
         params = load_weights(saved, Mixture((saved.weights[label],)))
         expected = {name.removeprefix(prefix): array for name, array in arrays.items()}
         assert same_bits(flatten_by_name(params), expected)
+
+
+def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch):
+    """Of an array that is stacked over two layers; of another one, as a whole."""
+    saved = open_run(run)
+    mixture = Mixture((saved.weights["f25"],))
+    expected = flatten_by_name(load_weights(saved, mixture))
+    layers = {name: [*parts] for name, parts in read_layers(saved, mixture).items()}
+    assert layers.keys() == expected.keys()
+    assert {name: len(parts) for name, parts in layers.items()} == {
+        name: 2 if name.startswith("blocks/") else 1 for name in expected
+    }
+    stored = tensorstore.open(
+        {
+            "driver": "auto",
+            "kvstore": f"file://{run}/checkpoints/40/params/|ocdbt:blocks.mlp_in/",
+        }
+    ).result()
+    assert stored.chunk_layout.read_chunk.shape == (1, *stored.shape[1:])
+    monkeypatch.setattr(checkpoint_reader, "format_checksum", lambda *unused: "another")
+    for name in ("blocks/qkv", "head"):
+        parts = read_layers(saved, mixture)[name]
+        with pytest.raises(RunError, match=f"f25/{name} is damaged"):
+            list(itertools.islice(parts, len(layers[name])))
+
+
+def test_checkpoint_with_layers_in_one_chunk_is_read(whole, dataset, tmp_path, monkeypatch):
+    """As earlier versions wrote them."""
+    copied = shutil.copytree(whole, tmp_path / "old")
+    monkeypatch.setattr(manager, "is_stacked", lambda name: False)
+    start(copied, dataset, stop="22 steps")
+    saved = open_run(copied, "22")
+    arrays = read_arrays(copied / "checkpoints" / "22", "params", {"blocks/mlp_in": None})
+    params = load_weights(saved, Mixture((saved.weights["last"],)))
+    assert same_bits(params["blocks"]["mlp_in"], arrays["blocks/mlp_in"])
 
 
 def test_open_run_accepts_steps_and_milestones(run):
