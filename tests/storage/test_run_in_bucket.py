@@ -13,7 +13,7 @@ import pytest
 import small_run
 from forked_starts import environment
 from rich.console import Console
-from small_run import write_config
+from small_run import same_bits, write_config
 from training_runs import bits, records, start
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
@@ -22,6 +22,8 @@ from anytime_jax.config.schema import build
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.files import list_files, remove_directory
 from anytime_jax.training import loop, preflight
+from anytime_jax.weights import saved_run
+from anytime_jax.weights.post_hoc_averages import Mixture
 from configs import decay
 
 MARK = "commit_success.txt"
@@ -35,13 +37,17 @@ def compare(run, whole, folder, steps=(18, 20)):
     assert records(run) == records(whole)
 
 
-def test_run_in_a_bucket_has_the_records_of_one_on_a_disk(dataset, whole, bucket):
+def test_run_in_a_bucket_has_the_records_of_one_on_a_disk(dataset, whole, bucket, tmp_path):
     outcome, output = start(bucket, dataset, stop="0.5x", checkpoint__every="9 steps")
     assert outcome.step == 5
     assert str(bucket) in output
     assert saved_steps(bucket) == [5]
     assert checkpoint_reader.is_intact(bucket / "checkpoints" / "5")
     assert records(bucket) == [row for row in records(whole) if row[0] <= 5]
+    on_disk = saved_run.open_run(bucket_copies.to_disk(bucket, tmp_path / "copy"))
+    remote = saved_run.open_run(bucket)
+    mixture = Mixture((remote.weights["f25"],))
+    assert same_bits(*(saved_run.load_weights(x, mixture) for x in (remote, on_disk)))
 
 
 @pytest.mark.slow
