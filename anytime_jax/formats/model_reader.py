@@ -187,7 +187,10 @@ def weight_files(directory: Path) -> list[Path]:
 
 def _read_settings(directory: Path) -> tuple[Path, Settings]:
     if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory: give the directory of a model")
+        raise InputError(
+            f"{directory} is not a directory: give the directory of a model (a public one is "
+            "fetched with: hf download OWNER/NAME --local-dir DIRECTORY)"
+        )
     for name, parse in zip(_CONFIGURATIONS, (parse_json, _parse_yaml), strict=True):
         if (path := directory / name).is_file():
             return path, _read(path, parse)
