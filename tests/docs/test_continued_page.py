@@ -4,7 +4,6 @@ The training is killed and resumed, and the export is read back, by transformers
 """
 
 import contextlib
-import dataclasses
 import os
 import shlex
 import subprocess
@@ -20,18 +19,15 @@ import safetensors.numpy
 from hub_server import local_hub
 from paths import REPOSITORY
 from run_command import run_command
-from small_llama import write_llama
+from small_llama import read_export, write_llama
 from small_run import same_bits
 from training_runs import bits, records
 
 from anytime_jax import api, averaging
 from anytime_jax.commands import dispatch
-from anytime_jax.config.schema import build
 from anytime_jax.data.dataset_info import load_dataset
-from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import PARITY
 from anytime_jax.models import decoder
-from configs import continued
 
 PAGE = REPOSITORY / "docs" / "tutorials" / "continued.md"
 BLOCKS = [x for x in doc_blocks.read_blocks(PAGE) if x.mark == "run by"]
@@ -156,10 +152,7 @@ def test_evaluation_of_the_page(place, capsys):
 def test_export_is_read_back(exported):
     """The average bit for bit, and the logits of the parity record."""
     folder, _ = exported
-    model = build(continued.get_config(str(folder)).to_dict()).model
-    model = dataclasses.replace(model, dtype="float32", attention="plain")
-    description, shapes = model_reader.describe(folder), decoder.param_shapes(model)
-    params = model_reader.read_params(description, model, shapes)
+    model, params = read_export(folder)
     assert same_bits(params, api.load("runs/small", "f25"))
     record = safetensors.numpy.load_file(folder / PARITY)
     logits = decoder.apply(model, params, record["tokens"][None])[0]

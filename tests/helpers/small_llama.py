@@ -1,5 +1,6 @@
 """Small Llama with grouped queries and its tokenizer, as transformers saves them."""
 
+import dataclasses
 import json
 from pydoc_data.topics import topics
 
@@ -7,7 +8,11 @@ import numpy as np
 import safetensors.numpy
 from byte_level_tokenizer import write_byte_level
 
+from anytime_jax.config.schema import build
+from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import WEIGHTS
+from anytime_jax.models import decoder
+from configs import continued
 
 
 def write_llama(folder):
@@ -35,3 +40,11 @@ def write_llama(folder):
     }
     (folder / "config.json").write_text(json.dumps(config))
     safetensors.numpy.save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def read_export(folder):
+    """Returns the model of an export, computed in float32, and its weights as a run reads them."""
+    model = build(continued.get_config(str(folder)).to_dict()).model
+    model = dataclasses.replace(model, dtype="float32", attention="plain")
+    shapes = decoder.param_shapes(model)
+    return model, model_reader.read_params(model_reader.describe(folder), model, shapes)
