@@ -120,7 +120,7 @@ def large_run_fixture(tmp_path_factory, dataset):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("weights", "tensors"), [("f25", 3.5), ('mix:{"f25@1": 0.5, "f25@2": 0.5}', 5)]
+    ("weights", "tensors"), [("f25", 4), ('mix:{"f25@1": 0.5, "f25@2": 0.5}', 5)]
 )
 def test_exporting_takes_a_few_tensors(weights, tensors, large_run, tmp_path):
     """The largest tensor as it is stored, as it is written, and as JAX has it."""
