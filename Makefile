@@ -6,7 +6,7 @@ VENV ?= .venv
 VENV312 ?= .venv312
 BIN := $(VENV)/bin
 SOURCES := anytime_jax benchmarks configs tests
-# glibc: back large arrays with huge pages. On a CPU the quickstart's update takes 62 ms, not 83.
+# glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
 .PHONY: quickstart test test-all test-faults test-py312 lint format docs compilers clean help

@@ -34,7 +34,7 @@ def _keep_freed_memory() -> None:
 
     XLA's CPU backend allocates its temporary memory for every run of a program. By default glibc
     returns such large blocks to the kernel each time, which must clear them again: 2 of 5 CPU
-    seconds of the quickstart's update. Memory in one arena shared by all threads is kept.
+    seconds of a small model's update. Memory in one arena shared by all threads is kept.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
