@@ -20,7 +20,7 @@ NEEDS = {
 # A line of an output does not begin like this.
 COMMAND = re.compile(
     r"^(\$ |(\S*/)?python3?[\d.]* -|pip |make |git |pytest |anytime |sbatch |gcloud |kubectl "
-    r"|export |[A-Z_]+=\S+ |launch/)",
+    r"|export [A-Z_]+=|[A-Z_]+=\S+ |launch/)",
     re.MULTILINE,
 )
 # Pages that train the quickstart from its beginning; the others find it trained to 4x.

@@ -113,7 +113,7 @@ def test_prior_of_runs_of_one_law_predicts_from_a_few_losses():
 
 def test_general_prior_of_a_narrow_decoder_has_weights_that_grow_slower():
     """Its initial weights are larger, of variance 1 / width."""
-    run = recorded(1e-2)
+    run = recorded(1e-2, model__kind="olmo")
     width = run.config.model.width
     growth = study_prior.general(run).weight_growth.mean
     assert np.exp(growth) == pytest.approx(0.3 * width)

@@ -233,7 +233,7 @@ def test_memory_is_the_optimizer_state_and_the_average(board, results):
     assert adamw.copies == pytest.approx(2, abs=1e-3)
     assert find(board.best, board.average_reference).copies == adamw.copies + 1
     model = results.configs["muon-peak=0.01"].model
-    matrices = model.layers * (4 * model.width**2 + 2 * model.width * model.mlp_width)
+    matrices = model.layers * (4 * model.width**2 + 3 * model.width * model.mlp_width)
     others = 2 * model.embedding_rows * model.width
     expected = (matrices + 2 * others) / (matrices + others)
     assert board.best[0].copies == pytest.approx(expected, rel=1e-2)
