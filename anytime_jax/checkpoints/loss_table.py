@@ -10,18 +10,27 @@ from anytime_jax.formatting import format_count
 from anytime_jax.tables import Table, numbers
 
 
-def evaluations(rows: Sequence[Row]) -> list[tuple[Row, dict[str, float]]]:
-    """Returns the rows that hold an evaluation, each with its losses by weight label."""
+def evaluations(
+    rows: Sequence[Row], validation_set: str = ""
+) -> list[tuple[Row, dict[str, float]]]:
+    """Returns the rows that hold an evaluation, each with its losses by weight label.
+
+    The losses are those on one of several validation sets, or else the mean of the sets.
+    """
+    before = ["eval", validation_set] if validation_set else ["eval"]
     evaluated = []
     for row in rows:
-        losses = {
-            name.split("/")[1]: value
-            for name, value in row.values.items()
-            if name.startswith("eval/") and name.endswith("/loss")
-        }
+        names = ((name.split("/"), value) for name, value in row.values.items())
+        losses = {x[-2]: v for x, v in names if [*x[:-2], x[-1]] == [*before, "loss"]}
         if losses:
             evaluated.append((row, losses))
     return evaluated
+
+
+def validation_sets(rows: Sequence[Row]) -> list[str]:
+    """Returns the names of the validation sets, if there are several, in order."""
+    names = (name.split("/") for row in rows for name in row.values)
+    return list(dict.fromkeys(x[1] for x in names if x[0] == "eval" and len(x) == 4))
 
 
 def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without: str) -> list[str]:

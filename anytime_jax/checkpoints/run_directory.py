@@ -1,14 +1,16 @@
 """Run directory: identity settings, ownership and lock."""
 
 import contextlib
+import itertools
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
+from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import read_failure, storage_errors
 from anytime_jax.storage.files import create_file, is_directory
 from anytime_jax.storage.json_files import load_json
@@ -100,6 +102,57 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
             "choose another directory"
         ) from error
+
+
+def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) -> None:
+    """Raises an InputError if the stages of a run of `step` updates have changed in its past."""
+    was, now = ([_compared(x) for x in y] for y in (_saved_stages(run_dir), stages))
+    if not was:
+        return
+    begun = max(step, 1)
+    past = [[x for x in y if x["step"] < begun] for y in (was, json.loads(json.dumps(now)))]
+    if past[0] != past[1]:
+        pairs = itertools.zip_longest(*past, fillvalue={})
+        old, new = next((x, y) for x, y in pairs if x != y)
+        names = [x for x in {**old, **new} if old.get(x) != new.get(x)]
+        differences = "; ".join(
+            f"{name} was {old.get(name, 'not set')!r}, is {new.get(name, 'not set')!r}"
+            for name in names
+        )
+        at = new.get("step", old.get("step"))
+        raise InputError(
+            f"config.data.mixture or config.model: the stage from step {at:,} has changed "
+            f"({differences}), and the run has made {step:,} updates: change stages that are still "
+            "to come, or set this one back"
+        )
+
+
+def record_stages(
+    run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int, config: Mapping[str, Any]
+) -> bool:
+    """Writes other stages to come, with the settings, into `run.json`; returns whether it has.
+
+    The entry "stage_changes" keeps what the stages were, and the step of each change.
+    """
+    content = read_run_file(run_dir)
+    was = content["stages"] if content else []
+    now = json.loads(json.dumps(stages))
+    if content is None or [*map(_compared, was)] == [*map(_compared, now)]:
+        return False
+    changes = [*content.get("stage_changes", []), {"step": step, "was": was}]
+    content |= {"stages": now, "config": config, "stage_changes": changes}
+    with atomic_write(run_dir / RUN_FILE) as file:
+        file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return True
+
+
+def _saved_stages(run_dir: Path) -> list[dict[str, Any]]:
+    return (read_run_file(run_dir) or {}).get("stages", [])
+
+
+def _compared(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a stage; its mixture is the text of its sources."""
+    return {name: value for name, value in stage.items() if name != "mixture"}
 
 
 def lock(

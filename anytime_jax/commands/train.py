@@ -152,8 +152,7 @@ def _next_command(
         return f"the schedule ends here; {run} can be continued"
     if horizon is not None and step >= horizon:
         return f"to continue to the end of the schedule: {_command(arguments, 'horizon')}"
-    needed = clock.samples(step) - clock.samples(outcome.step)
-    if not config.data.repeat and needed > outcome.unused:
+    if not outcome.has_data_to(step):
         command = _command(arguments, stop, "--config.data.repeat=True")
         return f"the data end before {multiple}. To repeat them: {command}"
     return f"this run has no horizon. To continue to {multiple}: {_command(arguments, stop)}"

@@ -58,8 +58,8 @@ class Clock:
     Its counts are not checked: they are settings, which `schema` has checked.
 
     Attributes:
-      batch_size: sequences in the first updates.
-      length: tokens in a sequence.
+      batch_size: windows in the first updates.
+      length: tokens in a window at first.
       chinchilla_tokens: tokens of the budget "1x".
       growth: points at which the batch grows, each with the new size, in order:
         `(("2x", 512), ("8x", 1024))`.
@@ -110,25 +110,16 @@ class Clock:
             times[inside] = stage.time + (updates[inside] - stage.step) * stage.span
         return times
 
-    def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
-        """Yields batch sizes from a step on, with the updates of each (None: without end)."""
-        ends = [*(stage.step for stage in self.stages[1:]), None]
-        for stage, end in zip(self.stages, ends, strict=True):
-            if end is None or end > step:
-                size = stage.span * self.batch_size
-                yield size, None if end is None else end - max(step, stage.step)
+    def span(self, step: int) -> int:
+        """Returns the time that the update after `step` updates takes."""
+        return next(x.span for x in reversed(self.stages) if x.step <= step)
 
     def stage_of_batch(self, batch_size: int) -> Stage:
         """Returns the stage with a batch size; sizes grow, so there is one."""
         return next(x for x in self.stages if x.span * self.batch_size == batch_size)
 
-    def samples(self, step: int) -> int:
-        """Returns the number of sequences seen after `step` updates."""
-        return self.time(step) * self.batch_size
-
-    def steps_within(self, samples: int) -> int:
-        """Returns the number of whole updates in a number of sequences."""
-        time = samples // self.batch_size
+    def steps_within(self, time: int) -> int:
+        """Returns the number of whole updates up to a time."""
         stage = next(x for x in reversed(self.stages) if x.time <= time)
         return stage.step + (time - stage.time) // stage.span
 
@@ -214,7 +205,7 @@ class Clock:
 
     def horizon_of_branch(self, step: int) -> int:
         """Returns the horizon whose 90% is `step`; of several, the last."""
-        return self.steps_within(int(self.time(step) / BRANCH_FRACTION) * self.batch_size)
+        return self.steps_within(int(self.time(step) / BRANCH_FRACTION))
 
     def milestones(self) -> Iterator[int]:
         """Yields the steps of permanent checkpoints: 90% of each doubling, then the doubling."""
@@ -263,6 +254,11 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     allowed = 'a point without "+": this schedule has a horizon'
     require(not doubles or horizon is None, "stop", text, allowed)
     return Stop(step, doubles)
+
+
+def is_point(value: Any) -> bool:
+    """Whether a value is the text of a point."""
+    return _match(value) is not None
 
 
 def _match(point: Any) -> re.Match[str] | None:

@@ -33,6 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from anytime_jax.checks import format_value, is_number, reject, require
+from anytime_jax.config.clock import is_point
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.errors import InputError
 
@@ -41,8 +42,9 @@ _PLAIN = {
     float: "a number",
     str: "text",
     bool: "True or False",
-    tuple: "a tuple, in parentheses",
+    tuple: "a tuple, in parentheses, or a dictionary",
 }
+BY_STAGES = "by stages"  # of a field that may have a value from each point of a run on
 _TIME = 'a time in updates, or a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
 _SHOWN = "[A-Za-z_][A-Za-z_0-9.]{0,80}"  # names that a message shows as they are
 T = TypeVar("T")
@@ -142,6 +144,8 @@ def _alternatives(hint: Any) -> tuple[list[type], tuple[str, ...]]:
 def _allowed(hint: Any) -> str:
     plain, words = _alternatives(hint)
     texts = [_TIME] if is_time(hint) else [_PLAIN[x] for x in plain if x in _PLAIN]
+    if _may_have_stages(hint):
+        texts.append('one from each point on, such as {"0x": ..., "8x": ...}')
     choices = " or ".join(f'"{word}"' for word in words)
     return ", or ".join(filter(None, (*texts, choices)))
 
@@ -233,14 +237,42 @@ def _convert(hint: Any, name: str, value: Any) -> Any:
         return value
     if float in plain and int not in plain and type(value) is int and is_number(value):
         return float(value)
-    if tuple in plain and isinstance(value, list | tuple):
+    if _may_have_stages(hint) and is_by_stages(stages := _tuples(value)):
+        return tuple((point, _convert(_plain_hint(hint), name, x)) for point, x in stages)
+    if tuple in plain and isinstance(value, list | tuple | Mapping):
         return _tuples(value)
     require(type(value) in plain and not is_time(hint), name, value, _allowed(hint))
     return value
 
 
 def _tuples(value: Any) -> Any:
+    """Returns a value with tuples in place of lists, and of pairs in place of dictionaries."""
+    if isinstance(value, Mapping):
+        value = list(value.items())
     return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value
+
+
+def _may_have_stages(hint: Any) -> bool:
+    return BY_STAGES in getattr(hint, "__metadata__", ())
+
+
+def _plain_hint(hint: Any) -> Any:
+    """The annotation of each value of a setting by stages."""
+    return typing.get_args(hint)[0]
+
+
+def is_by_stages(value: Any) -> bool:
+    """Whether the value of a setting is pairs of a point and the value from there on."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) > 0
+        and all(isinstance(x, tuple | list) and len(x) == 2 and is_point(x[0]) for x in value)
+    )
+
+
+def values_by_stage(value: Any) -> list[Any]:
+    """Returns the values that a setting has one after another; one, for a plain setting."""
+    return [x for _, x in value] if is_by_stages(value) else [value]
 
 
 def parse(hint: Any, name: str, text: str) -> Any:
@@ -265,7 +297,11 @@ def parse(hint: Any, name: str, text: str) -> Any:
                     return int(number)
             if kind is float:
                 return float(text)
-            if kind is tuple and isinstance(value := ast.literal_eval(text), list | tuple):
+            if kind is tuple and isinstance(value := ast.literal_eval(text), list | tuple | dict):
+                return _tuples(value)
+    if _may_have_stages(hint):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            if isinstance(value := ast.literal_eval(text), list | tuple | dict):
                 return _tuples(value)
     return reject(name, text, _allowed(hint))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from anytime_jax.checks import (
     is_number,
@@ -12,7 +12,7 @@ from anytime_jax.checks import (
     require_not_negative,
     require_positive,
 )
-from anytime_jax.config.fields import setting
+from anytime_jax.config.fields import BY_STAGES, setting, values_by_stage
 
 Dtype = Literal["bfloat16", "float32"]
 Attention = Literal["auto", "plain", "blocks", "xla", "cudnn", "splash"]
@@ -25,7 +25,8 @@ class ModelConfig:
     """Shape and arithmetic of a decoder; a kind is a subclass with its own options.
 
     A kind of your own sets the options below, or gives a block. The defaults of the fields are the
-    paper's 150M model.
+    paper's 150M model. Length and rotation may change by stages of the run, {"0x": 1024, "8x":
+    4096}; `Config` then has a model for each stage, with plain values.
 
     Attributes:
       layers: blocks, N.
@@ -71,12 +72,12 @@ class ModelConfig:
     head_size: int = 0
     width: int = 1024
     mlp_width: int = 4096
-    length: int = 1024
+    length: Annotated[int, BY_STAGES] = 1024
     vocab_size: int = 32_100
     embedding_rows: int = 32_128
     tied: bool = False
-    rope_theta: float = 10_000.0
-    rope_scaling: tuple = ()
+    rope_theta: Annotated[float, BY_STAGES] = 10_000.0
+    rope_scaling: Annotated[tuple, BY_STAGES] = ()
     norm_epsilon: float = 1e-5
     z_loss: float = 0.0
     dtype: Dtype = "bfloat16"
@@ -85,11 +86,15 @@ class ModelConfig:
     remat: Remat = setting("none", identity=False)
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "mlp_width", "length", "vocab_size"):
+        for name in ("layers", "heads", "width", "mlp_width", "vocab_size"):
             require_count(name, getattr(self, name), least=1)
         require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
-        require_positive("rope_theta", self.rope_theta)
-        require_rope_scaling("rope_scaling", self.rope_scaling)
+        for value in values_by_stage(self.length):
+            require_count("length", value, least=1)
+        for value in values_by_stage(self.rope_theta):
+            require_positive("rope_theta", value)
+        for value in values_by_stage(self.rope_scaling):
+            require_rope_scaling("rope_scaling", value)
         require_positive("norm_epsilon", self.norm_epsilon)
         require_not_negative("z_loss", self.z_loss)
         for name, words in (

@@ -6,7 +6,8 @@ paper's 150M model. docs/settings.md is generated from these declarations.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,15 @@ from anytime_jax.config.kinds import (
     is_trusted,
 )
 from anytime_jax.config.model import Dtype, ModelConfig
+from anytime_jax.config.run_stages import (
+    MODEL_FIELDS,
+    RunStage,
+    check_sets,
+    first_model,
+    run_stages,
+    source_paths,
+)
+from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError
 
 SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
@@ -58,22 +68,38 @@ class DataConfig:
     """Source of the token windows.
 
     Attributes:
-      path: dataset written by `python -m anytime_jax prepare`.
+      path: dataset written by `python -m anytime_jax prepare`, the only source of a run without a
+        mixture.
+      mixture: sources with their datasets and weights, {"web": ("data/web", 0.7), "code":
+        ("data/code", 0.3)}, or such mixtures by stages, {"0x": {...}, "4x": {...}}.
       text: path or address of the text that `prepare --config` makes it of.
       validation_text: the same, for validation; empty to set a part of the text aside.
       vocabulary: path or address of the vocabulary; empty for the one of `initial_weights`.
       builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there; 0 to
         refuse instead.
       seed: seed of the order of the windows.
-      repeat: whether to start another pass when the windows are used up, rather than stop.
+      documents: "join" lets a token attend to all of its window, as the paper does; "mask" to its
+        own document only.
+      boundary_loss: whether the loss of an end of text, which predicts the first token of another
+        document, counts in training.
+      most_documents: documents of a window that cuDNN's attention can keep apart, with "mask".
+      surplus: what to do with a window that has more for cuDNN: "merge" the others into one, or
+        "refuse" it, which ends the run.
+      repeat: whether to start another pass when the windows of a source are used up, rather than
+        stop.
     """
 
     path: str = setting("data/c4-t5-1024", identity=False)
+    mixture: tuple = setting((), identity=False)
     text: str = setting("", identity=False)
     validation_text: str = setting("", identity=False)
     vocabulary: str = setting("", identity=False)
     builtin_megabytes: float = setting(0.0, identity=False)
     seed: int = 0
+    documents: Literal["join", "mask"] = setting("join", branch="named")
+    boundary_loss: bool = setting(True, branch="named")
+    most_documents: int = setting(64, identity=False)
+    surplus: Literal["merge", "refuse"] = setting("merge", identity=False)
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
 
     def __post_init__(self) -> None:
@@ -81,6 +107,7 @@ class DataConfig:
         ok = is_number(self.builtin_megabytes) and 0 <= self.builtin_megabytes < 1e6
         require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
         require_count("seed", self.seed)
+        require_count("most_documents", self.most_documents, least=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,19 +118,20 @@ class BranchConfig:
       from_run: directory of the trunk; empty for a run that starts at its own first update.
       at: point at which the branch leaves the trunk, where it has a checkpoint; empty for 90% of
         the horizon of the branch.
-      data: directory of other data to continue with, from their beginning; empty for the trunk's.
+      data: dataset or mixture to continue with; empty for the trunk's. A source that the trunk has
+        read goes on where it is.
       change: settings meant to differ from the trunk's, such as ("schedule.peak",).
     """
 
     from_run: str = setting("", identity=False)
     at: str = ""
-    data: str = setting("", identity=False)
+    data: str | tuple = setting("", identity=False)
     change: tuple = setting((), identity=False)
 
     def __post_init__(self) -> None:
         for name in ("from_run", "data"):
-            if getattr(self, name):
-                require_directory(name, getattr(self, name))
+            if isinstance(value := getattr(self, name), str) and value:
+                require_directory(name, value)
         names = [name for name in ("at", "data", "change") if getattr(self, name)]
         if not self.from_run and names:
             value = format_value(getattr(self, names[0]))
@@ -177,11 +205,17 @@ class EvalConfig:
 
     Attributes:
       every: distance between evaluations; 1x, 2x, 4x, ... come as well.
-      tokens: tokens of the validation split, rounded down to windows: the first ones, every time.
+      sets: datasets whose validation splits are evaluated, by name: {"web": "data/web"}; empty for
+        the sources of the run.
+      weights: weight of each set in the mean, {"web": 0.5, "code": 0.5}; empty for the mixture of
+        the last stage, or equal ones.
+      tokens: tokens of a validation split, rounded down to windows: the same random ones always.
       batch_size: sequences evaluated at once.
     """
 
     every: str = "1x"
+    sets: tuple = ()
+    weights: tuple = ()
     tokens: int | Literal["all"] = 32_800_000
     batch_size: int = 32
 
@@ -189,6 +223,7 @@ class EvalConfig:
         if self.tokens != "all":
             require_count("tokens", self.tokens, least=1)
         require_count("batch_size", self.batch_size, least=1)
+        check_sets(self.sets, self.weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,12 +354,15 @@ class Config(Settings):
       learning_rate: the learning rate as a function of time.
       horizon: last step at which the schedule is defined; None if it does not end.
       averaging_rules: the averages by label.
+      stages: parts of the run with one mixture, one length of windows and one rotation.
+      sources: dataset of every source by name.
       stop_rule: the step at which the run stops, and whether it doubles afterwards.
       branch_step: the step at which the run leaves its trunk; None for a run without one.
       eval_steps: updates between evaluations.
       checkpoint_steps: updates between rolling checkpoints.
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
+      end_of_text: id of the token that ends a document, once the data are known.
     """
 
     given: Settings
@@ -332,16 +370,79 @@ class Config(Settings):
     learning_rate: schedules.Schedule
     horizon: int | None
     averaging_rules: dict[str, averaging.Rule]
+    stages: tuple[RunStage, ...]
+    sources: dict[str, str]
     stop_rule: Stop
     branch_step: int | None
     eval_steps: int
     checkpoint_steps: int
     keep_steps: int | None
     log_steps: int
+    end_of_text: int | None = None
 
     def rate_at(self, step: int) -> float:
         """Returns the learning rate of the update after `step` updates."""
         return float(self.learning_rate.evaluate(self.clock.time(step)))
+
+    def stage_at(self, step: int) -> RunStage:
+        """Returns the stage of the update after `step` updates."""
+        return next(x for x in reversed(self.stages) if x.step <= step)
+
+    def at(self, step: int) -> "Config":
+        """Returns the configuration with the model of the update after `step` updates."""
+        return dataclasses.replace(self, model=self.stage_at(step).model)
+
+    def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
+        """Yields the windows in an update from a step on, each number with its updates.
+
+        The last number of updates is None: it has no end.
+        """
+        begins = sorted({x.step for x in (*self.clock.stages, *self.stages)})
+        for begin, end in zip(begins, [*begins[1:], None], strict=True):
+            if end is None or end > step:
+                length = self.stage_at(begin).model.length
+                tokens = self.clock.span(begin) * self.clock.tokens_per_step
+                yield tokens // length, None if end is None else end - max(step, begin)
+
+    def samples(self, step: int) -> int:
+        """Returns the number of windows read in the first `step` updates."""
+        total = 0
+        for windows, updates in self.batches(0):
+            count = step if updates is None else min(step, updates)
+            total, step = total + windows * count, step - count
+        return total
+
+    @functools.cached_property
+    def mixture(self) -> Mixture:
+        """The order in which the run reads its sources."""
+        return Mixture(
+            [DataStage(self.samples(x.step), x.model.length, dict(x.weights)) for x in self.stages]
+        )
+
+    def windows_read(self, step: int) -> Iterator[tuple[RunStage, dict[str, int]]]:
+        """Yields the stages of the first `step` updates, and the windows of each source read.
+
+        The windows are those read up to the end of the stage, or to `step`, since the last change
+        of the length.
+        """
+        for number, stage in enumerate(self.stages):
+            if number == 0 or stage.step < step:
+                end = min([step, *(x.step for x in self.stages[number + 1 : number + 2])])
+                yield stage, self.mixture.counts(self.samples(end), number)
+
+    @property
+    def sets(self) -> dict[str, str]:
+        """The dataset of every validation set, by name."""
+        return dict(self.eval.sets) or self.sources
+
+    @functools.cached_property
+    def set_weights(self) -> dict[str, float]:
+        """The weight of every validation set in the mean; the sum is 1."""
+        weights = dict(self.eval.weights or self.stages[-1].weights)
+        if not self.eval.weights and not self.sets.keys() & weights.keys():
+            weights = dict.fromkeys(self.sets, 1)
+        weights = {name: float(weights.get(name, 0)) for name in self.sets}
+        return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
     def eval_windows(self, available: int) -> int:
         """Returns the number of validation windows per evaluation, of those available."""
@@ -361,16 +462,20 @@ class Config(Settings):
         return facts_of(self, Settings)
 
     def select(self, condition: Callable[[Facts], bool]) -> dict[str, Any]:
-        """Returns the settings whose facts satisfy a condition, by dotted name."""
+        """Returns the settings whose facts satisfy a condition, by dotted name.
+
+        Those by stages have the value of the first stage.
+        """
         facts = self.facts()
-        flat = flatten(self.to_dict()).items()
-        return {name: value for name, value in flat if condition(facts[name])}
+        first = {x: getattr(self.model, x) for x in MODEL_FIELDS}
+        flat = flatten(self.to_dict()) | flatten({"model": first})
+        return {name: value for name, value in flat.items() if condition(facts[name])}
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the identity settings by dotted name, with the fingerprint of the data.
 
         Other settings affect losses only by rounding, or are checked by the digest of the trunk's
-        checkpoint or of the initial weights.
+        checkpoint or of the initial weights, or with the stages.
         """
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
@@ -422,7 +527,8 @@ def resolve(settings: Settings) -> Config:
 def _resolve(settings: Settings) -> Config:
     growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
     is_seesaw = isinstance(growth, str)
-    sizes = settings.batch_size, settings.model.length, settings.chinchilla_tokens
+    model = first_model(settings.model)
+    sizes = settings.batch_size, model.length, settings.chinchilla_tokens
     first = Clock(*sizes, () if isinstance(growth, str) else growth)
     _ = first.stages  # which checks the growth
     with errors_named("schedule"):
@@ -444,13 +550,20 @@ def _resolve(settings: Settings) -> Config:
     _check_rates(settings.schedule, rate)
     horizon = None if rate.end is None else clock.step_of(rate.end)
     keep = settings.checkpoint.keep_every
+    sources = source_paths(settings.data.path, settings.data.mixture, branch.data)
+    data = settings.data.mixture or settings.data.path
+    values: dict[str, Any] = {
+        x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)
+    }
     config = Config(
-        **{x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)},
+        **{**values, "model": model},
         given=settings,
         clock=clock,
         learning_rate=rate,
         horizon=horizon,
         averaging_rules=_averaging_rules(settings.averages),
+        stages=run_stages(settings.model, data, branch.data, branch_step, clock),
+        sources=sources,
         stop_rule=read_stop(settings.stop, clock, horizon),
         branch_step=branch_step,
         eval_steps=_count_steps(clock, settings.eval.every, "eval.every"),
@@ -459,12 +572,7 @@ def _resolve(settings: Settings) -> Config:
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
     )
     _check(config)
-    data = config.data
-    if branch.data:
-        data = dataclasses.replace(
-            data, path=branch.data, text="", validation_text="", builtin_megabytes=0.0
-        )
-    return dataclasses.replace(config, data=data, run_dir=config.run_dir or _run_dir(config))
+    return dataclasses.replace(config, run_dir=config.run_dir or _run_dir(config))
 
 
 def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
@@ -531,12 +639,20 @@ def _run_dir(config: Config) -> str:
 def _check(config: Config) -> None:
     """Raises a ValueError if settings do not fit each other."""
     part = config.batch_size // config.microbatches
+    for run_stage in config.stages:
+        length, tokens = run_stage.model.length, part * config.model.length
+        allowed = f"a length that divides the {tokens:,} tokens of a microbatch (batch_size / "
+        allowed += f"microbatches = {part} windows of {config.model.length})"
+        require(tokens % length == 0, "model.length", length, allowed)
     for stage in config.clock.stages:
         size = stage.span * config.batch_size
         allowed = f"a multiple of batch_size / microbatches = {part}"
         require(size % part == 0, "batch_growth", size, allowed)
     allowed = f"one sequence of model.length = {config.model.length}, or more"
     require(config.eval_windows(1), "eval.tokens", config.eval.tokens, allowed)
+    weighed, allowed = dict(config.eval.weights), f"one of the sets {', '.join(config.sets)}"
+    for name in weighed:
+        require(name in config.sets, "eval.weights", name, allowed)
     _check_branch(config)
     horizon, stop = config.horizon, config.stop_rule.step
     if horizon is not None and (stop is None or stop > horizon):

@@ -18,6 +18,7 @@ _CHARACTER_BYTES = 4  # maximum, in UTF-8
 
 # Enough text for every pair worth merging to be frequent, little enough for a second of training.
 _SAMPLE_CHARACTERS = 4_000_000
+TRAINED_END_OF_TEXT = 1  # id of the token that ends a document, in vocabularies made here
 _FIXED_PIECES = 3 + 256  # padding, EOS, unknown and the bytes
 _CHARACTER_COVERAGE = 0.9995
 # Documents are sliced for training: a newline inside a slice is text like any other, so pieces such
@@ -169,7 +170,7 @@ def _train(sample: Sequence[str], size: int) -> bytes:
         model_type="bpe",
         vocab_size=size,
         pad_id=0,
-        eos_id=1,
+        eos_id=TRAINED_END_OF_TEXT,
         unk_id=2,
         bos_id=-1,
         byte_fallback=True,

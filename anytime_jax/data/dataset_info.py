@@ -33,11 +33,15 @@ CHUNK_TOKENS = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """Counts of one split: `tokens` with the EOS of each document, `windows` at stride `length`."""
+    """Counts of one split: `tokens` with the EOS of each document, `windows` of usual length."""
 
     documents: int
     tokens: int
     windows: int
+
+    def windows_of(self, length: int) -> int:
+        """Returns the number of windows of a length, each with a target for its last token."""
+        return max(self.tokens - 1, 0) // length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,8 @@ class DatasetInfo:
     """Metadata of a complete dataset.
 
     Attributes:
-      length: L, the model's context; windows hold L + 1 tokens.
+      length: L, the usual length of a window: the one that `prepare` was told. Runs may have
+        another, or several.
       eos_id: id of the token that ends every document.
       token_dtype: "uint16" or "int32", as stored.
       splits: counts of "train" and "validation".

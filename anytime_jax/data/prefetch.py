@@ -1,7 +1,8 @@
 """Batches read ahead: an iterator over consecutive samples, with sizes that may change.
 
-A batch passes five functions on its way from a disk or bucket to the training loop: the reader of
-the dataset, `Windows.batch`, `read` below, `read_ahead`, and `training.run_data.iterate_batches`.
+On its way from a disk or bucket to the training loop, a batch passes the reader of each dataset,
+`Windows.read`, `MixedWindows.batch`, `read` below, `read_ahead`, and
+`training.run_data.iterate_batches`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Windows:
     Args:
       info: the dataset, from `load_dataset`.
       split: "train" or "validation".
-      length: L, in tokens; it must be the dataset's.
+      length: L, in tokens.
       seed: seed of the order, from 0 to 2³² − 1.
       repeat: whether another pass follows the last window; else `DataExhausted` is raised.
       shuffle: False for the stored order in every pass, as in evaluation.
@@ -54,17 +54,17 @@ class Windows:
     ):
         if split not in info.splits:
             raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
-        if length != info.length:
-            raise InputError(
-                f"length {length} does not fit {info.path}, which is prepared for length "
-                f"{info.length}; use that, or prepare the text again with the other length"
-            )
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
         self.info = info
         self._name = f'split "{split}" of {info.path}'
         self._length = length
-        self._windows = info.splits[split].windows
+        self._windows = info.splits[split].windows_of(length)
+        if self._windows == 0:
+            raise InputError(
+                f"{self._name} has {info.splits[split].tokens} tokens, fewer than the {length + 1} "
+                "of a window: give more text, or a smaller length"
+            )
         self._repeat = repeat
         self._reader = TokenReader(info, split)
         order = grain.MapDataset.range(self._windows)
@@ -89,19 +89,33 @@ class Windows:
             raise InputError(
                 f"batch of {size} samples at {first}; give a size from 1 and samples from 0"
             )
-        if not self._repeat and first + size > self._windows:
-            raise DataExhausted(
-                f"samples {first} to {first + size - 1} were requested, but "
-                f"{self._name} has {self._windows}; "
-                "prepare more text, or set repeat for another pass over it"
-            )
-        samples = np.arange(first, first + size)[rows].tolist()
-        starts = [cast(int, self._order[sample]) * self._length for sample in samples]
+        self._check_end(first, first + size - 1)
+        return self.read(np.arange(first, first + size)[rows])
+
+    def read(self, samples: np.ndarray) -> np.ndarray:
+        """Reads samples with any numbers, in ascending order, as `batch` does."""
+        if len(samples):
+            self._check_end(int(samples[0]), int(samples[-1]))
         try:
-            return self._reader.read(starts, self._length + 1)
+            return self.read_at(self.positions(samples))
         except RunError as error:
             raise RunError(
-                f"samples {first} to {first + size - 1} of {self._name}: {error}; copy that file "
+                f"samples {samples[0]} to {samples[-1]} of {self._name}: {error}; copy that file "
                 "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
                 f"--verify --output={shlex.quote(str(self.info.path))} reads all of it)"
             ) from error
+
+    def positions(self, samples: np.ndarray) -> np.ndarray:
+        """Returns the number of the window in the split, k, for each sample."""
+        return np.array([cast(int, self._order[int(x)]) for x in samples], np.int64)
+
+    def read_at(self, positions: np.ndarray) -> np.ndarray:
+        """Reads windows by their number in the split."""
+        return self._reader.read((positions * self._length).tolist(), self._length + 1)
+
+    def _check_end(self, first: int, last: int) -> None:
+        if not self._repeat and last >= self._windows:
+            raise DataExhausted(
+                f"samples {first} to {last} were requested, but {self._name} has {self._windows}; "
+                "prepare more text, or set repeat for another pass over it"
+            )

@@ -159,18 +159,22 @@ class ShardingConstraint:
         return jax.lax.with_sharding_constraint(stack, split)
 
     def per_device(
-        self, function: Callable[..., jax.Array], axes: Sequence[str | None]
+        self,
+        function: Callable[..., jax.Array],
+        axes: Sequence[str | None],
+        of_arguments: Sequence[Sequence[str | None]] | None = None,
     ) -> Callable[..., jax.Array]:
         """Returns the function as applied to each device's parts of its arguments.
 
-        The compiler cannot split kernels. The arguments and the result have these axes, as in a
-        call of the constraint.
+        The compiler cannot split kernels. The result has these axes, as in a call of the
+        constraint, and so have the arguments unless `of_arguments` gives those of each.
         """
         if self.mesh is None:
             return function
         spec = self._spec(axes)
+        inputs = spec if of_arguments is None else tuple(map(self._spec, of_arguments))
         return jax.shard_map(
-            function, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False
+            function, mesh=self.mesh, in_specs=inputs, out_specs=spec, check_vma=False
         )
 
     def _spec(self, axes: Sequence[str | None]) -> PartitionSpec:

@@ -6,7 +6,7 @@ which serves H/G heads of queries, K head size.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,44 @@ _BLOCKS = 2
 BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # share of the scores that are computed
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
+
+
+class Documents(NamedTuple):
+    """The documents in a batch of windows, which attention keeps apart.
+
+    Attributes:
+      ids_BxL: number of each token's document in its window, from 0.
+      most: documents of a window that a packed layout has room for; more are merged into the last.
+    """
+
+    ids_BxL: jax.Array
+    most: int
+
+    def same(self, queries: slice = slice(None), keys: slice = slice(None)) -> jax.Array:
+        """Returns whether queries and keys are of one document, bool of shape Bx1xLxM."""
+        ids_BxL = self.ids_BxL
+        return (ids_BxL[:, queries, None] == ids_BxL[:, None, keys])[:, None]
+
+    def packed(self) -> tuple[jax.Array, jax.Array]:
+        """Returns where each document begins, int32 of shape Bx(M+1), and its tokens, BxM.
+
+        What is left of M, the room, is filled up with -1.
+        """
+        slots_M = jnp.arange(self.most)
+        ids_BxL = jnp.minimum(self.ids_BxL, self.most - 1)
+        lengths_BxM = (ids_BxL[:, None] == slots_M[:, None]).sum(-1, dtype=jnp.int32)
+        starts_BxM = jnp.cumsum(lengths_BxM, axis=1) - lengths_BxM
+        is_there_BxM = lengths_BxM > 0
+        starts_BxM, lengths_BxM = (
+            jnp.where(is_there_BxM, x, -1).astype(jnp.int32) for x in (starts_BxM, lengths_BxM)
+        )
+        return jnp.pad(starts_BxM, ((0, 0), (0, 1)), constant_values=-1), lengths_BxM
+
+
+def find_documents(tokens_BxL: jax.Array, end_of_text: int, most: int) -> Documents:
+    """Returns the documents of windows; a token that ends a text belongs to that text."""
+    ends_BxL = (tokens_BxL == end_of_text).astype(jnp.int32)
+    return Documents(jnp.cumsum(ends_BxL, axis=1) - ends_BxL, most)
 
 
 def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int) -> str:
@@ -99,24 +137,52 @@ def causal_attention(
     precision: Precision,
     path: Attention,
     constrain: ShardingConstraint = UNCONSTRAINED,
+    documents: Documents | None = None,
 ) -> jax.Array:
     """Returns causal softmax attention, rounded, of shape BxLxHxK.
 
     Scores and softmax are float32; `precision` applies to the operands and the result. `path` is
     "plain" (the reference), "blocks", "splash", or an implementation of
-    `jax.nn.dot_product_attention`.
+    `jax.nn.dot_product_attention`. With `documents`, tokens attend to their own document only.
     """
     if path == "splash":
-        return _splash_attention(q_BxLxHxK, k_BxLxGxK, v_BxLxGxK, precision, constrain)
+        return _splash_attention(q_BxLxHxK, k_BxLxGxK, v_BxLxGxK, precision, constrain, documents)
     if path in ("xla", "cudnn"):
         q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK))
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=path)
+        if documents is not None and path == "cudnn":
+            return _packed_attention(q, k, v, documents)
+        mask = None if documents is None else documents.same()
+        return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True, implementation=path)
     length, heads = q_BxLxHxK.shape[1:3]
     k_BxLxHxK, v_BxLxHxK = (_repeat_heads(y, heads) for y in (k_BxLxGxK, v_BxLxGxK))
     if path == "blocks":
-        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision)
-    causal_LxM = jnp.tril(jnp.ones((length, length), bool))
-    return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, causal_LxM, precision)
+        return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision, documents)
+    visible = jnp.tril(jnp.ones((length, length), bool))
+    if documents is not None:
+        visible &= documents.same()
+    return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, visible, precision)
+
+
+def _packed_attention(q: jax.Array, k: jax.Array, v: jax.Array, documents: Documents) -> jax.Array:
+    """CuDNN's attention of packed documents, by a private function of JAX, for Hopper and later.
+
+    The public function takes a mask, which becomes a bias of length squared.
+    """
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    starts_BxM1, lengths_BxM = documents.packed()
+    attend: Any = cudnn.dot_product_attention
+    return attend(
+        q,
+        k,
+        v,
+        q_seqlen=lengths_BxM,
+        kv_seqlen=lengths_BxM,
+        q_offsets=starts_BxM1,
+        kv_offsets=starts_BxM1,
+        scale=1 / math.sqrt(q.shape[-1]),
+        mask_type=cudnn.MaskType.PADDING_CAUSAL,
+    )
 
 
 def _repeat_heads(x_BxMxGxK: jax.Array, heads: int) -> jax.Array:
@@ -131,6 +197,7 @@ def _splash_attention(
     v_BxLxGxK: jax.Array,
     precision: Precision,
     constrain: ShardingConstraint,
+    documents: Documents | None,
 ) -> jax.Array:
     """Flash attention by JAX's Pallas kernel for TPUs, which other platforms only interpret.
 
@@ -154,12 +221,25 @@ def _splash_attention(
     arrays = (
         precision.round(y).transpose(0, 2, 1, 3) for y in (scaled_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
     )
-    attend = constrain.per_device(jax.vmap(cast(Any, kernel)), ("batch", "heads", None, None))
-    return precision.round(attend(*arrays).transpose(0, 2, 1, 3))
+    by_heads = ("batch", "heads", None, None)
+    if documents is None:
+        attend = constrain.per_device(jax.vmap(cast(Any, kernel)), by_heads)
+        return precision.round(attend(*arrays).transpose(0, 2, 1, 3))
+
+    def attend_within(q: Any, k: Any, v: Any, ids_L: jax.Array) -> Any:
+        return cast(Any, kernel)(q, k, v, segment_ids=splash.SegmentIds(ids_L, ids_L))
+
+    inputs = (by_heads, by_heads, by_heads, ("batch", None))
+    attend = constrain.per_device(jax.vmap(attend_within), by_heads, inputs)
+    return precision.round(attend(*arrays, documents.ids_BxL).transpose(0, 2, 1, 3))
 
 
 def _attend_in_blocks(
-    q_BxLxHxK: jax.Array, k_BxLxHxK: jax.Array, v_BxLxHxK: jax.Array, precision: Precision
+    q_BxLxHxK: jax.Array,
+    k_BxLxHxK: jax.Array,
+    v_BxLxHxK: jax.Array,
+    precision: Precision,
+    documents: Documents | None,
 ) -> jax.Array:
     """Causal attention in which each block of queries sees the keys up to its end.
 
@@ -174,11 +254,13 @@ def _attend_in_blocks(
     for start in range(0, length, size):
         end = min(start + size, length)
         k_BxHxMxK, v_BxHxMxK = k_BxHxLxK[:, :, :end], v_BxHxLxK[:, :, :end]
-        causal_LxM = jnp.arange(end) <= jnp.arange(start, end)[:, None]
+        visible = jnp.arange(end) <= jnp.arange(start, end)[:, None]
+        if documents is not None:
+            visible &= documents.same(slice(start, end), slice(end))
         scores_BxHxLxM = mixed_einsum(
             "bhlk,bhmk->bhlm", q_BxHxLxK[:, :, start:end], k_BxHxMxK, precision, round_result=False
         )
-        scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxHxLxK.shape[-1], causal_LxM)
+        scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxHxLxK.shape[-1], visible)
         max_BxHxLx1 = jax.lax.stop_gradient(scores_BxHxLxM.max(axis=-1, keepdims=True))
         weights_BxHxLxM = jnp.exp(scores_BxHxLxM - max_BxHxLx1)
         out_BxHxLxK = mixed_einsum(
@@ -225,17 +307,17 @@ def _attend(
     q_BxLxHxK: jax.Array,
     k_BxMxHxK: jax.Array,
     v_BxMxHxK: jax.Array,
-    visible_LxM: jax.Array,
+    visible: jax.Array,
     precision: Precision,
 ) -> jax.Array:
-    """Softmax attention to the visible keys."""
+    """Softmax attention to the visible keys, of shape LxM or Bx1xLxM."""
     scores_BxHxLxM = mixed_einsum(
         "blhk,bmhk->bhlm", q_BxLxHxK, k_BxMxHxK, precision, round_result=False
     )
-    scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxLxHxK.shape[-1], visible_LxM)
+    scores_BxHxLxM = _scale_and_mask(scores_BxHxLxM, q_BxLxHxK.shape[-1], visible)
     return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, precision)
 
 
-def _scale_and_mask(scores_BxHxLxM: jax.Array, head_size: int, visible_LxM: jax.Array) -> jax.Array:
+def _scale_and_mask(scores_BxHxLxM: jax.Array, head_size: int, visible: jax.Array) -> jax.Array:
     scaled_BxHxLxM = scores_BxHxLxM * (1 / math.sqrt(head_size))
-    return jnp.where(visible_LxM, scaled_BxHxLxM, jnp.finfo(jnp.float32).min)
+    return jnp.where(visible, scaled_BxHxLxM, jnp.finfo(jnp.float32).min)

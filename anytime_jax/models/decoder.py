@@ -18,7 +18,7 @@ Source: the paper's "Architecture and Dataset", and the OLMo code it is based on
 import dataclasses
 import functools
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError
 from anytime_jax.models.attention import (
+    Documents,
     cached_attention,
     causal_attention,
     resolve_path,
@@ -88,12 +89,15 @@ def hidden(
     params: Params,
     tokens_BxL: jax.Array,
     constrain: ShardingConstraint = UNCONSTRAINED,
+    documents: Documents | None = None,
 ) -> jax.Array:
     """Returns the residual stream after the final norm, float32 of shape BxLxD.
 
-    A loss that computes the logits one block at a time applies the head to it.
+    A loss that computes the logits one block at a time applies the head to it. With `documents`,
+    tokens attend to their own document only.
     """
-    hidden_BxLxD, _ = Decoder(config, constrain).apply({"params": params}, tokens_BxL)
+    decoder = Decoder(config, constrain)
+    hidden_BxLxD, _ = decoder.apply({"params": params}, tokens_BxL, documents=documents)
     return cast(jax.Array, hidden_BxLxD)
 
 
@@ -189,7 +193,11 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens_BxL: jax.Array, cache: Cache | None = None, position: int | jax.Array = 0
+        self,
+        tokens_BxL: jax.Array,
+        cache: Cache | None = None,
+        position: int | jax.Array = 0,
+        documents: Documents | None = None,
     ) -> tuple[jax.Array, Cache | None]:
         """Returns float32 hidden_BxLxD and the updated cache, if any."""
         cfg = self.config
@@ -199,14 +207,20 @@ class Decoder(nn.Module):
         # are.
         table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
         x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
-        x_BxLxD, cache = self._blocks(position)(x_BxLxD, jnp.arange(cfg.layers), cache)
+        x_BxLxD, cache = self._blocks(position, documents)(x_BxLxD, jnp.arange(cfg.layers), cache)
         if not cfg.tied:
             self.param("head", _inward(cfg), (D, V))
         return Norm(cfg, name="final_norm")(x_BxLxD), cache
 
-    def _blocks(self, position: int | jax.Array) -> Any:
+    def _blocks(self, position: int | jax.Array, documents: Documents | None) -> Any:
         cfg = self.config
         block = block_class(cfg)
+        if documents is not None and block.attend is not Block.attend and not block.masks_documents:
+            raise InputError(
+                f"config.data.documents = 'mask', and the block of {type(cfg).__name__} has an "
+                "attend of its own: let it use self.documents and set masks_documents = True, or "
+                "take 'join'"
+            )
         if cfg.remat != "none":
             saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
             policy = saveable if cfg.remat == "products" else None
@@ -218,7 +232,7 @@ class Decoder(nn.Module):
             length=cfg.layers,
             unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
         )
-        return stacked(cfg, self.constrain, position, name="blocks")
+        return stacked(cfg, self.constrain, position, documents, name="blocks")
 
 
 def block_class(config: ModelConfig) -> Any:
@@ -237,12 +251,16 @@ def block_class(config: ModelConfig) -> Any:
 class Block(nn.Module):
     """Attention and MLP, each added to the float32 residual stream.
 
-    A model's `block` may be a subclass with another `attend` or `mlp`.
+    A model's `block` may be a subclass with another `attend` or `mlp`. An `attend` that keeps
+    `documents` apart, where there are any, says so with `masks_documents`.
     """
+
+    masks_documents: ClassVar[bool] = False
 
     config: ModelConfig
     constrain: ShardingConstraint
     position: int | jax.Array  # position of the first token
+    documents: Documents | None = None
 
     @nn.compact
     def __call__(
@@ -287,7 +305,9 @@ class Block(nn.Module):
         heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
             path = resolve_path(cfg, self.constrain.platform, L)
-            out_BxLxHxK = causal_attention(*heads, self.precision, path, self.constrain)
+            out_BxLxHxK = causal_attention(
+                *heads, self.precision, path, self.constrain, self.documents
+            )
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)
         attn_out_ExD = self.param("attn_out", _outward(cfg, H * K, layer), (H * K, D))

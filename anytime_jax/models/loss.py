@@ -55,7 +55,7 @@ def token_losses_from_hidden(
     logits and targets that returns arrays of shape BxL, such as `token_losses_and_hits`.
     """
 
-    def of_block(block: tuple[jax.Array, jax.Array]) -> Any:
+    def of_block(block: tuple[jax.Array, ...]) -> Any:
         hidden_SxRxLxD, targets_SxRxL = block
         return of_logits(_logits(hidden_SxRxLxD, head_DxV, dtype, constrain), targets_SxRxL)
 
@@ -71,8 +71,11 @@ def mean_loss_from_hidden(
     dtype: Dtype,
     constrain: ShardingConstraint,
     z_loss: float = 0.0,
+    weights_BxL: jax.Array | None = None,
 ) -> jax.Array:
     """Mean of `token_losses_from_hidden`, with a gradient that computes no logits twice.
+
+    With weights, each loss is multiplied by its weight before the mean over all tokens.
 
     The gradient alone has the z-loss: `z_loss` times the mean square of log(sum(exp(logits))).
     Source of the z-loss: PaLM (arXiv 2204.02311), Section 5.
@@ -81,7 +84,8 @@ def mean_loss_from_hidden(
     computes loss and gradient. Every shard of the batch accumulates its own gradient of the head;
     the shards are summed once, at the end.
     """
-    return token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain).mean()
+    losses = token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain)
+    return (losses if weights_BxL is None else losses * weights_BxL).mean()
 
 
 def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
@@ -101,14 +105,17 @@ def _mean_loss_forward(
     dtype: Dtype,
     constrain: ShardingConstraint,
     z_loss: float,
+    weights_BxL: jax.Array | None,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def add_block(
-        dhead_SxDxV: jax.Array, block: tuple[jax.Array, jax.Array]
+        dhead_SxDxV: jax.Array, block: tuple[jax.Array, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        hidden_SxRxLxD, targets_SxRxL = block
+        hidden_SxRxLxD, targets_SxRxL, *weights = block
         precision = Precision(dtype, constrain.platform)
         logits_SxRxLxV = _logits(hidden_SxRxLxD, head_DxV, dtype, constrain)
         token_weight = 1 / targets_BxL.size
+        if weights:
+            token_weight *= weights[0]
         losses_SxRxL, grad_SxRxLxV = _with_gradient(
             logits_SxRxLxV, targets_SxRxL, token_weight, z_loss
         )
@@ -117,11 +124,13 @@ def _mean_loss_forward(
         )
         dhead_SxDxV = constrain(dhead_SxDxV, ("batch", None, "vocabulary"))
         dhidden_SxRxLxD = mixed_einsum("srlv,dv->srld", grad_SxRxLxV, head_DxV, precision)
+        if weights:
+            losses_SxRxL *= weights[0]
         return dhead_SxDxV, (losses_SxRxL, dhidden_SxRxLxD)
 
     shards = constrain.shards("batch")
     zero_SxDxV = jnp.zeros((shards, *head_DxV.shape), jnp.float32)
-    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain)
+    blocks = _blocks(hidden_BxLxD, head_DxV, targets_BxL, constrain, weights_BxL)
     dhead_SxDxV, (losses, dhidden) = jax.lax.scan(add_block, zero_SxDxV, blocks)
     return losses.mean(), (_unblock(dhidden), dhead_SxDxV.sum(axis=0))
 
@@ -132,9 +141,9 @@ def _mean_loss_backward(
     z_loss: float,
     saved: tuple[jax.Array, jax.Array],
     factor: jax.Array,
-) -> tuple[jax.Array, jax.Array, None]:
+) -> tuple[jax.Array, jax.Array, None, None]:
     dhidden_BxLxD, dhead_DxV = saved
-    return factor * dhidden_BxLxD, factor * dhead_DxV, None
+    return factor * dhidden_BxLxD, factor * dhead_DxV, None, None
 
 
 mean_loss_from_hidden.defvjp(_mean_loss_forward, _mean_loss_backward)
@@ -149,7 +158,10 @@ def _logits(
 
 
 def _with_gradient(
-    logits_SxRxLxV: jax.Array, targets_SxRxL: jax.Array, token_weight: float, z_loss: float
+    logits_SxRxLxV: jax.Array,
+    targets_SxRxL: jax.Array,
+    token_weight: float | jax.Array,
+    z_loss: float,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the token losses, and their gradient in the logits times `token_weight`.
 
@@ -167,6 +179,8 @@ def _with_gradient(
     if z_loss:
         factor_SxRxL *= 1 + 2 * z_loss * log_sum_SxRxL
     grad_SxRxLxV = weights_SxRxLxV * factor_SxRxL[..., None]
+    if isinstance(token_weight, jax.Array):
+        token_weight = token_weight[..., None]
     return losses_SxRxL, jnp.where(is_target_SxRxLxV, grad_SxRxLxV - token_weight, grad_SxRxLxV)
 
 
@@ -175,8 +189,12 @@ def _blocks(
     head_DxV: jax.Array,
     targets_BxL: jax.Array,
     constrain: ShardingConstraint,
-) -> tuple[jax.Array, jax.Array]:
-    """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard."""
+    weights_BxL: jax.Array | None = None,
+) -> tuple[jax.Array, ...]:
+    """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard.
+
+    Weights, if any, come third.
+    """
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
     shards = constrain.shards("batch")
     shard_rows = B // shards
@@ -186,7 +204,8 @@ def _blocks(
         x_SxNxRxLx_ = x_BxLx_.reshape(shards, shard_rows // rows, rows, *x_BxLx_.shape[1:])
         return x_SxNxRxLx_.swapaxes(0, 1)
 
-    return split(hidden_BxLxD), split(targets_BxL)
+    arrays = (hidden_BxLxD, targets_BxL, weights_BxL)
+    return tuple(split(x) for x in arrays if x is not None)
 
 
 def _unblock(x_NxSxRxLx_: jax.Array) -> jax.Array:

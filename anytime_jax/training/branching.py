@@ -7,12 +7,15 @@ clock and position in the data. Only the decay of the learning rate changes, and
 
 import dataclasses
 import itertools
+import json
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.run_stages import mixture_setting
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
@@ -25,22 +28,20 @@ _SAME_RATE = 1e-6  # relative
 class Trunk:
     """The checkpoint that a branch starts from.
 
-    `digest` is that of its meta, which has the checksums of all arrays. `samples` counts windows of
-    the branch's data consumed, 0 if it reads other data than the trunk. `meta` is None if the trunk
+    `digest` is that of its meta, which has the checksums of all arrays. `meta` is None if the trunk
     is gone, which a branch with checkpoints of its own no longer needs.
     """
 
     path: Path
     step: int
     digest: str
-    samples: int
     meta: checkpoint_reader.Meta | None
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The entry about the trunk in a branch's run file."""
         from_run = str(self.path.parent.parent)
-        place = {"step": self.step, "checkpoint": self.digest, "samples": self.samples}
+        place = {"step": self.step, "checkpoint": self.digest}
         return {"from_run": from_run, **place}
 
 
@@ -71,9 +72,12 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
         raise InputError(f"{directory} has a schedule with an end: {trunk.schedule.name}")
     at, horizon = _decay_points(directory, point, trunk)
     settings = trunk.to_dict()
-    data_path = run_file.get("data_path")
-    if isinstance(data_path, str) and not storage_path(trunk.data.path).exists():
-        settings["data"]["path"] = data_path
+    if trunk.branch.data:  # the trunk is a branch itself
+        settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
+    data, recorded = settings["data"], run_file.get("data_paths", {})
+    if any(not storage_path(path).exists() for path in trunk.sources.values()):
+        found = {trunk.sources[x]: y for x, y in recorded.items() if x in trunk.sources}
+        settings["data"] |= {name: _replace(data[name], found) for name in ("path", "mixture")}
     return settings | {
         "name": f"{storage_path(directory).name}_decay",
         "run_dir": "",
@@ -82,6 +86,13 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
         "branch": {"from_run": directory, "at": at},
         "decay": {"horizon": horizon},
     }
+
+
+def _replace(value: Any, paths: Mapping[str, str]) -> Any:
+    """Returns a setting with other paths in it, however deep."""
+    if isinstance(value, tuple):
+        return tuple(_replace(x, paths) for x in value)
+    return paths.get(value, value) if isinstance(value, str) else value
 
 
 def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
@@ -126,31 +137,43 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
         if saved and not _is_readable(path):
-            digest, samples = str(saved.get("checkpoint")), int(saved.get("samples", 0))
-            return Trunk(path, step, digest, samples, None)
+            return Trunk(path, step, str(saved.get("checkpoint")), None)
     trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
     check_inheritance(config, trunk, step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
-    samples = 0 if config.branch.data else int(meta["samples"])
-    return Trunk(path, step, meta["digest"], samples, meta)
+    return Trunk(path, step, meta["digest"], meta)
 
 
-def check_data(config: Config, trunk: Trunk, dataset: DatasetInfo) -> None:
-    """Raises an InputError if a branch would read other data or another vocabulary than named."""
+def check_data(
+    config: Config,
+    trunk: Trunk,
+    datasets: Mapping[str, DatasetInfo],
+    stages: Sequence[Mapping[str, Any]],
+) -> None:
+    """Raises an InputError if a branch would read other data or another vocabulary than named.
+
+    `stages` is what the run file says of them.
+    """
     if trunk.meta is None:
         return
-    if not config.branch.data and trunk.meta["fingerprint"] != dataset.fingerprint:
+    ours, theirs = (
+        [{k: v for k, v in x.items() if k != "mixture"} for x in y if x["step"] < trunk.step]
+        for y in (json.loads(json.dumps(stages)), trunk.meta["stages"])
+    )
+    if ours != theirs:
         raise InputError(
-            f"config.data.path = {str(dataset.path)!r} has other data than the trunk "
-            f"{config.branch.from_run} was trained on: give that dataset, or name this one as "
-            "config.branch.data"
+            f"config.data: the trunk {config.branch.from_run} was trained on other data, lengths "
+            f"or mixtures up to {config.clock.describe(trunk.step)}: give those, and name what "
+            "follows as config.branch.data"
         )
-    if trunk.meta["vocabulary"] != dataset.vocabulary_sha256:
-        raise InputError(
-            f"config.branch.data = {config.branch.data!r} was made with another vocabulary than "
-            "the trunk's: prepare that text with the vocabulary.model of the trunk's data"
-        )
+    for name, dataset in datasets.items():
+        if trunk.meta["vocabulary"] != dataset.vocabulary_sha256:
+            raise InputError(
+                f"config.branch.data: {name} at {dataset.path} was made with another vocabulary "
+                "than the trunk's: prepare that text with --vocabulary and the directory of the "
+                "trunk's data"
+            )
 
 
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:

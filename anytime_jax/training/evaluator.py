@@ -11,12 +11,16 @@ from jax.sharding import Mesh
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training.step import Program
+from anytime_jax.training.step import DocumentRules, Program, document_rules, make_program
+
+_ORDER = 0  # seed of the order of evaluations, the same for all runs
+_COUNTED = 512  # windows read at a time to count documents
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -49,11 +53,12 @@ def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Param
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluates weight trees on the first `count` windows of a split.
+    """Evaluates weight trees on the first `count` windows of a split in a fixed random order.
 
     Attributes:
-      windows: windows of the split in stored order, repeating.
+      windows: windows of the split, repeating.
       length: number of tokens predicted in a window.
+      rules: how `program` treats documents.
     """
 
     program: Program
@@ -62,6 +67,7 @@ class Evaluator:
     count: int
     batch_size: int
     mesh: Mesh
+    rules: DocumentRules | None = None
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
@@ -99,6 +105,93 @@ class Evaluator:
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B
 
+    def count_documents(self) -> int:
+        """Returns how many documents the windows touch, at most.
+
+        A document that ends in one window and one that goes on in the next window of the text count
+        once; one that spans windows with others between them counts in each.
+        """
+        order = np.sort(self.windows.positions(np.arange(self.count)))
+        documents, before, open_ended = 0, -2, False
+        for start in range(0, self.count, _COUNTED):
+            positions = order[start : start + _COUNTED]
+            ends = self.windows.read_at(positions)[:, :-1] == self.windows.info.eos_id
+            for position, row in zip(positions, ends, strict=True):
+                is_same = position == before + 1 and open_ended
+                documents += int(row[:-1].sum()) + (0 if is_same else 1)
+                before, open_ended = position, not row[-1]
+        return documents
+
+
+class SetEvaluator:
+    """Evaluates the weights of a run on its validation sets, at each length that it has had.
+
+    The sets at the first length have their names, and at another one NAME@LENGTH. Their mean at the
+    first length has fixed weights, so it does not jump when the mixture or the length changes.
+
+    Args:
+      sets: the dataset of every set, by name.
+      programs: the functions of the run by the model of a stage; others are added.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        mesh: Mesh,
+        sets: Mapping[str, DatasetInfo],
+        programs: Mapping[ModelConfig, Program],
+    ):
+        self._config, self._mesh, self._sets = config, mesh, sets
+        self._programs = dict(programs)
+        self._evaluators: dict[tuple[str, ModelConfig], Evaluator] = {}
+
+    def evaluators(self, step: int) -> dict[str, Evaluator]:
+        """Returns the evaluators after `step` updates, by the name of the set."""
+        config, model = self._config, self._config.stage_at(step).model
+        lengths = dict.fromkeys(x.model.length for x in config.stages if x.step <= step)
+        found: dict[str, Evaluator] = {}
+        for length in lengths:
+            at = dataclasses.replace(config, model=dataclasses.replace(model, length=length))
+            for name, dataset in self._sets.items():
+                label = name if length == config.model.length else f"{name}@{length}"
+                found[label] = self._evaluator(at, name, dataset)
+        return found
+
+    def _evaluator(self, config: Config, name: str, dataset: DatasetInfo) -> Evaluator:
+        model = config.model
+        if model not in self._programs:
+            self._programs[model] = make_program(config, self._mesh)
+        if (name, model) not in self._evaluators:
+            self._evaluators[name, model] = make_evaluator(
+                config, self._mesh, dataset, self._programs[model]
+            )
+        return self._evaluators[name, model]
+
+    def losses(
+        self,
+        step: int,
+        trees: Mapping[str, decoder.Params],
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
+        """Returns the mean loss of each tree by label, as `Evaluator.losses` does.
+
+        Of several sets, the loss on each is there too, as SET/LABEL.
+        """
+        evaluators, by_set = self.evaluators(step), {}
+        for name, evaluator in evaluators.items():
+            losses = evaluator.losses(trees, interrupted)
+            if losses is None:
+                return None
+            by_set[name] = losses
+        weights = self._config.set_weights
+        mean = {
+            label: math.fsum(weight * by_set[name][label] for name, weight in weights.items())
+            for label in trees
+        }
+        if len(by_set) == 1:
+            return mean
+        return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
+
 
 def make_evaluator(
     config: Config,
@@ -113,8 +206,10 @@ def make_evaluator(
 
     Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
     """
-    count = count or config.eval_windows(dataset.splits[split].windows)
-    windows = Windows(dataset, split, length=dataset.length, seed=0, repeat=True, shuffle=False)
+    length = config.model.length
+    count = count or config.eval_windows(dataset.splits[split].windows_of(length))
+    windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
     shards = sharding.batch_shards(mesh)
-    size = -(-min(batch_size or config.eval.batch_size, count) // shards) * shards
-    return Evaluator(program, windows, dataset.length, count, size, mesh)
+    of_length = max(config.eval.batch_size * config.clock.length // length, 1)
+    size = -(-min(batch_size or of_length, count) // shards) * shards
+    return Evaluator(program, windows, length, count, size, mesh, document_rules(config))

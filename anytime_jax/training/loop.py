@@ -17,12 +17,15 @@ class Outcome:
     """How a start of a run ended, after `step` updates in all.
 
     `reason` is "stop" (it reached its stop), "interrupted", or "data" (all windows were used).
-    `unused` is the number of windows that remain in its dataset, `seconds` the time in the loop.
+    `has_data_to` says whether the data are enough for a number of updates; `seconds` is the time in
+    the loop.
     """
 
     step: int
     reason: str
-    unused: int = dataclasses.field(default=0, compare=False)
+    has_data_to: Callable[[int], bool] = dataclasses.field(
+        default=lambda step: True, compare=False, repr=False
+    )
     seconds: float = dataclasses.field(default=0.0, compare=False)
 
 
@@ -71,7 +74,7 @@ def train(
             run.finish(step, state)
     except AtStop as stopped:
         plan = stopped.plan
-        return Outcome(plan.step, plan.reason, plan.unused(plan.step))
+        return Outcome(plan.step, plan.reason, plan.has_data_to)
     is_interrupted = step < run.stop or run.misses_evaluation
     reason = "interrupted" if is_interrupted else run.plan.reason
-    return Outcome(step, reason, run.plan.unused(step), time.monotonic() - began)
+    return Outcome(step, reason, run.plan.has_data_to, time.monotonic() - began)

@@ -73,14 +73,17 @@ class Recorder:
         self._meter.resume()
 
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
-        """Records an evaluation, the losses by label; raises a RunError if one is not finite."""
+        """Records an evaluation; raises a RunError if a loss is not finite.
+
+        The losses are by label, and those on one of several sets by SET/LABEL.
+        """
         for label, loss in losses.items():
             if not math.isfinite(loss):
                 what = f"the validation loss of {label} at step {step:,} is {loss}"
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
         self._write(step, {**values, "eval_seconds": seconds})
-        self._display.evaluated(step, losses)
+        self._display.evaluated(step, {x: loss for x, loss in losses.items() if "/" not in x})
 
     def sync(self, step: int) -> dict[str, Any]:
         """Stores all rows; returns what a checkpoint of this step says of them, in `paused`."""
@@ -108,7 +111,7 @@ class Recorder:
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints a spike or a skipped update; raises a RunError at one that ends the run."""
-        guard, samples = self._plan.config.guard, self._plan.samples
+        guard, samples = self._plan.config.guard, self._plan.config.samples
         skips = int(metrics["consecutive_skips"])
         if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):
             return

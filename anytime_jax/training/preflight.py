@@ -1,10 +1,11 @@
 """Checks of a run before its first update, each made once, at the place that `start` gives it."""
 
+import bisect
 import contextlib
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from anytime_jax.training import due_steps
 from anytime_jax.training.state_memory import describe, measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
 
+_PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
 
 
@@ -91,7 +93,21 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
                 f"config.model.{name} = {heads} is not divisible by config.mesh.tensor = {tensor}: "
                 "choose a mesh that keeps heads whole"
             )
-    platform = mesh.devices.flat[0].platform
+    device = mesh.devices.flat[0]
+    platform = device.platform
+    path = attention.resolve_path(model, platform, model.length)
+    capability = getattr(device, "compute_capability", None)
+    if (
+        config.data.documents == "mask"
+        and path == "cudnn"
+        and capability
+        and float(capability) < _PACKED_CAPABILITY
+    ):
+        raise InputError(
+            f"config.data.documents = 'mask' needs a Hopper GPU or a later one for cuDNN's packed "
+            f"layout, and this {device.device_kind} has compute capability {capability}: set "
+            "--config.model.attention=xla, whose mask takes memory of the length squared"
+        )
     if need := attention.unmet_need(model.attention, model, platform, model.length):
         raise InputError(
             f"config.model.attention = {model.attention!r} needs {need}, which this run on a "
@@ -155,30 +171,43 @@ def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> No
 def check_data(config: Config, dataset: DatasetInfo) -> None:
     """Raises an InputError that names every setting that does not fit a dataset, and one that does.
 
-    Pretrained weights fix the length and the vocabulary; the dataset must match.
+    Pretrained weights fix the vocabulary; the dataset must match.
     """
-    model, available = config.model, dataset.splits["validation"].windows
+    model = config.model
     fitting: dict[str, Any] = {}
     problems = []
-    for name, ours, theirs in (
-        ("model.length", model.length, dataset.length),
-        ("model.vocab_size", model.vocab_size, dataset.vocab_size),
-    ):
-        if ours != theirs:
-            problems.append(f"config.{name} = {ours}, but it has {theirs}")
-            fitting[name] = theirs
-    if "model.vocab_size" in fitting and model.embedding_rows < dataset.vocab_size:
-        fitting["model.embedding_rows"] = dataset.vocab_size
-    tokens = available * dataset.length
-    if not isinstance(config.eval.tokens, str) and config.eval.tokens > tokens:
-        problems.append(f"config.eval.tokens = {config.eval.tokens:,}, but it has {tokens:,}")
-        fitting["eval.tokens"] = "all"
+    if model.vocab_size != dataset.vocab_size:
+        problems.append(
+            f"config.model.vocab_size = {model.vocab_size}, but it has {dataset.vocab_size}"
+        )
+        fitting["model.vocab_size"] = dataset.vocab_size
+        if model.embedding_rows < dataset.vocab_size:
+            fitting["model.embedding_rows"] = dataset.vocab_size
+    for length in dict.fromkeys(stage.model.length for stage in config.stages):
+        if not dataset.splits["train"].windows_of(length):
+            tokens = dataset.splits["train"].tokens
+            problems.append(f"config.model.length = {length}, but it has {tokens:,} tokens")
+            fitting["model.length"] = dataset.length
     if not problems:
         return
     advice = "set " + " ".join(f"--config.{name}={value}" for name, value in fitting.items())
     if config.initial_weights and "model.vocab_size" in fitting:
         advice = f"prepare the text with the vocabulary of {config.initial_weights}"
     raise InputError(f"the dataset at {dataset.path} does not fit: {'; '.join(problems)}: {advice}")
+
+
+def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
+    """Raises an InputError if a validation split has too few tokens for an evaluation."""
+    for length in dict.fromkeys(stage.model.length for stage in config.stages):
+        tokens = dataset.splits["validation"].windows_of(length) * length
+        given = config.eval.tokens
+        if tokens == 0 or (not isinstance(given, str) and given > tokens):
+            allowed = "--config.eval.tokens=all" if tokens else "another dataset in eval.sets"
+            raise InputError(
+                f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
+                f"{format_value(given)}, but it has {tokens:,} in windows of {length:,}: set "
+                f"{allowed}"
+            )
 
 
 def check_not_lost(config: Config, step: int) -> None:
@@ -216,24 +245,46 @@ def check_shared(run_dir: Path) -> None:
             )
 
 
-def find_stop(config: Config, dataset: DatasetInfo, step: int, samples: int) -> tuple[float, str]:
+def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) -> tuple[float, str]:
     """Returns the update to stop at, `math.inf` for never, and the reason: "stop" or "data".
 
-    `step` counts the updates done and `samples` the windows of the dataset consumed. Raises an
-    InputError if the data end before the configured stop.
+    `step` counts the updates done. Raises an InputError if the data end before the configured stop.
     """
     clock, stop = config.clock, config.stop_rule.after(step, config.clock)
     if config.data.repeat:
         return math.inf if stop is None else stop, "stop"
-    windows = dataset.splits["train"].windows
-    last = clock.steps_within(clock.samples(step) + windows - samples)
+    exhausted = None if stop is None else find_exhausted(config, datasets, stop)
+    if stop is not None and exhausted is None:
+        return stop, "stop"
+
+    def is_beyond(step: int) -> bool:
+        return find_exhausted(config, datasets, step) is not None
+
+    end = stop or next(2**i for i in itertools.count() if is_beyond(2**i))
+    last = bisect.bisect_left(range(end), True, key=is_beyond) - 1
     if stop is None:
-        return last, "data"
-    if stop > last:
-        needed = samples + clock.samples(stop) - clock.samples(step)
-        raise InputError(
-            f"config.stop = {config.stop!r} needs {needed:,} windows; the dataset at "
-            f"{dataset.path} has {windows:,}, enough for {clock.describe(last)}: prepare more "
-            "text, stop earlier, or repeat it with --config.data.repeat=True"
-        )
-    return stop, "stop"
+        return max(last, step), "data"
+    assert exhausted is not None
+    source, length, needed = exhausted
+    dataset = datasets[source]
+    available = dataset.splits["train"].windows_of(length)
+    raise InputError(
+        f"config.stop = {config.stop!r} needs {needed:,} windows of {length:,} tokens; the dataset "
+        f"at {dataset.path} has {available:,}, enough for {clock.describe(last)}: prepare more "
+        "text, stop earlier, or repeat it with --config.data.repeat=True"
+    )
+
+
+def find_exhausted(
+    config: Config, datasets: Mapping[str, DatasetInfo], step: int
+) -> tuple[str, int, int] | None:
+    """Returns the first source that has too few windows for `step` updates, or None.
+
+    With it come the length of the windows and how many are needed.
+    """
+    for stage, counts in config.windows_read(step):
+        length = stage.model.length
+        for source, count in counts.items():
+            if count > datasets[source].splits["train"].windows_of(length):
+                return source, length, count
+    return None

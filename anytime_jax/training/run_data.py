@@ -1,24 +1,25 @@
-"""Data of a run: its dataset, opened or prepared from the built-in corpus, and batches of it."""
+"""Data of a run: its datasets, opened or prepared from the built-in corpus, and batches of them."""
 
 import itertools
 import shlex
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 
 import jax
+import numpy as np
 
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
-from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.preflight import check_data, naming
+from anytime_jax.training.preflight import check_data, check_evaluated, naming
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 
@@ -28,52 +29,116 @@ _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus i
 def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
     """Iterates over the batches of a run from the plan's step on, each on the devices."""
     config, mesh = plan.config, plan.mesh
-    data, length = config.data, config.model.length
-    windows = Windows(plan.dataset, "train", length=length, seed=data.seed, repeat=data.repeat)
+    windows = MixedWindows(
+        plan.datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat
+    )
 
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))
+        if config.data.documents == "mask" and config.data.surplus == "refuse":
+            _check_surplus(config, first, rows)
         return sharding.put_batch(mesh, rows, size)
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow
         itertools.repeat(size) if count is None else itertools.repeat(size, count)
-        for size, count in config.clock.batches(plan.step)
+        for size, count in config.batches(plan.step)
     )
     with last.named():
-        yield from read_ahead(read, plan.samples(plan.step), sizes)
+        yield from read_ahead(read, config.samples(plan.step), sizes)
+
+
+def _check_surplus(config: Config, first: int, tokens_BxT: np.ndarray) -> None:
+    """Raises a RunError if a window has more documents than there is room for."""
+    documents = 1 + int((tokens_BxT[:, :-2] == config.end_of_text).sum(axis=1).max(initial=0))
+    if documents > (most := config.data.most_documents):
+        raise RunError(
+            f"a window of the batch at sample {first:,} has {documents} documents, and "
+            f"config.data.most_documents = {most}: set it to {documents} or more, or "
+            "config.data.surplus = 'merge'"
+        )
 
 
 def is_prepared(config: Config) -> bool:
     """Whether there is a dataset, or no built-in corpus is to be made in its place."""
+    path = _builtin_path(config)
+    return path is None or (storage_path(path) / METADATA_NAME).exists()
+
+
+def _builtin_path(config: Config) -> str | None:
+    """The directory of the built-in corpus; None for a run that has other data."""
+    return config.data.path if config.data.builtin_megabytes and not config.data.mixture else None
+
+
+def open_datasets(config: Config) -> dict[str, DatasetInfo]:
+    """Returns the dataset of every source; raises an InputError if one is missing or unfit."""
+    if (builtin := _builtin_path(config)) and not processes.is_primary():
+        processes.wait_until_visible((storage_path(builtin) / METADATA_NAME).exists)
+    datasets: dict[str, DatasetInfo] = {}
+    for name, path in config.sources.items():
+        is_trunks = config.data.mixture or path == config.data.path
+        setting = "config.data.mixture" if config.data.mixture else "config.data.path"
+        with naming(setting if is_trunks else "config.branch.data"):
+            datasets[name] = load_dataset(path, _prepare_hint(config, path))
+        prepared = datasets[name].settings.get("megabytes")
+        if builtin == path and prepared not in (None, config.data.builtin_megabytes):
+            raise InputError(
+                f"config.data.builtin_megabytes = {config.data.builtin_megabytes:g}, but "
+                f"{datasets[name].path} has {prepared:g}: set that, or give another "
+                "config.data.path"
+            )
+        check_data(config, datasets[name])
+    _check_sources(datasets)
+    return datasets
+
+
+def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, DatasetInfo]:
+    """Returns the dataset of every validation set; raises an InputError for an unfit one.
+
+    `datasets` are the sources.
+    """
+    opened = {config.sources[name]: x for name, x in datasets.items()}
+    vocabulary = next(iter(datasets.values()))
+    sets: dict[str, DatasetInfo] = {}
+    for name, path in config.sets.items():
+        with naming("config.eval.sets"):
+            sets[name] = opened.get(path) or load_dataset(path, _prepare_hint(config, path))
+        if sets[name].vocabulary_sha256 != vocabulary.vocabulary_sha256:
+            raise InputError(
+                f"config.eval.sets: {name} at {path} has another vocabulary than the data of the "
+                f"run: prepare its text with --vocabulary={vocabulary.path}"
+            )
+        check_evaluated(config, sets[name])
+    return sets
+
+
+def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
+    """Raises an InputError unless sources have one vocabulary and different tokens."""
+    (first, dataset), *others = datasets.items()
+    seen = {dataset.fingerprint: first}
+    for name, other in others:
+        if other.vocabulary_sha256 != dataset.vocabulary_sha256:
+            raise InputError(
+                f"config.data.mixture: {name} at {other.path} has another vocabulary than {first} "
+                f"at {dataset.path}: prepare its text with --vocabulary={dataset.path}"
+            )
+        if twin := seen.get(other.fingerprint):
+            raise InputError(
+                f"config.data.mixture: {name} and {twin} are the same text and split: leave one "
+                "out, and give the other the sum of their weights"
+            )
+        seen[other.fingerprint] = name
+
+
+def _prepare_hint(config: Config, path: str) -> str:
     data = config.data
-    return not data.builtin_megabytes or (storage_path(data.path) / METADATA_NAME).exists()
-
-
-def open_dataset(config: Config) -> DatasetInfo:
-    """Returns the run's dataset; raises an InputError if it is missing or does not fit."""
-    data = config.data
-    if data.builtin_megabytes and not processes.is_primary():
-        processes.wait_until_visible((storage_path(data.path) / METADATA_NAME).exists)
-    with naming("config.branch.data" if config.branch.data else "config.data.path"):
-        dataset = load_dataset(data.path, _prepare_hint(config))
-    prepared = dataset.settings.get("megabytes")
-    if data.builtin_megabytes and prepared not in (None, data.builtin_megabytes):
-        raise InputError(
-            f"config.data.builtin_megabytes = {data.builtin_megabytes:g}, but {dataset.path} has "
-            f"{prepared:g}: set that, or give another config.data.path"
-        )
-    check_data(config, dataset)
-    return dataset
-
-
-def _prepare_hint(config: Config) -> str:
-    data = config.data
+    if path != data.path:
+        return "prepare it, with the vocabulary of the run's other data (see docs/data.md)"
     options = {
         "input": data.text or "TEXTS",
         "validation-input": data.validation_text,
         "vocabulary": data.vocabulary or config.initial_weights or "VOCABULARY",
         "length": config.model.length,
-        "output": data.path,
+        "output": path,
     }
     words = [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
     return (
@@ -94,13 +159,13 @@ def check_place(config: Config) -> None:
         )
 
 
-def prepare_builtin(config: Config, say: Callable[[str], None]) -> DatasetInfo:
-    """Prepares the built-in corpus, which takes a minute, and returns the dataset."""
+def prepare_builtin(config: Config, say: Callable[[str], None]) -> dict[str, DatasetInfo]:
+    """Prepares the built-in corpus, which takes a minute, and returns the datasets."""
     with processes.fail_together():
         if processes.is_primary():
             _prepare(config, say)
     with processes.fail_together():
-        return open_dataset(config)
+        return open_datasets(config)
 
 
 def _prepare(config: Config, say: Callable[[str], None]) -> None:

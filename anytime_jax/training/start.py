@@ -7,6 +7,7 @@ What was acquired is released in reverse, however the run ends.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.schema import Config
+from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import branching, due_steps, preflight, pretrained, run_data, signals
-from anytime_jax.training.evaluator import make_evaluator
+from anytime_jax.training.evaluator import SetEvaluator
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
 from anytime_jax.training.profiler import Profiler, StepRange, check_steps
@@ -101,7 +103,8 @@ def start(
         meta: Mapping[str, Any] = restored.meta if restored else {"step": 0}
         if meta["step"] != plan.step:  # another checkpoint than the latest
             plan = plan.starting_from(meta["step"])
-        print_summary(plan, display.say)
+        evaluator = SetEvaluator(plan.config, mesh, plan.sets, plan.programs)
+        print_summary(plan, evaluator, display.say)
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
@@ -125,7 +128,7 @@ def start(
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,
             about=plan.about | {"averages_since": averages_since},
-            evaluator=make_evaluator(config, mesh, plan.dataset, plan.program),
+            evaluator=evaluator,
             checkpoints=checkpoints,
             recorder=recorder,
             profiler=profiler,
@@ -151,26 +154,41 @@ def _make_plan(
         if processes.is_primary():
             check_wandb(config.log)
         _check_owner(config, run_dir)
-        dataset = run_data.open_dataset(config) if is_prepared else None
-        if dataset is None:
+        datasets = run_data.open_datasets(config) if is_prepared else None
+        if datasets is None:
             run_data.check_place(config)
+        ends = {x.eos_id for x in datasets.values()} if datasets else {TRAINED_END_OF_TEXT}
+        config = dataclasses.replace(config, end_of_text=ends.pop())
         trunk = branching.find_trunk(config, resumes=saved_step > 0)
         step = saved_step or (trunk.step if trunk else 0)
         with explain_errors(config.packages()):
-            program = make_program(config, mesh)
-            preflight.check_update(config, mesh, program)
+            stages = {x.model: config.at(x.step) for x in reversed(config.stages)}
+            programs = {model: make_program(x, mesh) for model, x in stages.items()}
+            program = programs[config.model]
+            for model, x in stages.items():
+                preflight.check_update(x, mesh, programs[model])
         stop = config.stop_rule.after(step, config.clock)
         if profile:
             check_steps(profile, step, stop)
         if stop is None or step < stop:
             preflight.check_capacity(config, mesh, program.abstract_state)
         initial = pretrained.find_pretrained(config, resumes=saved_step > 0)
-    dataset = dataset or run_data.prepare_builtin(config, say)
+    datasets = datasets or run_data.prepare_builtin(config, say)
+    for name, dataset in datasets.items():
+        if dataset.eos_id != config.end_of_text:
+            raise InputError(
+                f"config.data: the documents of {name} at {dataset.path} end with token "
+                f"{dataset.eos_id}, and those of others with {config.end_of_text}: prepare them "
+                "with the same --end-of-text"
+            )
+    with processes.fail_together():
+        sets = run_data.open_sets(config, datasets)
     plan = Plan(
         config=config,
         mesh=mesh,
-        dataset=dataset,
-        program=program,
+        datasets=datasets,
+        sets=sets,
+        programs=programs,
         trunk=trunk,
         initial=initial,
         saved_step=saved_step,
@@ -178,10 +196,11 @@ def _make_plan(
     )
     with processes.fail_together():
         if trunk:
-            branching.check_data(config, trunk, dataset)
+            branching.check_data(config, trunk, datasets, plan.stages)
         if initial:
-            pretrained.check_vocabulary(initial, dataset)
+            pretrained.check_vocabulary(initial, plan.dataset)
         run_directory.check_identity(run_dir, plan.identity)
+        run_directory.check_stages(run_dir, plan.stages, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, step)
         return plan.starting_from(step)
@@ -220,7 +239,9 @@ def _claim(
         "name": config.name,
         "version": __version__,
         "config": config.to_dict(),
-        "data_path": str(absolute_path(plan.dataset.path)),  # wherever one reads the run
+        # Wherever one reads the run.
+        "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
+        "stages": plan.stages,
         **({"branch": trunk.provenance} if trunk else {}),
     }
 
@@ -231,6 +252,8 @@ def _claim(
         if processes.is_primary():
             confirm = stack.enter_context(run_directory.lock(run_dir, say))
             run_directory.initialize(run_dir, plan.identity, about)
+            if run_directory.record_stages(run_dir, plan.stages, plan.step, about["config"]):
+                say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
     preflight.check_shared(run_dir)
     return confirm
 

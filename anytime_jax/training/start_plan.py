@@ -2,12 +2,16 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
 
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.run_stages import MODEL_FIELDS, describe_weights
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training import preflight
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.pretrained import Pretrained
@@ -19,6 +23,9 @@ class Plan:
     """A configuration with what was found for it, from which the run can start.
 
     Attributes:
+      datasets: the dataset of every source, by name.
+      sets: the dataset of every validation set, by name.
+      programs: the functions of the run, by the model of a stage.
       saved_step: step of the latest checkpoint, 0 if there is none.
       step: step from which training goes on: the saved one, or the one where a branch begins.
       stop: step at which it ends, `math.inf` for never.
@@ -27,8 +34,9 @@ class Plan:
 
     config: Config
     mesh: Mesh
-    dataset: DatasetInfo
-    program: Program
+    datasets: Mapping[str, DatasetInfo]
+    sets: Mapping[str, DatasetInfo]
+    programs: Mapping[ModelConfig, Program]
     trunk: Trunk | None
     initial: Pretrained | None
     saved_step: int
@@ -41,18 +49,25 @@ class Plan:
 
         Raises an InputError if the data end before the configured stop.
         """
-        stop, reason = preflight.find_stop(self.config, self.dataset, step, self.samples(step))
+        stop, reason = preflight.find_stop(self.config, self.datasets, step)
         return dataclasses.replace(self, step=step, stop=stop, reason=reason)
 
-    def samples(self, step: int) -> int:
-        """Returns the windows of the dataset consumed after `step` updates."""
-        clock, trunk = self.config.clock, self.trunk
-        # Only a branch that reads other data than its trunk has not seen the trunk's windows.
-        return clock.samples(step) + (trunk.samples - clock.samples(trunk.step) if trunk else 0)
+    @property
+    def program(self) -> Program:
+        """The functions of the first stage, whose state is every stage's."""
+        return self.programs[self.config.model]
 
-    def unused(self, step: int) -> int:
-        """Returns the windows of the dataset that remain after `step` updates."""
-        return self.dataset.splits["train"].windows - self.samples(step)
+    @property
+    def dataset(self) -> DatasetInfo:
+        """The dataset of the first source; all have one vocabulary."""
+        return next(iter(self.datasets.values()))
+
+    def has_data_to(self, step: int) -> bool:
+        """Whether the data are enough for `step` updates."""
+        return (
+            self.config.data.repeat
+            or preflight.find_exhausted(self.config, self.datasets, step) is None
+        )
 
     @property
     def origin(self) -> dict[str, str]:
@@ -63,7 +78,27 @@ class Plan:
     @property
     def identity(self) -> dict[str, Any]:
         """What makes a directory the run's."""
-        return self.config.identity(self.dataset.fingerprint) | self.origin
+        return self.config.identity(self._fingerprint) | self.origin
+
+    @property
+    def _fingerprint(self) -> str:
+        """The fingerprint of the data of the first stage."""
+        sources = [self.datasets[name] for name, _ in self.config.stages[0].weights]
+        fingerprints = [x.fingerprint for x in sources]
+        return fingerprints[0] if len(sources) == 1 else json_digest(fingerprints)
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """What the run file says of the stages."""
+        return [
+            {
+                "step": stage.step,
+                **{name: getattr(stage.model, name) for name in MODEL_FIELDS},
+                "mixture": describe_weights(stage.weights),
+                "sources": [[self.datasets[x].fingerprint, weight] for x, weight in stage.weights],
+            }
+            for stage in self.config.stages
+        ]
 
     @property
     def about(self) -> dict[str, Any]:
@@ -71,6 +106,7 @@ class Plan:
         return {
             "config": self.config.to_dict(),
             "origin": self.origin,
-            "fingerprint": self.dataset.fingerprint,
+            "fingerprint": self._fingerprint,
+            "stages": self.stages,
             "vocabulary": self.dataset.vocabulary_sha256,
         }

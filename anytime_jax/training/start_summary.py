@@ -1,23 +1,28 @@
 """Summary that a start prints: model, data and devices of a run, the memory and disk it needs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
+from anytime_jax.config.run_stages import RunStage, describe_weights
 from anytime_jax.config.schema import MODELS, Config
-from anytime_jax.distributed import sharding
+from anytime_jax.distributed import processes, sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.formats import model_reader
 from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.models.attention import resolve_path
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
+from anytime_jax.training.evaluator import SetEvaluator
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.state_memory import describe, measure_state, state_bytes
 
 
-def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
+def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None]) -> None:
     """Prints model, data and devices of a run, the memory and disk it needs, and where it ends."""
+    if not processes.is_primary():
+        return
     config, mesh = plan.config, plan.mesh
     counts, device = count_params(config.model), mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
@@ -41,7 +46,8 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
         + (", ".join(config.averaging_rules) or "none")
     )
     say(f"export   {model_reader.describe_loader(config.model)}")
-    say(f"data     {_describe_data(plan)}")
+    for line in (*_describe_data(plan), *_describe_evaluation(plan, evaluator)):
+        say(line)
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory}")
     say(f"disk     {_describe_disk(plan)}")
@@ -77,16 +83,87 @@ def _describe_batch(plan: Plan) -> str:
     return text
 
 
-def _describe_data(plan: Plan) -> str:
-    """The dataset: its size, and how often it is read up to the stop and in an evaluation."""
-    config, dataset = plan.config, plan.dataset
-    train, validation = dataset.splits["train"], dataset.splits["validation"].windows
-    text = f"{dataset.path}: {format_count(train.tokens)} tokens"
-    if math.isfinite(plan.stop):
-        passes = config.clock.samples(int(plan.stop)) / max(train.windows, 1)
-        text += f", {passes:.3g} epochs to the stop"
-    evaluated = config.eval_windows(validation) * dataset.length
-    return f"{text}; {format_count(evaluated)} tokens in an evaluation"
+def _describe_data(plan: Plan) -> Iterator[str]:
+    """The sources with their sizes and passes, and the stages that follow the first one."""
+    config = plan.config
+    for name, dataset in plan.datasets.items():
+        train = dataset.splits["train"]
+        text = f"{dataset.path}: {format_count(train.tokens)} tokens"
+        label = f"{name}, " if len(plan.datasets) > 1 else ""
+        yield f"data     {label}{text}, {_describe_passes(plan, name)}"
+    if config.data.documents == "mask":
+        yield f"masks    {_describe_masks(plan)}"
+    if len(config.stages) > 1 or len(plan.datasets) > 1:
+        for number, stage in enumerate(config.stages):
+            yield f"stage    {_describe_stage(plan, number, stage)}"
+
+
+def _describe_evaluation(plan: Plan, evaluator: SetEvaluator) -> Iterator[str]:
+    """The size of an evaluation on every validation set, and its weight in the mean."""
+    evaluators, weights = evaluator.evaluators(plan.step), plan.config.set_weights
+    for name, each in evaluators.items():
+        label = f"{name} (weight {weights.get(name, 0):.3g}): " if len(evaluators) > 1 else ""
+        tokens, documents = each.count * each.length, each.count_documents()
+        yield (
+            f"eval     {label}{format_count(tokens)} tokens in {each.count:,} windows, of at most "
+            f"{documents:,} documents"
+        )
+
+
+def _describe_masks(plan: Plan) -> str:
+    """How documents are kept apart, and what happens to those that cuDNN has no room for."""
+    config, platform = plan.config, plan.mesh.devices.flat[0].platform
+    path = resolve_path(config.model, platform, config.model.length)
+    text = f"a token attends to its own document only ({path} attention)"
+    if path == "cudnn":
+        surplus = "are merged" if config.data.surplus == "merge" else "end the run"
+        text += f"; more than {config.data.most_documents} documents in a window {surplus}"
+    return text
+
+
+def _describe_passes(plan: Plan, name: str) -> str:
+    """How often a source is read up to the stop, or to 1x, 2x and 4x of a run of several."""
+    config = plan.config
+    if len(plan.datasets) == 1 and math.isfinite(plan.stop):
+        return f"{_passes(plan, name, int(plan.stop)):.3g} epochs to the stop"
+    points = {f"{2**i}x": config.clock.step_at(f"{2**i}x") for i in range(3)}
+    passes = [f"{_passes(plan, name, step):.3g} at {point}" for point, step in points.items()]
+    return f"epochs: {', '.join(passes)}"
+
+
+def _passes(plan: Plan, name: str, step: int) -> float:
+    """Tokens of a source read in a number of updates, over those that it has."""
+    return _tokens_read(plan, name, step) / plan.datasets[name].splits["train"].tokens
+
+
+def _tokens_read(plan: Plan, name: str, step: int) -> int:
+    tokens, before, length = 0, 0, 0
+    for stage, counts in plan.config.windows_read(step):
+        if stage.model.length != length:
+            length, before = stage.model.length, 0
+        count = counts.get(name, before)
+        tokens, before = tokens + (count - before) * length, count
+    return tokens
+
+
+def _describe_stage(plan: Plan, number: int, stage: RunStage) -> str:
+    """Where a stage begins, its windows and sources, and what it reads for the second time."""
+    config, mixture = plan.config, describe_weights(stage.weights)
+    text = f"from {config.clock.describe(stage.step)}: windows of {stage.model.length:,} tokens"
+    text += f", {mixture}" if len(stage.weights) > 1 else f" of {next(iter(dict(stage.weights)))}"
+    before = config.stages[number - 1] if number else stage
+    if before.model.length == stage.model.length:
+        return text
+    share = _share_seen(plan, number, stage)
+    return f"{text}; {share:.0%} of its tokens were seen in shorter or longer windows"
+
+
+def _share_seen(plan: Plan, number: int, stage: RunStage) -> float:
+    """The expected share of a stage's tokens that the run had read before a change of length."""
+    total = sum(weight for _, weight in stage.weights)
+    return sum(
+        weight / total * min(1.0, _passes(plan, name, stage.step)) for name, weight in stage.weights
+    )
 
 
 def _describe_disk(plan: Plan) -> str:

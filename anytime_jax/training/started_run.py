@@ -16,7 +16,7 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.training.due_steps import Event
-from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.evaluator import SetEvaluator, weight_trees
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.profiler import Profiler
 from anytime_jax.training.run_failures import LastCheckpoint
@@ -47,7 +47,7 @@ class Run:
     interrupted: Callable[[], bool]
     misses_evaluation: bool
     about: Mapping[str, Any]
-    evaluator: Evaluator
+    evaluator: SetEvaluator
     checkpoints: CheckpointManager
     recorder: Recorder
     profiler: Profiler
@@ -57,7 +57,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._updates = self.plan.step
-        self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}  # by shape of the tokens
+        self._compiled: dict[Any, jax.stages.Compiled] = {}  # by model and shape of the tokens
 
     @property
     def step(self) -> int:
@@ -94,17 +94,22 @@ class Run:
         host memory, which the call copies to the devices of this process: to put it on the devices
         of all processes beforehand would take a collective an update.
         """
-        rate = np.float32(self.plan.config.rate_at(self._updates))
+        config = self.plan.config
+        rate, model = (
+            np.float32(config.rate_at(self._updates)),
+            config.stage_at(self._updates).model,
+        )
         self._updates += 1
-        if tokens.shape not in self._compiled:
+        if (key := (model, tokens.shape)) not in self._compiled:
             began = time.perf_counter()
-            compiled = self.plan.program.train_step.lower(state, tokens, rate).compile()
+            train_step = self.plan.programs[model].train_step
+            compiled = train_step.lower(state, tokens, rate).compile()
             if not self._compiled:
                 seconds = format_duration(time.perf_counter() - began)
                 memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
                 self.say(f"update   compiled in {seconds}: {memory}")
-            self._compiled[tokens.shape] = compiled
-        return self._compiled[tokens.shape](state, tokens, rate)
+            self._compiled[key] = compiled
+        return self._compiled[key](state, tokens, rate)
 
     @jax.profiler.annotate_function
     def record(self, step: int, metrics: Metrics) -> None:
@@ -119,7 +124,7 @@ class Run:
                 self.confirm_lock()
             clock = self.plan.config.clock
             position = {
-                "samples": self.plan.samples(step),
+                "samples": self.plan.config.samples(step),
                 "tokens": clock.tokens(step),
                 "multiple": clock.multiple(step),
             }
@@ -134,7 +139,7 @@ class Run:
         with self.recorder.paused():
             began = time.perf_counter()
             with self.last.named():
-                losses = self.evaluator.losses(weight_trees(state), self.interrupted)
+                losses = self.evaluator.losses(step, weight_trees(state), self.interrupted)
             self.misses_evaluation = losses is None
             if losses is not None:
                 self.recorder.record_losses(step, losses, time.perf_counter() - began)

@@ -20,6 +20,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder
+from anytime_jax.models.attention import Documents, find_documents
 from anytime_jax.models.loss import (
     mean_loss_from_hidden,
     token_losses,
@@ -30,6 +31,48 @@ from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 Metrics = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentRules:
+    """How the documents in a window are treated.
+
+    Attributes:
+      end_of_text: id of the token that ends a document.
+      masks: whether tokens attend to their own document only.
+      most: documents of a window that a packed layout has room for.
+      counts_boundaries: whether the loss of an end of text counts in training.
+    """
+
+    end_of_text: int
+    masks: bool
+    most: int
+    counts_boundaries: bool
+
+    def find(self, tokens_BxL: jax.Array) -> Documents | None:
+        """Returns the documents of a batch that attention keeps apart, None for none."""
+        return find_documents(tokens_BxL, self.end_of_text, self.most) if self.masks else None
+
+    def boundary_scale(self, tokens_BxT: jax.Array) -> jax.Array | None:
+        """Returns by what a batch's losses grow as some do not count; None if all do."""
+        if self.counts_boundaries:
+            return None
+        counted = jnp.mean(tokens_BxT[:, :-1] != self.end_of_text, dtype=jnp.float32)
+        return 1 / jnp.maximum(counted, 1 / tokens_BxT.size)
+
+
+def document_rules(config: Config) -> DocumentRules | None:
+    """Returns how a run treats documents, None for one that joins them and counts every loss.
+
+    Raises a ValueError if it is another run and its end of text is not known.
+    """
+    data = config.data
+    masks = data.documents == "mask"
+    if not masks and data.boundary_loss:
+        return None
+    if config.end_of_text is None:
+        raise ValueError("the configuration has no end_of_text: replace it by the dataset's")
+    return DocumentRules(config.end_of_text, masks, data.most_documents, data.boundary_loss)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +121,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     options, fast_options = compiler_options(mesh), fast_compiler_options(mesh)
-    constrain = sharding.ShardingConstraint(mesh)
+    constrain, rules = sharding.ShardingConstraint(mesh), document_rules(config)
     return Program(
         init=jax.jit(init, out_shardings=shardings, compiler_options=fast_options),
         init_from_params=jax.jit(
@@ -96,20 +139,24 @@ def make_program(config: Config, mesh: Mesh) -> Program:
             compiler_options=options,
         ),
         eval_step=jax.jit(
-            functools.partial(eval_step, config.model, constrain),
+            functools.partial(eval_step, config.model, constrain, rules=rules),
             in_shardings=(shardings.params, rows, rows),
             out_shardings=replicated,
             compiler_options=options,
         ),
         window_losses=jax.jit(
-            functools.partial(window_losses, config.model, constrain),
+            functools.partial(window_losses, config.model, constrain, rules=rules),
             in_shardings=(shardings.params, rows),
             out_shardings=rows,
             compiler_options=options,
         ),
         token_losses=jax.jit(
             functools.partial(
-                batch_token_losses, config.model, constrain, of_logits=token_losses_and_hits
+                batch_token_losses,
+                config.model,
+                constrain,
+                of_logits=token_losses_and_hits,
+                rules=rules,
             ),
             in_shardings=(shardings.params, rows),
             out_shardings=rows,
@@ -120,7 +167,8 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 
 def trace_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Traced:
     """Returns the train step traced for the first batch of a run."""
-    shape = (config.batch_size, config.model.length + 1)
+    length = config.model.length
+    shape = (config.clock.tokens_per_step // length, length + 1)
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
@@ -143,9 +191,17 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after one update on a batch of windows, and its metrics."""
     # A batch that has grown is computed in more microbatches of the same size.
-    microbatches = tokens_BxT.shape[0] * config.microbatches // config.batch_size
+    B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
+    windows = B * L // config.clock.length  # of the first length
+    microbatches = windows * config.microbatches // config.batch_size
     loss, grads = loss_and_gradient(
-        config.model, constrain, state.params, tokens_BxT, microbatches, config.accumulation
+        config.model,
+        constrain,
+        state.params,
+        tokens_BxT,
+        microbatches,
+        config.accumulation,
+        document_rules(config),
     )
     grad_norm = optax.tree.norm(grads)
     optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
@@ -156,7 +212,7 @@ def train_step(
             state.params,
             value=loss,
             grad_norm=grad_norm,
-            **_average_time(config.clock, state.step, tokens_BxT.shape[0]),
+            **_average_time(config.clock, state.step, windows),
         )
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
@@ -193,17 +249,21 @@ def loss_and_gradient(
     tokens_BxT: jax.Array,
     microbatches: int,
     accumulation: Dtype = "float32",
+    rules: DocumentRules | None = None,
 ) -> tuple[jax.Array, Any]:
     """Returns the mean loss and gradient of a batch, float32.
 
     Each part of the mesh axis `data` accumulates the gradient of its rows, in the type
     `accumulation`. The parts are summed once an update, not in every microbatch.
     """
+    scale = None if rules is None else rules.boundary_scale(tokens_BxT)
 
     def of_part(
         constrain: sharding.ShardingConstraint, tokens_BxT: jax.Array
     ) -> tuple[jax.Array, Any]:
-        mean_loss = functools.partial(batch_mean_loss, config, constrain)
+        mean_loss = functools.partial(
+            batch_mean_loss, config, constrain, rules=rules, boundary_scale=scale
+        )
         value_and_grad = jax.value_and_grad(mean_loss)
         return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation)
 
@@ -246,9 +306,10 @@ def eval_step(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     weights_B: jax.Array,
+    rules: DocumentRules | None = None,
 ) -> jax.Array:
     """Returns the sum of a batch's token losses, each row multiplied by its weight."""
-    return jnp.sum(window_losses(config, constrain, params, tokens_BxT) * weights_B)
+    return jnp.sum(window_losses(config, constrain, params, tokens_BxT, rules) * weights_B)
 
 
 def window_losses(
@@ -256,9 +317,10 @@ def window_losses(
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
+    rules: DocumentRules | None = None,
 ) -> jax.Array:
     """Returns the sum of the token losses of each window."""
-    return batch_token_losses(config, constrain, params, tokens_BxT).sum(axis=1)
+    return batch_token_losses(config, constrain, params, tokens_BxT, rules=rules).sum(axis=1)
 
 
 def batch_mean_loss(
@@ -266,15 +328,21 @@ def batch_mean_loss(
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
+    rules: DocumentRules | None = None,
+    boundary_scale: jax.Array | None = None,
 ) -> jax.Array:
     """Returns the mean loss in nats of the tokens of a batch, with a cheap gradient.
 
-    The gradient has the z-loss of the configuration, and the loss has not.
+    The gradient has the z-loss of the configuration, and the loss has not. With `boundary_scale`,
+    the losses of ends of text do not count, and the others are multiplied by it.
     """
-    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
+    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
     head_DxV = decoder.head(config, params)
+    weights_BxL = None
+    if rules is not None and boundary_scale is not None:
+        weights_BxL = jnp.where(tokens_BxT[:, :-1] == rules.end_of_text, 0, boundary_scale)
     return mean_loss_from_hidden(
-        hidden_BxLxD, head_DxV, targets_BxL, config.dtype, constrain, config.z_loss
+        hidden_BxLxD, head_DxV, targets_BxL, config.dtype, constrain, config.z_loss, weights_BxL
     )
 
 
@@ -284,12 +352,13 @@ def batch_token_losses(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     of_logits: Callable[[jax.Array, jax.Array], Any] = token_losses,
+    rules: DocumentRules | None = None,
 ) -> Any:
     """Returns the loss in nats of every token of a batch, float32 of shape BxL.
 
     `of_logits` is as in `token_losses_from_hidden`.
     """
-    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT)
+    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
     return token_losses_from_hidden(
         hidden_BxLxD,
         decoder.head(config, params),
@@ -305,7 +374,10 @@ def _run_model(
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
     tokens_BxT: jax.Array,
+    rules: DocumentRules | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the hidden states of a batch of windows, and the targets."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
-    return decoder.hidden(config, params, tokens_BxT[:, :-1], constrain), tokens_BxT[:, 1:]
+    documents = None if rules is None else rules.find(tokens_BxT[:, :-1])
+    hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain, documents)
+    return hidden_BxLxD, tokens_BxT[:, 1:]

@@ -1,5 +1,6 @@
 """Evaluation of a saved run: its mesh, its data, and its vocabulary."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +31,15 @@ def open_evaluator(
     """Returns an evaluator of weights, on a number of windows that `parts` divides.
 
     The default data, tokens and batch size are those of the evaluations in training, and so is the
-    mesh, or `say` is told why not. Raises an InputError if the data are missing, too few, of
-    another vocabulary, or in longer windows than in training.
+    mesh, or `say` is told why not. Raises an InputError if the data are missing, too few or of
+    another vocabulary.
     """
     config = run.config
     dataset = _load_evaluation_data(run, data)
-    windows, least = dataset.splits[split].windows, dataset.length * parts
-    available = windows * dataset.length
-    tokens = tokens or min(config.eval_windows(windows), windows) * dataset.length
+    length = config.model.length
+    windows, least = dataset.splits[split].windows_of(length), length * parts
+    available = windows * length
+    tokens = tokens or min(config.eval_windows(windows), windows) * length
     if not least <= tokens <= available:
         raise InputError(
             f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
@@ -45,9 +47,10 @@ def open_evaluator(
         )
     mesh = make_mesh(config.mesh, say)
     # Equal batches need the least padding.
-    part = tokens // dataset.length // parts
+    part = tokens // length // parts
     batches = -(-part // (batch_size or config.eval.batch_size))
     size = -(-part // batches)
+    config = dataclasses.replace(config, end_of_text=dataset.eos_id)
     program = make_program(config, mesh)
     return make_evaluator(config, mesh, dataset, program, split, part * parts, size)
 
@@ -74,11 +77,6 @@ def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
             f"{dataset.path} is not the dataset that {run.run_dir} was trained on"
             f"{_recorded(run, dataset.path)}: to score on it nevertheless, give "
             f"--data={dataset.path}"
-        )
-    if dataset.length > (longest := run.config.model.length):
-        raise InputError(
-            f"{dataset.path} has windows of {dataset.length} tokens, longer than the {longest} of "
-            f"training: prepare the text with --length={longest}"
         )
     return dataset
 

@@ -156,7 +156,8 @@ class ReadoutSearch:
 
     def _loss_sum(self, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array) -> jax.Array:
         constrain = ShardingConstraint(self._evaluator.mesh)
-        return step.eval_step(self._run.config.model, constrain, params, tokens_BxT, weights_B)
+        model, rules = self._run.config.model, self._evaluator.rules
+        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, rules)
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

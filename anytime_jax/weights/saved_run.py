@@ -36,13 +36,14 @@ class SavedRun:
 
     Attributes:
       tokens: tokens seen at the checkpoint.
-      config: configuration with which the checkpoint was written.
+      config: configuration with which the checkpoint was written; its model is the one of the last
+        update before.
       vocabulary: SHA-256 of the vocabulary of the data.
       fingerprint: fingerprint of the data.
       history: live weights and averages stored in this checkpoint and all before it, by step.
       iterates: further iterates of the optimizer in this checkpoint, by label.
       readouts: what the optimizer evaluates, such as "x", by label.
-      recorded_data_path: absolute path of the data at the last start, if it was recorded.
+      recorded_data_path: absolute path of the first source at the last start, if it was recorded.
     """
 
     run_dir: Path
@@ -63,11 +64,12 @@ class SavedRun:
 
     @property
     def data_path(self) -> Path:
-        """Directory of the data: as configured, or as recorded where that does not exist.
+        """Directory of the first source: as configured, or as recorded where that does not exist.
 
         A relative path exists only from the working directory of the start.
         """
-        configured, recorded = storage_path(self.config.data.path), self.recorded_data_path
+        configured = storage_path(next(iter(self.config.sources.values())))
+        recorded = self.recorded_data_path
         if recorded is not None and recorded.exists() and not configured.exists():
             return recorded
         return configured
@@ -139,7 +141,7 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
         meta["vocabulary"],
         meta["fingerprint"],
         (*history, *_stored(meta, config)),
-        storage_path(recorded) if isinstance(recorded := about.get("data_path"), str) else None,
+        next((storage_path(x) for x in about.get("data_paths", {}).values()), None),
         iterates,
         readouts,
     )
@@ -225,7 +227,8 @@ def _read_checkpoint(
 ) -> tuple[checkpoint_reader.Meta, Config]:
     path = checkpoint_path(run_dir, step)
     meta = checkpoint_reader.read_meta(path)
-    return meta, build_saved(meta["config"], str(path), trust)
+    config = build_saved(meta["config"], str(path), trust)
+    return meta, config.at(max(step - 1, 0))
 
 
 def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]:

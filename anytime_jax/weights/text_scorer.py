@@ -184,7 +184,10 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
     config, mesh = run.config, make_mesh(run.config.mesh, say)
     shards = sharding.batch_shards(mesh)
     size = -(-(batch_size or config.eval.batch_size) // shards) * shards
-    return TextScorer(config.model, make_program(config, mesh), mesh, size)
+    # A row is one text, whatever is in it.
+    data = dataclasses.replace(config.data, documents="join", boundary_loss=True)
+    program = make_program(dataclasses.replace(config, data=data), mesh)
+    return TextScorer(config.model, program, mesh, size)
 
 
 def _round_up(length: int, least: int) -> int:

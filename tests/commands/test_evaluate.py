@@ -34,7 +34,7 @@ def test_losses_equal_those_of_training(trained, command):
 def test_differences_are_paired(trained, dataset, command):
     _, out, _ = command(evaluate, f"--run={trained}", "--weights", "f25", "last")
     saved = saved_run.open_run(trained)
-    order = {"length": dataset.length, "seed": 0, "shuffle": False}
+    order = {"length": dataset.length, "seed": 0}
     tokens = Windows(dataset, "validation", **order).batch(0, 10)
     apply = jax.jit(functools.partial(decoder.apply, saved.config.model))
     losses = []

@@ -194,8 +194,7 @@ def test_run_without_its_data_needs_a_vocabulary(
 
     def open_moved(*args):
         saved = open_run(*args)
-        data = dataclasses.replace(saved.config.data, path=str(tmp_path / "gone"))
-        config = dataclasses.replace(saved.config, data=data)
+        config = dataclasses.replace(saved.config, sources={"data": str(tmp_path / "gone")})
         return dataclasses.replace(saved, config=config, recorded_data_path=None)
 
     monkeypatch.setattr(saved_run, "open_run", open_moved)

@@ -92,7 +92,7 @@ def test_printed_command_trains_on_the_dataset(
     config = schema.build(config_file.read(option.removeprefix("--config=")))
     assert config.data.path == str(output)
     preflight.check_data(config, info)
-    stop, _ = preflight.find_stop(config, info, 0, 0)
+    stop, _ = preflight.find_stop(config, dict.fromkeys(config.sources, info), 0)
     assert stop == config.clock.step_at("4x", "stop")
 
 

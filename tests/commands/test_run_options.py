@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
@@ -64,15 +63,13 @@ def test_batches_are_not_padded_beyond_the_windows(
 def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monkeypatch, rejected):
     run = shutil.copytree(trained, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    relative = dataclasses.replace(
-        saved_run.open_run(trained).config, data=SimpleNamespace(path="data")
-    )
+    relative = dataclasses.replace(saved_run.open_run(trained).config, sources={"data": "data"})
     monkeypatch.setattr(saved_run, "build_saved", lambda settings, where, trust: relative)
     monkeypatch.setattr(saved_run, "_stored", lambda meta, config: [])
     about = json.loads((run / "run.json").read_text())
 
     def record(path):
-        (run / "run.json").write_text(json.dumps({**about, "data_path": str(path)}))
+        (run / "run.json").write_text(json.dumps({**about, "data_paths": {"data": str(path)}}))
         return saved_run.open_run(run)
 
     saved = record(dataset.path)

@@ -156,15 +156,14 @@ GROWN = Clock(32, 128, 480 * 32 * 128, (("2x", 64), ("1920 steps", 128), ("40M t
 def test_grown_batch_counts_samples():
     samples = [0]
     for step in range(6000):
-        samples.append(samples[-1] + next(GROWN.batches(step))[0])
+        samples.append(samples[-1] + 32 * GROWN.span(step))
     times = [x // 32 for x in samples]
     assert [GROWN.time(step) for step in range(6001)] == times
     assert GROWN.times(6000).tolist() == times[1:]
-    assert [GROWN.samples(step) for step in range(6001)] == samples
     assert [x.step for x in GROWN.stages[:3]] == [0, 960, 1920]
     assert samples[GROWN.stages[3].step] * 128 >= 40e6 > samples[GROWN.stages[3].step - 1] * 128
-    for seen in range(0, samples[-1], 37):
-        assert GROWN.steps_within(seen) == bisect.bisect_right(samples, seen) - 1
+    for time in range(times[-1]):
+        assert GROWN.steps_within(time) == bisect.bisect_right(times, time) - 1
     one = 480 * 32  # samples of 1x
     for step in range(0, 6000, 7):
         assert GROWN.tokens(step) == 128 * samples[step]
@@ -180,18 +179,9 @@ def test_doublings_and_branches_of_grown_batch():
     for step in range(1, 4000):
         horizon = GROWN.horizon_of_branch(step)
         assert GROWN.branch_step(horizon) <= step < GROWN.branch_step(horizon + 1)
-        assert 10 * GROWN.samples(GROWN.branch_step(step)) >= 9 * GROWN.samples(step)
+        assert 10 * GROWN.time(GROWN.branch_step(step)) >= 9 * GROWN.time(step)
     milestones = list(itertools.takewhile(lambda x: x < 2900, GROWN.milestones()))
     assert milestones == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
-
-
-@pytest.mark.parametrize("begin", [0, 5, 959, 960, 2500])
-def test_batches_follow_the_growth(begin):
-    sizes = []
-    for size, count in GROWN.batches(begin):
-        sizes += [size] * (count if count is not None else 3)
-    assert sizes == [next(GROWN.batches(begin + i))[0] for i in range(len(sizes))]
-    assert sizes[-1] == 192
 
 
 NO_GROWTH, BACK_IN_TIME = (("2x", 32),), (("2x", 64), ("1x", 128))

@@ -284,7 +284,7 @@ def names_where(condition):
 
 def test_identity_leaves_out_what_may_change_between_starts():
     outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
-    outside |= {"data.path", "data.builtin_megabytes", "data.repeat"}
+    outside |= {"data.path", "data.mixture", "data.builtin_megabytes", "data.repeat"}
     outside |= {"accumulation", "model.attention", "model.layer_loop", "model.remat"}
     outside |= {"data.text", "data.validation_text", "data.vocabulary"}
     outside |= {"branch.from_run", "branch.data", "branch.change"}
@@ -331,7 +331,9 @@ def test_identity_follows_settings_and_data():
 def test_branch_on_other_data_reads_those():
     branch = {"branch__from_run": "trunk", "branch__at": "900 steps", "branch__data": "other"}
     config = schema.build(quickstart(**branch))
-    assert (config.data.path, config.data.builtin_megabytes) == ("other", 0.0)
+    assert config.stages[-1].step == 900
+    assert config.stages[-1].weights == (("other", 1),)
+    assert config.sources["other"] == "other"
     assert schema.build(config.to_dict()) == config
 
 

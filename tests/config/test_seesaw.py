@@ -93,7 +93,7 @@ def test_cuts_of_a_linear_decay_to_zero_end_with_the_last_whole_update():
     stages = np.cumsum([WARMUP + 512, 128, 32, 8, 2])
     assert steps(config) == [0, *stages]
     assert config.horizon == stages[-1] + 1 == WARMUP + 683
-    assert config.clock.samples(WARMUP + 683) == BATCH * (WARMUP + 1024)
+    assert config.samples(WARMUP + 683) == BATCH * (WARMUP + 1024)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
@@ -102,12 +102,12 @@ def test_run_follows_the_schedule_update_by_update(kind):
     config, (_, given) = build(kind), SCHEDULES[kind]
     sizes = itertools.chain.from_iterable(
         itertools.repeat(size, 10**4 if count is None else count)
-        for size, count in config.clock.batches(0)
+        for size, count in config.batches(0)
     )
     found, rates = [config.rate_at(step) for step in range(config.stop_rule.step)], []
     seen, cuts = 0, 0
     for step in range(config.stop_rule.step):
-        assert config.clock.samples(step) == seen * BATCH
+        assert config.samples(step) == seen * BATCH
         while seen >= WARMUP and given.evaluate(seen) <= 1e-2 / 2 ** (cuts + 1) * (1 + 1e-9):
             cuts += 1
         rates.append(given.evaluate(step) if step < WARMUP else 1e-2 / math.sqrt(2) ** cuts)
@@ -117,7 +117,7 @@ def test_run_follows_the_schedule_update_by_update(kind):
     assert cuts >= 2
     horizon = config.horizon
     assert (horizon is None) == (given.end is None)
-    assert horizon is None or 1600 <= config.clock.samples(horizon) / BATCH < 1600 + 2**cuts
+    assert horizon is None or 1600 <= config.samples(horizon) / BATCH < 1600 + 2**cuts
 
 
 def test_cut_falls_on_the_first_whole_update_after_it():

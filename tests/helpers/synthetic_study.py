@@ -95,7 +95,7 @@ def write_run(run, run_dir, until=None):
     identity = {"schedule.peak": config.learning_rate.peak, "seed": config.seed}
     identity["data.fingerprint"] = "abc"
     about = {"name": run.name, "identity": identity, "config": run.settings}
-    about["data_path"] = str(run_dir.absolute().parent / "data")
+    about["data_paths"] = {"data": str(run_dir.absolute().parent / "data")}
     if first:
         trunk = run_dir.absolute().parent / config.branch.from_run.rpartition("/")[2]
         about["branch"] = {"from_run": str(trunk), "step": first}

@@ -14,7 +14,7 @@ from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
-from anytime_jax.data.windows import Windows
+from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.distributed import sharding
 from anytime_jax.training import loop, run_data, step
 from anytime_jax.training import start as start_lib
@@ -23,6 +23,8 @@ MEANS = {"train/loss", "train/grad_norm", "train/clipped", "train/update_norm"}
 TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
 EVAL_NAMES = {"eval/last/loss", "eval/f6.25/loss", "eval/f25/loss"}
 
+
+load = run_data.load_dataset
 
 # Tokens of every update since the process started.
 updates = []
@@ -50,7 +52,10 @@ def start(
     output = io.StringIO()
     console = Console(file=output, width=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_data, "load_dataset", lambda path, hint: dataset)
+        known = {str(dataset.path): dataset}
+        patch.setattr(
+            run_data, "load_dataset", lambda path, hint: known.get(str(path)) or load(path, hint)
+        )
         if start_lib.make_program is step.make_program:  # unless a test has replaced it
             patch.setattr(start_lib, "make_program", recording)
         outcome = loop.train(
@@ -68,8 +73,9 @@ def update_by_hand(state, config, dataset, sizes, first=0):
     """Yields state and metrics after updates on the next windows, without the trainer."""
     mesh = small_run.mesh()
     program = small_run.program(config, mesh)
+    datasets = dict.fromkeys(config.sources, dataset)
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
-    windows = Windows(dataset, "train", length=small_run.LENGTH, **order)
+    windows = MixedWindows(datasets, config.mixture, **order)
     for size in sizes:
         rate = np.float32(config.rate_at(int(state.step)))
         tokens = sharding.put_batch(mesh, windows.batch(first, size), size)

@@ -21,6 +21,7 @@ from anytime_jax.commands import config_file, runs
 from anytime_jax.config import schema
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
+from anytime_jax.data.mixed_windows import order_seed
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop
@@ -138,7 +139,7 @@ def test_branch_records_its_trunk(branched, trunk):
     branching, _ = branched
     digest = read_meta(trunk / "checkpoints" / "18")["digest"]
     about = json.loads((branching / "run.json").read_text())
-    place = {"step": 18, "checkpoint": digest, "samples": 18 * small_run.BATCH}
+    place = {"step": 18, "checkpoint": digest}
     assert about["branch"] == {"from_run": str(trunk), **place}
     assert about["identity"]["branch.checkpoint"] == digest
     assert read_meta(branching / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
@@ -196,27 +197,37 @@ def second(dataset, tmp_path_factory):
     return prepare(source, path, length=small_run.LENGTH, vocabulary=vocabulary, workers=1)
 
 
-def test_branch_reads_other_data_from_their_start(trunk, second, tmp_path):
+def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_path):
     first = len(updates)
-    outcome, _ = leave(tmp_path, trunk, second, branch__data=str(second.path))
+    outcome, _ = leave(tmp_path, trunk, dataset, branch__data=str(second.path))
     assert outcome == Outcome(20, "stop")
-    windows = Windows(second, "train", length=small_run.LENGTH, seed=small_run.DATA_SEED)
+    seed = order_seed(small_run.DATA_SEED, second.fingerprint, 0)
+    windows = Windows(second, "train", length=small_run.LENGTH, seed=seed)
     batches = [windows.batch(i * small_run.BATCH, small_run.BATCH) for i in range(2)]
     np.testing.assert_array_equal(updates[first:], batches)
     meta = read_meta(tmp_path / "checkpoints" / "20")
-    assert meta["samples"] == 2 * small_run.BATCH
-    assert meta["fingerprint"] == second.fingerprint
+    assert meta["samples"] == 20 * small_run.BATCH
+    assert [x["step"] for x in meta["stages"]] == [0, 18]
+    assert meta["stages"][1]["sources"] == [[second.fingerprint, 1]]
 
 
 @pytest.mark.slow
-def test_branch_of_branch_on_other_data_continues_its_position(trunk, second, tmp_path):
+def test_branch_of_branch_on_other_data_continues_its_position(trunk, dataset, second, tmp_path):
     """Not the position of its step, had it read those data from the start."""
     data = {"schedule": CONSTANT, "branch__data": str(second.path)}
-    leave(tmp_path / "second", trunk, second, stop="21 steps", branch__at="18 steps", **data)
+    leave(tmp_path / "second", trunk, dataset, stop="21 steps", branch__at="18 steps", **data)
     to_22 = {"schedule": CONSTANT, "stop": "22 steps"}
-    leave(tmp_path / "third", tmp_path / "second", second, branch__at="20 steps", **to_22)
-    assert read_meta(tmp_path / "third" / "checkpoints" / "22")["samples"] == 4 * small_run.BATCH
-    leave(tmp_path / "second", trunk, second, branch__at="18 steps", **{**data, **to_22})
+    both = {"0x": {"a": (str(dataset.path), 1.0)}, "18 steps": {"b": (str(second.path), 1.0)}}
+    leave(
+        tmp_path / "third",
+        tmp_path / "second",
+        dataset,
+        branch__at="20 steps",
+        data__mixture=both,
+        **to_22,
+    )
+    assert read_meta(tmp_path / "third" / "checkpoints" / "22")["samples"] == 22 * small_run.BATCH
+    leave(tmp_path / "second", trunk, dataset, branch__at="18 steps", **{**data, **to_22})
     assert bits(tmp_path / "third", 22) == bits(tmp_path / "second", 22)
 
 
@@ -283,11 +294,12 @@ def test_rejects_trunk_that_is_missing_or_itself(trunk, dataset, tmp_path):
     assert files_and_times(trunk) == before
 
 
-def test_rejects_other_data_that_are_not_named_or_of_another_vocabulary(trunk, second, tmp_path):
+def test_rejects_other_data_that_are_not_named_or_of_another_vocabulary(
+    trunk, dataset, second, tmp_path
+):
     assert "config.branch.data" in rejection(tmp_path / "branch", trunk, second)
-    other = dataclasses.replace(second, vocabulary_sha256="0" * 64)
+    other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
     message = rejection(tmp_path / "branch", trunk, other, branch__data=str(second.path))
-    assert "config.branch.data" in message
     assert "vocabulary" in message
 
 

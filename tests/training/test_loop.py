@@ -70,7 +70,7 @@ def test_records_hold_means_and_evaluations(whole, dataset, tmp_path):
 
 
 def test_evaluation_matches_checkpoint_of_its_step(whole, dataset):
-    order = {"seed": 0, "repeat": False, "shuffle": False}
+    order = {"seed": 0, "repeat": True}
     windows = Windows(dataset, "validation", length=small_run.LENGTH, **order)
     program = small_run.program(small_run.config("unused"), small_run.mesh())
     evaluate = Evaluator(program, windows, small_run.LENGTH, 10, 8, small_run.mesh())
@@ -233,7 +233,8 @@ def test_averages_may_be_added_and_dropped(whole, dataset, tmp_path):
 
 
 def shortened(dataset, windows):
-    split = dataclasses.replace(dataset.splits["train"], windows=windows)
+    tokens = windows * small_run.LENGTH + 1
+    split = dataclasses.replace(dataset.splits["train"], tokens=tokens)
     return dataclasses.replace(dataset, splits={**dataset.splits, "train": split})
 
 
@@ -286,7 +287,7 @@ class Script:
 
     def __init__(self, stop, interrupted_at=None, misses_evaluation=False):
         self.state, self.step, self.stop, self.misses_evaluation = 0, 0, stop, misses_evaluation
-        self.plan = types.SimpleNamespace(reason="stop", unused=lambda step: 0)
+        self.plan = types.SimpleNamespace(reason="stop", has_data_to=lambda step: True)
         self.saves, self.evaluations = Event(2, {}.get, stop), Event(2, {}.get, math.inf)
         self.batches, self.calls = itertools.count(), []
         self.profiled = contextlib.nullcontext

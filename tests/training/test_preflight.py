@@ -16,25 +16,33 @@ from anytime_jax.training import loop, preflight
 @pytest.mark.parametrize(
     ("changes", "messages"),
     [
-        ({"model__length": 16}, ["config.model.length = 16, but it has 8"]),
-        ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
-        ({"eval__tokens": 808}, ["config.eval.tokens = 808, but it has 800"]),
         (
-            {"model__vocab_size": 40, "model__embedding_rows": 40, "model__length": 4},
-            ["vocab_size = 40", "length = 4", "--config.model.embedding_rows=300"],
+            {"model__length": 10**6, "eval__tokens": "all"},
+            ["config.model.length = 1000000, but it has", "--config.model.length=8"],
+        ),
+        ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
+        (
+            {"model__vocab_size": 40, "model__embedding_rows": 40},
+            ["vocab_size = 40", "--config.model.embedding_rows=300"],
         ),
     ],
 )
 def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, messages):
-    splits = {**dataset.splits, "validation": SplitInfo(10, 800, 100)}
-    small = dataclasses.replace(dataset, splits=splits)
     settings = small_run.settings("run", dataset.path, **changes)
     with pytest.raises(InputError) as error:
-        preflight.check_data(schema.build(settings.to_dict()), small)
+        preflight.check_data(schema.build(settings.to_dict()), dataset)
     assert all(message in str(error.value) for message in messages)
     advice = str(error.value).rpartition(": set ")[2].split()
     settings = config_file.override(settings.to_dict(), advice)
-    preflight.check_data(schema.build(settings), small)
+    preflight.check_data(schema.build(settings), dataset)
+
+
+def test_too_few_tokens_for_an_evaluation_are_refused(dataset):
+    splits = {**dataset.splits, "validation": SplitInfo(10, 801, 100)}
+    small = dataclasses.replace(dataset, splits=splits)
+    with pytest.raises(InputError, match=r"eval\.tokens = 808, but it has 800 .*eval\.tokens=all"):
+        preflight.check_evaluated(small_run.config("run", eval__tokens=808), small)
+    preflight.check_evaluated(small_run.config("run", eval__tokens=800), small)
 
 
 @pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])

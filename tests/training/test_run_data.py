@@ -23,9 +23,11 @@ def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatc
 
     def open_dataset(megabytes):
         config = small_run.config("run", dataset.path, data__builtin_megabytes=megabytes)
-        return run_data.open_dataset(config)
+        return run_data.open_datasets(config)
 
-    assert open_dataset(0.4) == prepared
+    assert open_dataset(0.4) == {
+        next(iter(small_run.config("run", dataset.path).sources)): prepared
+    }
     message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
     with pytest.raises(InputError, match=message):
         open_dataset(2.0)

@@ -87,7 +87,7 @@ def log(monkeypatch):
     watch_release("display", Display, "__exit__")
     watch("paths", preflight, "check_paths")
     watch("identity", run_directory, "check_identity")
-    watch("data", run_data, "open_dataset")
+    watch("data", run_data, "open_datasets")
     watch("program", start_lib, "make_program", small_run.program)  # compiled once
     watch("checkpoints", start_lib, "CheckpointManager")
     watch("state", CheckpointManager, "restore_latest")
@@ -159,7 +159,7 @@ def test_foreign_directory_stays_as_it_is(owner, is_prepared, dataset, tmp_path,
 
     def prepare(*unused):
         prepared.append(owner)
-        return dataset
+        return dict.fromkeys(config.sources, dataset)
 
     monkeypatch.setattr(run_data, "prepare_builtin", prepare)
     with pytest.raises(InputError, match=r"config\.run_dir"), start(config, mesh=small_run.mesh()):
@@ -225,21 +225,22 @@ def test_run_at_its_stop_is_told_so_and_not_touched(whole, dataset, log):
     assert contents(whole) == before
 
 
-def test_batch_passes_five_functions(dataset, tmp_path, monkeypatch):
+def test_batch_passes_seven_functions(dataset, tmp_path, monkeypatch):
     """From the reader to the loop, those of the package."""
 
     def read(*unused):
         raise Injected
 
-    monkeypatch.setattr(TokenReader, "read", read)
     monkeypatch.setattr(start_lib, "make_program", small_run.program)
     config = small_run.config(tmp_path / "run", dataset.path)
-    with start(config, mesh=small_run.mesh()) as run, pytest.raises(Injected) as caught:
-        next(run.batches)
+    with start(config, mesh=small_run.mesh()) as run:
+        monkeypatch.setattr(TokenReader, "read", read)
+        with pytest.raises(Injected) as caught:
+            next(run.batches)
     frames = traceback.extract_tb(caught.value.__traceback__)
     ours = [frame.name for frame in frames if "anytime_jax" in frame.filename.split(os.sep)]
-    assert ours[-4:] == ["iterate_batches", "read_ahead", "read", "batch"]
-    assert len(ours) + 1 <= 5  # and the reader, replaced here
+    passed = ["iterate_batches", "read_ahead", "read", "batch", "read", "read_at"]
+    assert ours[-6:] == passed  # and the reader, replaced here
 
 
 def test_settings_of_a_trunk_are_built_once(whole, dataset, tmp_path, monkeypatch):

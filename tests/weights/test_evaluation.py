@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from anytime_jax.config.schema import MeshConfig
-from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluator
 
@@ -54,10 +53,3 @@ def test_standard_error_of_independent_values():
     mean, error = mean_and_standard_error(values)
     assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
     assert math.isnan(mean_and_standard_error(np.ones(1))[1])
-
-
-def test_windows_longer_than_those_of_training_are_rejected(run):
-    saved = saved_run.open_run(run)
-    shorter = with_config(saved, model=dataclasses.replace(saved.config.model, length=4))
-    with pytest.raises(InputError, match="windows of 8"):
-        open_evaluator(shorter)

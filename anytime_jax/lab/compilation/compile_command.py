@@ -162,7 +162,7 @@ def _describe(
     config: schema.Config, topology: topologies.Topology, report: UpdateReport
 ) -> Iterator[str | Table]:
     program, device = report.roofline, report.device
-    tokens = config.batch_size * config.model.length
+    tokens = config.clock.tokens_per_step
     yield (
         f"{config.name} on {topology.name}: {report.devices} devices, "
         f"compiled in {report.compile_seconds:.0f} s"

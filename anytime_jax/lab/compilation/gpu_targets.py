@@ -3,7 +3,11 @@
 Source: the figures of `xla/backends/gpu/target_config/specs` in the repository openxla/xla.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,3 +121,20 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
 device_description_str: "{gpu.name}"
 """
+
+
+@contextlib.contextmanager
+def assume_capability(device: Any) -> Iterator[None]:
+    """Lets JAX's cuDNN attention be traced for a GPU that is not there.
+
+    It asks the local GPU for its compute capability before it takes packed documents.
+    """
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    capability = [int(x) for x in str(device.compute_capability).split(".")]
+
+    def has_capability(least: str) -> bool:
+        return capability >= [int(x) for x in least.split(".")]
+
+    with mock.patch.object(cudnn, "check_compute_capability", has_capability):
+        yield

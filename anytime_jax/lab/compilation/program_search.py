@@ -7,6 +7,7 @@ that fits. Results are stored in a directory, so that an interrupted search cont
 """
 
 import copy
+import dataclasses
 import itertools
 import json
 import math
@@ -128,7 +129,8 @@ def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) ->
     layout = _with_microbatches(source, layout, devices)
     try:
         config, mesh = _build(source, layout, devices)
-        state = step.make_program(config, mesh).abstract_state
+        known = dataclasses.replace(config, end_of_text=0)
+        state = step.make_program(known, mesh).abstract_state
     except InputError:
         return math.inf
     return measure_state(state).least(config)

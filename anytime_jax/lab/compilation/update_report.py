@@ -1,5 +1,6 @@
 """Report on the compiled update of a run: its memory, its roofline and its communication."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.lab.compilation import hlo, roofline
+from anytime_jax.lab.compilation.gpu_targets import assume_capability
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from anytime_jax.training.state_memory import measure_state
@@ -107,16 +109,20 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     compiler runs out of the device's memory.
     """
     began = time.perf_counter()
+    # Which token it is does not matter to the compiler.
+    config = dataclasses.replace(config, end_of_text=config.end_of_text or 0)
     program = step.make_program(config, mesh)
-    lowered = step.lower_update(program, config, mesh)
+    is_gpu = mesh.devices.flat[0].platform == "gpu"
+    with assume_capability(mesh.devices.flat[0]) if is_gpu else contextlib.nullcontext():
+        lowered = step.lower_update(program, config, mesh)
     options: dict[str, Any] = {}
     level = "xla_gpu_autotune_level"
-    if mesh.devices.flat[0].platform == "gpu" and not is_flag(level):
+    if is_gpu and not is_flag(level):
         options[level] = 0  # kernels cannot be timed on an absent device
     compiled = lowered.compile(options)
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""
-    tokens = config.batch_size * config.model.length
+    tokens = config.clock.tokens_per_step
     return UpdateReport(
         devices=mesh.size,
         memory=_memory(program, compiled),

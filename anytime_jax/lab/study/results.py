@@ -214,7 +214,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
         clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
         tokens.setdefault(config.eval.tokens, run.name)
         identity = run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
-        settings = flatten(config.to_dict())
+        settings = config.select(lambda x: True)
         differences = [
             f"{name} is {value!r}, the study has {settings[name]!r}"
             for name, value in identity.items()

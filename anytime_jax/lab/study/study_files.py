@@ -125,7 +125,7 @@ def pack(study: Study, path: Path) -> Path:
             about = run_directory.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue
-            about.pop("data_path", None)
+            about.pop("data_paths", None)
             if "branch" in about:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
             _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))

@@ -1,0 +1,172 @@
+"""Stages of a run: parts with one mixture of data, one length of windows and one rotation.
+
+A setting by stages has a value from each point on: {"0x": 1024, "8x": 4096}.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from anytime_jax.checks import is_number, require
+from anytime_jax.config.clock import Clock, is_point
+from anytime_jax.config.fields import is_by_stages, values_by_stage
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.data.mixture import DENOMINATOR, whole_weights
+
+MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that may differ by stages
+_NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}"
+_NAMES = "a name of letters, digits, '_', '.' and '-', that is no point"
+_MIXTURE = '{"web": ("data/web", 0.7), "code": ("data/code", 0.3)}, or such a mixture from each '
+_MIXTURE += 'point on: {"0x": {...}, "4x": {...}}'
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStage:
+    """Part of a run.
+
+    Attributes:
+      step: updates before it.
+      model: decoder, with the length and the rotation that it has here.
+      weights: whole weight of each source by name, in order.
+    """
+
+    step: int
+    model: ModelConfig
+    weights: tuple[tuple[str, int], ...]
+
+
+def first_model(model: ModelConfig) -> ModelConfig:
+    """Returns a model with the first value of every setting by stages."""
+    first = {x: values_by_stage(getattr(model, x))[0] for x in MODEL_FIELDS}
+    return dataclasses.replace(model, **first)
+
+
+def source_paths(path: str, mixture: Any, branch_data: Any) -> dict[str, str]:
+    """Returns the dataset of every source by name; raises a ValueError for a malformed mixture.
+
+    Without a mixture, the source is the dataset at `path`, named by that.
+    """
+    found: dict[str, str] = {}
+    for name, value in (("data.mixture", mixture or path), ("branch.data", branch_data)):
+        for part in values_by_stage(value) if value else ():
+            for source, (place, _) in _read_mixture(part, name).items():
+                allowed = f"the dataset that this source has elsewhere, {found.get(source)!r}"
+                require(
+                    found.setdefault(source, place) == place, f"{name}: {source}", place, allowed
+                )
+    places: dict[str, str] = {}
+    for source, place in found.items():
+        twin = places.setdefault(place, source)
+        require(twin == source, "data.mixture", source, f"one source for {place!r}, as {twin!r} is")
+    return found
+
+
+def run_stages(
+    model: ModelConfig, data: Any, branch_data: Any, branch_step: int | None, clock: Clock
+) -> tuple[RunStage, ...]:
+    """Returns the stages of a run in order, the first at step 0.
+
+    `data` is the mixture, whose order does not matter, or the path of the only source. From
+    `branch_step` on, a branch has `branch_data` in its place if given. Raises a ValueError for
+    stages that are malformed or out of order.
+    """
+    mixtures = [
+        (step, tuple(sorted(_weights(value, "data.mixture").items())))
+        for step, value in _with_steps(data, clock, "data.mixture")
+    ]
+    if branch_data:
+        assert branch_step is not None
+        own = tuple(sorted(_weights(branch_data, "branch.data").items()))
+        mixtures = [x for x in mixtures if x[0] < branch_step] + [(branch_step, own)]
+    settings: dict[str, list[tuple[int, Any]]] = {
+        name: list(_with_steps(getattr(model, name), clock, f"model.{name}"))
+        for name in MODEL_FIELDS
+    }
+    every = {"weights": mixtures, **settings}
+    stages: list[RunStage] = []
+    for step in sorted({step for values in every.values() for step, _ in values}):
+        here = {name: [x for at, x in values if at <= step][-1] for name, values in every.items()}
+        weights = here.pop("weights")
+        stages.append(RunStage(step, dataclasses.replace(model, **here), weights))
+    return tuple(stages)
+
+
+def mixture_setting(stages: Sequence[RunStage], sources: Mapping[str, str]) -> tuple[Any, ...]:
+    """Returns the value of `data.mixture` that gives these stages their sources."""
+    setting: list[Any] = []
+    for stage in stages:
+        total = sum(weight for _, weight in stage.weights)
+        mixture = tuple((x, (sources[x], weight / total)) for x, weight in stage.weights)
+        if not setting or setting[-1][1] != mixture:
+            setting.append((f"{stage.step} steps", mixture))
+    return tuple(setting)
+
+
+def _with_steps(value: Any, clock: Clock, name: str) -> Iterator[tuple[int, Any]]:
+    """Yields the step from which a setting has each of its values, and the value."""
+    if not is_by_stages(value):
+        yield 0, value
+        return
+    last = -1
+    for point, x in value:
+        step = clock.step_at(point, name)
+        allowed = "points in the order of the run, each a later update, the first of them 0x"
+        require(step > last and (last >= 0 or step == 0), name, point, allowed)
+        yield step, x
+        last = step
+
+
+def _read_mixture(value: Any, name: str) -> dict[str, tuple[str, float]]:
+    """Returns path and weight of each source of a mixture, or of the only one, by its path."""
+    if isinstance(value, str):
+        return {_name_of(value): (value, 1.0)}
+    sources: dict[str, tuple[str, float]] = {}
+    require(isinstance(value, tuple) and value, name, value, _MIXTURE)
+    for pair in value:
+        ok = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], tuple)
+        require(ok and len(pair[1]) == 2, name, pair, _MIXTURE)
+        source, (place, weight) = pair
+        ok = isinstance(source, str) and re.fullmatch(_NAME, source) and not is_point(source)
+        require(ok, name, source, _NAMES)
+        require(
+            isinstance(place, str) and place, f"{name}: {source}", place, "a dataset's directory"
+        )
+        sources[source] = place, weight
+    return sources
+
+
+def _name_of(path: str) -> str:
+    """Returns a name for the source at a path that is given without one."""
+    return re.sub("[^A-Za-z0-9.-]+", "_", path).strip("_")[-60:] or "data"
+
+
+def _weights(value: Any, name: str) -> Mapping[str, int]:
+    if isinstance(value, str):
+        return {_name_of(value): 1}
+    return whole_weights({x: weight for x, (_, weight) in _read_mixture(value, name).items()}, name)
+
+
+def check_sets(sets: Any, weights: Any) -> None:
+    """Raises a ValueError unless validation sets have names and paths, and weights numbers."""
+    for name, value, example in (
+        ("sets", sets, '{"web": "data/web"}, the directory of a dataset by name'),
+        ("weights", weights, '{"web": 0.5, "code": 0.5}, numbers of at least 0 that are not all 0'),
+    ):
+        for pair in value:
+            require(isinstance(pair, tuple) and len(pair) == 2, name, value, example)
+            key, content = pair
+            require(isinstance(key, str) and re.fullmatch(_NAME, key), name, key, _NAMES)
+            ok = isinstance(content, str) if name == "sets" else is_number(content) and content >= 0
+            require(ok, f"{name}: {key}", content, example)
+        if name == "weights" and value:
+            require(any(weight for _, weight in value), name, value, example)
+
+
+def describe_weights(weights: Sequence[tuple[str, int]]) -> str:
+    """Returns a mixture as text, such as `web 0.7, code 0.3`."""
+    total = sum(weight for _, weight in weights)
+    rounded = [
+        (name, round(weight / total * DENOMINATOR) / DENOMINATOR) for name, weight in weights
+    ]
+    return ", ".join(f"{name} {share:g}" for name, share in rounded)

@@ -1,0 +1,164 @@
+"""Mixtures of sources: which source a sample comes from, as a pure function of its number.
+
+Within a stage, sources take turns in an order of bounded period, so that the source of sample
+10¹⁰ costs no more than that of sample 10. Across stages, each source has a counter of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from anytime_jax.checks import is_number, reject
+
+DENOMINATOR = 10_000  # weights are multiples of one over this
+_SUM_TOLERANCE = 1e-6
+
+
+def whole_weights(weights: Mapping[str, float], name: str = "weights") -> dict[str, int]:
+    """Returns weights as the smallest whole numbers in their proportion, of sum 10,000 at most.
+
+    Those that are no multiples of 1/10,000 are rounded to one, up or down, so that the sum stays 1.
+    A weight of 0 stays 0. Raises a ValueError with `name` if a weight is negative, or too small for
+    a multiple, or if they do not sum to 1.
+
+    Examples:
+      >>> whole_weights({"web": 0.7, "code": 0.3})
+      {'web': 7, 'code': 3}
+    """
+    for source, weight in weights.items():
+        if not (is_number(weight) and 0 <= weight <= 1):
+            reject(f"{name}: the weight of {source!r}", weight, "a number from 0 to 1")
+    total = math.fsum(weights.values())
+    if abs(total - 1) > _SUM_TOLERANCE:
+        reject(f"{name}: the sum of the weights", float(f"{total:g}"), "1")
+    exact = {x: Fraction(w) * DENOMINATOR / Fraction(total) for x, w in weights.items()}
+    whole = {x: math.floor(w) for x, w in exact.items()}
+    missing = DENOMINATOR - sum(whole.values())
+    for source in sorted(exact, key=lambda x: whole[x] - exact[x])[:missing]:
+        whole[source] += 1
+    for source, weight in weights.items():
+        if weight > 0 and whole[source] == 0:
+            least = f"at least {1 / DENOMINATOR:g}, or 0"
+            reject(f"{name}: the weight of {source!r}", weight, least)
+    divisor = math.gcd(*whole.values())
+    return {source: weight // divisor for source, weight in whole.items()}
+
+
+def interleave(weights: Sequence[int]) -> np.ndarray:
+    """Returns an order of sources in which each has its share of every prefix: int16[sum].
+
+    Among the first n samples, source i has `n * weights[i] / sum` of them, to less than one sample:
+    to `1 - 1 / (2k - 2)` with k sources of weight above 0. All shares are exact after the whole
+    order, so it can be repeated.
+
+    Source: Tijdeman 1980, "The chairman assignment problem", Discrete Mathematics 32.
+    """
+    total, sources = sum(weights), [i for i, weight in enumerate(weights) if weight]
+    if len(sources) == 1:
+        return np.full(total, sources[0], np.int16)
+    slack = 2 * len(sources) - 2
+    drawn = dict.fromkeys(sources, 0)
+    order = np.empty(total, np.int16)
+    for n in range(total):
+        # `slack * total` times what each source lacks, once there are n + 1 samples.
+        lacks = {i: slack * ((n + 1) * weights[i] - total * drawn[i]) for i in sources}
+        allowed = [i for i in sources if lacks[i] >= total]
+        # Of those that may be next, the one that has to be next soonest.
+        chosen = min(allowed, key=lambda i: Fraction((slack - 1) * total - lacks[i], weights[i]))
+        drawn[chosen] += 1
+        order[n] = chosen
+    return order
+
+
+@dataclasses.dataclass(frozen=True)
+class DataStage:
+    """Part of a run with one mixture and one length of windows.
+
+    Attributes:
+      first: samples before it.
+      length: L, in tokens.
+      weights: whole weight of each source, as `whole_weights` returns them; a source that is not
+        named has none.
+    """
+
+    first: int
+    length: int
+    weights: Mapping[str, int]
+
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """The source of each sample of a period, an index into `weights`."""
+        return interleave(list(self.weights.values()))
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """Samples of each source before each sample of a period, int32[period, sources]."""
+        one_hot = self.order[:, None] == np.arange(len(self.weights))
+        return np.cumsum(one_hot, axis=0, dtype=np.int32) - one_hot
+
+    def count(self, samples: int) -> dict[str, int]:
+        """Returns how many of the first samples of the stage come from each source."""
+        periods, rest = divmod(samples, len(self.order))
+        weights = self.weights.items()
+        return {
+            x: periods * w + int(n) for (x, w), n in zip(weights, self.counts[rest], strict=True)
+        }
+
+
+class Mixture:
+    """Order of the samples of a run: sample number → stage, source, and index within the source.
+
+    The index of a source counts its samples from 0, through all changes of weights. A change of the
+    length begins again at 0: windows of another length are other windows.
+
+    Args:
+      stages: the parts of the run in order; the first one has `first = 0`.
+    """
+
+    def __init__(self, stages: Sequence[DataStage]):
+        self.stages = tuple(stages)
+        self._before: list[dict[str, int]] = [{}]  # samples of each source before each stage
+        for stage, after in itertools.pairwise(self.stages):
+            counts = self._add(stage, self._before[-1], after.first - stage.first)
+            self._before.append(counts if after.length == stage.length else {})
+
+    def stage_of(self, sample: int) -> int:
+        """Returns the number of the stage of a sample."""
+        return next(i for i, x in reversed([*enumerate(self.stages)]) if x.first <= sample)
+
+    def locate(self, samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns the stage of samples, all of one stage, and source and index of each.
+
+        A source is an index into the stage's `weights`.
+        """
+        number = self.stage_of(int(samples[0]))
+        stage = self.stages[number]
+        periods, rest = np.divmod(samples - stage.first, len(stage.order))
+        sources = stage.order[rest]
+        before = np.array([self._before[number].get(x, 0) for x in stage.weights])
+        weights = np.array(list(stage.weights.values()))
+        indices = before[sources] + periods * weights[sources] + stage.counts[rest, sources]
+        return number, sources, indices
+
+    def counts(self, sample: int, number: int | None = None) -> dict[str, int]:
+        """Returns the windows of each source before a sample, of the length that it has there.
+
+        `number` is its stage, for a sample at the very end of one; by default the one it begins.
+        """
+        number = self.stage_of(sample) if number is None else number
+        stage = self.stages[number]
+        return self._add(stage, self._before[number], sample - stage.first)
+
+    @staticmethod
+    def _add(stage: DataStage, before: Mapping[str, int], samples: int) -> dict[str, int]:
+        counts = dict(before)
+        for source, count in stage.count(samples).items():
+            counts[source] = counts.get(source, 0) + count
+        return counts

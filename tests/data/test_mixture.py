@@ -1,0 +1,115 @@
+"""The order of several sources: exact shares, counters through changes, and bad weights."""
+
+import numpy as np
+import pytest
+
+from anytime_jax.data.mixture import DataStage, Mixture, interleave, whole_weights
+
+
+def random_weights(rng, sources):
+    """Weights of a random mixture, multiples of 1/10,000 of which some are 0."""
+    parts = rng.multinomial(10_000, rng.dirichlet(np.full(sources, 0.5)))
+    return {f"s{i}": float(part) / 10_000 for i, part in enumerate(parts)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_prefix_has_its_shares(seed):
+    rng = np.random.default_rng(seed)
+    given = random_weights(rng, int(rng.integers(2, 9)))
+    whole = np.array(list(whole_weights(given).values()))
+    np.testing.assert_allclose(whole / whole.sum(), list(given.values()), atol=1e-12)
+    order = interleave(whole.tolist())
+    counts = np.cumsum(order[:, None] == np.arange(len(whole)), axis=0)
+    exact = np.arange(1, len(order) + 1)[:, None] * (whole / whole.sum())
+    sources = np.count_nonzero(whole)
+    assert np.abs(counts - exact).max() <= (1 - 1 / (2 * sources - 2) if sources > 1 else 0) + 1e-9
+    assert counts[-1].tolist() == whole.tolist()
+
+
+class SlowReader:
+    """Draws one sample after another, always from the source that is due soonest."""
+
+    def __init__(self):
+        self.counters, self.length = {}, None
+
+    def read(self, length, weights, samples):
+        """Yields source and index of each sample of a stage."""
+        if length != self.length:
+            self.counters, self.length = {}, length
+        total, k = sum(weights.values()), sum(w > 0 for w in weights.values())
+        here = dict.fromkeys(weights, 0)
+        for n in range(1, samples + 1):
+            if k == 1:
+                chosen = next(x for x, w in weights.items() if w)
+            else:
+                slack = 1 - 1 / (2 * k - 2)
+                late = {
+                    x: (slack + here[x]) * total / w
+                    for x, w in weights.items()
+                    if w and w * n / total - here[x] >= 1 - slack - 1e-9
+                }
+                soonest = min(late.values())
+                chosen = next(x for x, when in late.items() if when <= soonest + 1e-7)
+            here[chosen] += 1
+            yield chosen, self.counters.get(chosen, 0)
+            self.counters[chosen] = self.counters.get(chosen, 0) + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sources_and_indices_are_those_of_a_slow_reader(seed):
+    rng = np.random.default_rng(100 + seed)
+    names, stages, expected, first = ["a", "b", "c", "d"], [], [], 0
+    slow = SlowReader()
+    for length in rng.choice([8, 16], size=4):
+        here = rng.permutation(names)[: rng.integers(1, 5)].tolist()
+        parts = rng.multinomial(20, rng.dirichlet(np.ones(len(here))))
+        weights = whole_weights({x: float(p) / 20 for x, p in zip(here, parts, strict=True)})
+        count = int(rng.integers(1, 90))
+        stages.append(DataStage(first, int(length), weights))
+        expected += slow.read(int(length), weights, count)
+        first += count
+    mixture = Mixture(stages)
+    ends = [*(x.first for x in stages[1:]), first]
+    for number, (stage, end) in enumerate(zip(stages, ends, strict=True)):
+        where, sources, indices = mixture.locate(np.arange(stage.first, end))
+        assert where == number
+        named = [list(stage.weights)[i] for i in sources]
+        assert list(zip(named, indices.tolist(), strict=True)) == expected[stage.first : end]
+    # Any part of a stage, as a host or a resumed run reads it, is that part of the whole.
+    some = np.sort(rng.choice(np.arange(stages[0].first, ends[0]), size=min(5, ends[0])))
+    _, sources, indices = mixture.locate(some)
+    named = [list(stages[0].weights)[i] for i in sources]
+    assert list(zip(named, indices.tolist(), strict=True)) == [expected[i] for i in some]
+
+
+def test_a_far_sample_needs_no_replay():
+    weights = whole_weights({"a": 0.1234, "b": 0.4321, "c": 0.4445})
+    mixture = Mixture([DataStage(0, 8, {"a": 1}), DataStage(10**9, 8, weights)])
+    far = 10**10
+    _, sources, indices = mixture.locate(np.arange(far, far + 1000))
+    for name, number in (("a", 0), ("b", 1), ("c", 2)):
+        of_source = indices[sources == number]
+        assert (np.diff(of_source) == 1).all()
+        share = weights[name] / sum(weights.values())
+        before = 10**9 if name == "a" else 0
+        assert abs(of_source[0] - before - share * (far - 10**9)) <= 1
+    assert sum(mixture.counts(far).values()) == far
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 0.7, "b": 0.2}, "sum of the weights = 0.9"),
+        ({"a": 1.2, "b": -0.2}, "weight of 'a' = 1.2"),
+        ({"a": 0.99999, "b": 0.00001}, "at least 0.0001, or 0"),
+        ({"a": float("nan"), "b": 1.0}, "weight of 'a' = nan"),
+        ({"a": "half", "b": 0.5}, "weight of 'a' = 'half'"),
+    ],
+)
+def test_bad_weights(weights, message):
+    with pytest.raises(ValueError, match=message):
+        whole_weights(weights, "data.mixture")
+
+
+def test_thirds_are_rounded_to_a_sum_of_one():
+    assert whole_weights(dict.fromkeys("abc", 1 / 3)) == {"a": 3334, "b": 3333, "c": 3333}

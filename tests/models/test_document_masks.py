@@ -1,0 +1,206 @@
+"""Attention within documents: no path lets a token see another document."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_run
+
+from anytime_jax.config import schema
+from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
+from anytime_jax.errors import InputError
+from anytime_jax.models import attention, decoder
+from anytime_jax.models.attention import Documents, find_documents
+from anytime_jax.training import step
+
+END, LENGTH = 1, 128
+# Where documents end: in the middle of a block, twice in a row, at the end of a window.
+ENDS = ([9, 40, 41, 90], [0, 127], [63, 64])
+PATHS = ("plain", "blocks", "xla", "splash")
+
+
+def make_tokens():
+    tokens_BxL = np.random.default_rng(0).integers(2, 300, (len(ENDS), LENGTH)).astype(np.int32)
+    for row, ends in zip(tokens_BxL, ENDS, strict=True):
+        row[ends] = END
+    return tokens_BxL
+
+
+def random_model(path, **changes):
+    changes = {f"model__{x}": y for x, y in changes.items()}
+    config = small_run.config(
+        "run", model__attention=path, model__length=LENGTH, eval__tokens="all", **changes
+    ).model
+    shapes = decoder.param_shapes(config)
+    keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(shapes))))
+    params = jax.tree.map(lambda x: 0.3 * jax.random.normal(next(keys), x.shape), shapes)
+    return config, params
+
+
+@functools.cache
+def logits_of(path):
+    """A jitted function of parameters and tokens, with and without a mask."""
+    config, params = random_model(path, heads=4, kv_heads=2)
+
+    @functools.partial(jax.jit, static_argnames="masked")
+    def logits(tokens_BxL, masked=True):
+        documents = find_documents(tokens_BxL, END, 64) if masked else None
+        hidden = decoder.hidden(config, params, tokens_BxL, UNCONSTRAINED, documents)
+        return hidden @ decoder.head(config, params)
+
+    return config, params, logits
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_other_documents_change_no_bit(path):
+    *_, logits = logits_of(path)
+    tokens_BxL = make_tokens()
+    changed = tokens_BxL.copy()
+    changed[0, :9] = 7  # the first document
+    changed[0, 42:90] = 8  # and the fourth
+    before, after = np.asarray(logits(tokens_BxL)), np.asarray(logits(changed))
+    same = [*range(10, 42), *range(91, LENGTH)]
+    assert np.array_equal(before[0, same], after[0, same])
+    assert np.array_equal(before[1:], after[1:])
+    assert not np.isclose(before[0, 8], after[0, 8]).all()
+    # Without a mask, they do.
+    joined = [np.asarray(logits(x, masked=False)) for x in (tokens_BxL, changed)]
+    assert np.abs(joined[0][0, same] - joined[1][0, same]).max() > 0.1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_documents_are_as_they_are_alone(path):
+    config, params, logits = logits_of(path)
+    tokens_BxL = make_tokens()
+    ours = np.asarray(logits(tokens_BxL))
+    plain = dataclasses.replace(config, attention="plain")
+    for row, ends in enumerate(ENDS):
+        begin = 0
+        for end in [*ends, LENGTH - 1]:
+            if begin > end:
+                continue
+            alone = decoder.apply(plain, params, tokens_BxL[row : row + 1, begin : end + 1])
+            # Rotary positions count from the window's beginning, which changes only rounding.
+            np.testing.assert_allclose(ours[row, begin : end + 1], alone[0], atol=1e-4, rtol=1e-5)
+            begin = end + 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_gradients_are_those_of_the_plain_path(path):
+    tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
+    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=True)
+    found = []
+    for name in ("plain", path):
+        config, params = random_model(name, heads=4, kv_heads=2)
+        loss = functools.partial(step.batch_mean_loss, config, ShardingConstraint(), rules=rules)
+        found.append(jax.jit(jax.value_and_grad(lambda p, loss=loss: loss(p, tokens_BxT)))(params))
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(a).max()) + 1e-8)
+
+
+def slow_packed(ids_L, most):
+    starts, lengths = [], []
+    for position, document in enumerate(ids_L):
+        document = min(document, most - 1)
+        if document == len(starts):
+            starts.append(position)
+            lengths.append(0)
+        lengths[document] += 1
+    rest = most - len(starts)
+    return starts + [-1] * (rest + 1), lengths + [-1] * rest
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 64])
+def test_packed_layout_of_cudnn(most):
+    documents = find_documents(jnp.asarray(make_tokens()), END, most)
+    starts, lengths = documents.packed()
+    assert starts.dtype == lengths.dtype == jnp.int32
+    for row in range(len(ENDS)):
+        slow = slow_packed(documents.ids_BxL[row].tolist(), most)
+        assert (starts[row].tolist(), lengths[row].tolist()) == slow
+
+
+def test_cudnn_is_given_the_documents(monkeypatch):
+    """The private function of JAX is there, with these arguments; it has never been run."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    given = {}
+
+    def record(q, k, v, **arguments):
+        given.update(arguments)
+        return q
+
+    assert cudnn.MaskType.PADDING_CAUSAL
+    parameters = (
+        cudnn.dot_product_attention.__wrapped__
+        if hasattr(cudnn.dot_product_attention, "__wrapped__")
+        else cudnn.dot_product_attention
+    )
+    names = parameters.__code__.co_varnames
+    monkeypatch.setattr(cudnn, "dot_product_attention", record)
+    heads = [jnp.zeros((len(ENDS), LENGTH, n, 8)) for n in (4, 2, 2)]
+    documents = find_documents(jnp.asarray(make_tokens()), END, 8)
+    precision = decoder.Precision("bfloat16", "cpu")
+    attention.causal_attention(*heads, precision, "cudnn", documents=documents)
+    assert given.keys() <= set(names)
+    starts, lengths = documents.packed()
+    for name, expected in (("q_offsets", starts), ("kv_offsets", starts)):
+        np.testing.assert_array_equal(given[name], expected)
+    for name in ("q_seqlen", "kv_seqlen"):
+        np.testing.assert_array_equal(given[name], lengths)
+    assert given["mask_type"] == cudnn.MaskType.PADDING_CAUSAL
+
+
+def test_a_block_that_may_ignore_documents_is_refused():
+    class Careless(decoder.Block):
+        def attend(self, x_BxLxD, layer, cache):
+            return x_BxLxD, cache
+
+    class Model(schema.MODELS.find("llama", ())):
+        def block(self):
+            return Careless
+
+    config = Model(layers=1, heads=2, width=8, mlp_width=8, length=8, attention="plain")
+    params = decoder.init_params(config, jax.random.key(0))
+    documents = Documents(jnp.zeros((1, 8), jnp.int32), 4)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    with pytest.raises(InputError, match="masks_documents"):
+        decoder.hidden(config, params, tokens, documents=documents)
+    Careless.masks_documents = True
+    decoder.hidden(config, params, tokens, documents=documents)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_losses_of_ends_of_text_may_not_count(microbatches):
+    """Against a mean over the counted tokens of the whole batch."""
+    config, params = random_model("plain")
+    tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
+    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    loss, grads = jax.jit(
+        lambda p: step.loss_and_gradient(
+            config, ShardingConstraint(), p, jnp.asarray(tokens_BxT), microbatches, "float32", rules
+        )
+    )(params)
+
+    def plain(params):
+        documents = find_documents(jnp.asarray(tokens_BxT[:, :-1]), END, 64)
+        hidden = decoder.hidden(config, params, tokens_BxT[:, :-1], documents=documents)
+        logits = hidden @ decoder.head(config, params)
+        chosen = jax.nn.log_softmax(logits)
+        losses = -jnp.take_along_axis(chosen, tokens_BxT[:, 1:, None], -1)[..., 0]
+        counts = tokens_BxT[:, :-1] != END
+        return jnp.sum(losses * counts) / counts.sum()
+
+    expected, gradient = jax.value_and_grad(plain)(params)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-5 * float(jnp.abs(b).max()) + 1e-8)
+
+
+def test_a_program_that_masks_needs_the_end_of_text():
+    config = small_run.config("run", data__documents="mask")
+    with pytest.raises(ValueError, match="no end_of_text"):
+        step.make_program(config, small_run.mesh())
