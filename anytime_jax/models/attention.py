@@ -150,7 +150,7 @@ def causal_attention(
     if path in ("xla", "cudnn"):
         q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK))
         if documents is not None and path == "cudnn":
-            return _packed_attention(q, k, v, documents)
+            return _packed_attention(q, k, v, documents, constrain)
         mask = None if documents is None else documents.same()
         return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True, implementation=path)
     length, heads = q_BxLxHxK.shape[1:3]
@@ -163,26 +163,41 @@ def causal_attention(
     return _attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, visible, precision)
 
 
-def _packed_attention(q: jax.Array, k: jax.Array, v: jax.Array, documents: Documents) -> jax.Array:
+def _packed_attention(
+    q_BxLxHxK: jax.Array,
+    k_BxLxGxK: jax.Array,
+    v_BxLxGxK: jax.Array,
+    documents: Documents,
+    constrain: ShardingConstraint,
+) -> jax.Array:
     """CuDNN's attention of packed documents, by a private function of JAX, for Hopper and later.
 
-    The public function takes a mask, which becomes a bias of length squared.
+    The public function takes a mask, which becomes a bias of length squared. Each device computes
+    its own rows and heads: nothing else splits the offsets as the queries are split.
     """
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-    starts_BxM1, lengths_BxM = documents.packed()
-    attend: Any = cudnn.dot_product_attention
-    return attend(
-        q,
-        k,
-        v,
-        q_seqlen=lengths_BxM,
-        kv_seqlen=lengths_BxM,
-        q_offsets=starts_BxM1,
-        kv_offsets=starts_BxM1,
-        scale=1 / math.sqrt(q.shape[-1]),
-        mask_type=cudnn.MaskType.PADDING_CAUSAL,
-    )
+    heads, head_size = q_BxLxHxK.shape[2:]
+
+    def attend(q: Any, k: Any, v: Any, starts_BxM1: jax.Array, lengths_BxM: jax.Array) -> Any:
+        return cast(Any, cudnn.dot_product_attention)(
+            q,
+            k,
+            v,
+            q_seqlen=lengths_BxM,
+            kv_seqlen=lengths_BxM,
+            q_offsets=starts_BxM1,
+            kv_offsets=starts_BxM1,
+            scale=1 / math.sqrt(head_size),
+            mask_type=cudnn.MaskType.PADDING_CAUSAL,
+        )
+
+    # JAX 0.10.2 finds the keys of a document as if they had as many heads as the queries:
+    # https://github.com/jax-ml/jax/pull/39521.
+    k_BxLxHxK, v_BxLxHxK = (_repeat_heads(y, heads) for y in (k_BxLxGxK, v_BxLxGxK))
+    by_heads, by_rows = ("batch", None, "heads", None), ("batch", None)
+    attend = constrain.per_device(attend, by_heads, (*(by_heads,) * 3, by_rows, by_rows))
+    return attend(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, *documents.packed())
 
 
 def _repeat_heads(x_BxMxGxK: jax.Array, heads: int) -> jax.Array:

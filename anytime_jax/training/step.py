@@ -20,7 +20,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder
-from anytime_jax.models.attention import Documents, find_documents
+from anytime_jax.models.attention import Documents, find_documents, resolve_path
 from anytime_jax.models.loss import (
     mean_loss_from_hidden,
     token_losses,
@@ -254,7 +254,8 @@ def loss_and_gradient(
     """Returns the mean loss and gradient of a batch, float32.
 
     Each part of the mesh axis `data` accumulates the gradient of its rows, in the type
-    `accumulation`. The parts are summed once an update, not in every microbatch.
+    `accumulation`. The parts are summed once an update, not in every microbatch, unless the kernel
+    of attention cannot be mapped over them: cuDNN's for packed documents.
     """
     scale = None if rules is None else rules.boundary_scale(tokens_BxT)
 
@@ -268,7 +269,9 @@ def loss_and_gradient(
         return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation)
 
     parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
-    if parts == 1:
+    path = resolve_path(config, constrain.platform, tokens_BxT.shape[1] - 1)
+    is_packed = path == "cudnn" and rules is not None and rules.masks
+    if parts == 1 or is_packed:
         return of_part(constrain, tokens_BxT)
     within = dataclasses.replace(constrain, batch_axes=("fsdp",))
     tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
