@@ -2,15 +2,21 @@
 
 import dataclasses
 import functools
+import inspect
+import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax.extend.core import jaxprs_in_params
 
 from anytime_jax.config import schema
-from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
+from anytime_jax.config.schema import MeshConfig
+from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
 from anytime_jax.errors import InputError
 from anytime_jax.models import attention, decoder
 from anytime_jax.models.attention import Documents, find_documents
@@ -123,35 +129,78 @@ def test_packed_layout_of_cudnn(most):
         assert (starts[row].tolist(), lengths[row].tolist()) == slow
 
 
-def test_cudnn_is_given_the_documents(monkeypatch):
-    """The private function of JAX is there, with these arguments; it has never been run."""
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+@pytest.fixture(name="hopper")
+def hopper_fixture(monkeypatch):
+    """Lets programs be traced for a GPU that is not there."""
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 90_600)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda least: True)
+    monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
 
-    given = {}
 
-    def record(q, k, v, **arguments):
-        given.update(arguments)
-        return q
-
+def test_signature_of_the_private_function_of_jax():
+    """An upgrade that changes it has to be noticed here: no test runs the kernel."""
+    names = [*inspect.signature(cudnn.dot_product_attention).parameters]
+    given = {"q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "scale", "mask_type"}
+    assert names[:3] == ["query", "key", "value"]
+    assert given < set(names)
     assert cudnn.MaskType.PADDING_CAUSAL
-    parameters = (
-        cudnn.dot_product_attention.__wrapped__
-        if hasattr(cudnn.dot_product_attention, "__wrapped__")
-        else cudnn.dot_product_attention
-    )
-    names = parameters.__code__.co_varnames
-    monkeypatch.setattr(cudnn, "dot_product_attention", record)
-    heads = [jnp.zeros((len(ENDS), LENGTH, n, 8)) for n in (4, 2, 2)]
-    documents = find_documents(jnp.asarray(make_tokens()), END, 8)
-    precision = decoder.Precision("bfloat16", "cpu")
-    attention.causal_attention(*heads, precision, "cudnn", documents=documents)
-    assert given.keys() <= set(names)
-    starts, lengths = documents.packed()
-    for name, expected in (("q_offsets", starts), ("kv_offsets", starts)):
-        np.testing.assert_array_equal(given[name], expected)
-    for name in ("q_seqlen", "kv_seqlen"):
-        np.testing.assert_array_equal(given[name], lengths)
-    assert given["mask_type"] == cudnn.MaskType.PADDING_CAUSAL
+    layout = inspect.signature(cudnn.dot_product_attention).parameters["qkv_layout"].default
+    assert layout == "BTNH"
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_kernels_of_cudnn_take_offsets_and_lengths(masked, hopper):
+    """With as many heads of keys as of queries: JAX 0.10.2 has other offsets wrong."""
+    B, M, documents = len(ENDS), 8, None
+    if masked:
+        documents = find_documents(jnp.asarray(make_tokens()), END, M)
+
+    def loss(*heads):
+        precision = decoder.Precision("bfloat16", "gpu")
+        out = attention.causal_attention(*heads, precision, "cudnn", documents=documents)
+        return out.astype(jnp.float32).sum()
+
+    heads = [jax.ShapeDtypeStruct((B, LENGTH, n, 8), jnp.float32) for n in (4, 2, 2)]
+    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(*heads)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    calls = re.findall(r"custom_call @__cudnn\$(\w+)\(.*: \((.*?)\) ->", text)
+    assert [name for name, _ in calls] == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
+    packed = [f"{B}x{M}xi32"] * 2 + [f"{B}x{M + 1}xi32"] * 2 if masked else []
+    for _, operands in calls:
+        types = re.findall(r"tensor<(\w+)>", operands)
+        keys = f"{B}x{LENGTH}x{4 if masked else 2}x8xbf16"
+        assert types[:3] == [f"{B}x{LENGTH}x4x8xbf16", keys, keys]
+        assert [x for x in types if x.endswith("i32")] == packed
+
+
+@pytest.mark.parametrize("axes", [(2, 1, 1), (2, 2, 2)])
+def test_each_device_packs_its_own_rows_for_cudnn(axes, hopper):
+    """The batch has 8 rows in 2 microbatches; JAX cannot map its kernel over parts of it."""
+    config, params = random_model("cudnn", heads=4, kv_heads=2, head_size=8, dtype="bfloat16")
+    rules = step.DocumentRules(END, masks=True, most=8, counts_boundaries=True)
+    constrain = ShardingConstraint(make_mesh(MeshConfig(*axes), jax.devices()[: math.prod(axes)]))
+    tokens_BxT = jnp.ones((8, LENGTH + 1), jnp.int32)
+    jaxpr = jax.make_jaxpr(
+        lambda p: step.loss_and_gradient(config, constrain, p, tokens_BxT, 2, "float32", rules)
+    )(params)
+    found = [
+        [x.aval.shape for x in equation.invars]
+        for equation in all_equations(jaxpr.jaxpr)
+        if "dot_product_attention" in equation.primitive.name
+    ]
+    rows, heads = 4 // (axes[0] * axes[1]), 4 // axes[2]
+    kernels = [shapes for shapes in found if (rows, LENGTH, heads, 8) in shapes]
+    assert len(kernels) == len(found) >= 2
+    for shapes in kernels:
+        assert shapes.count((rows, LENGTH, heads, 8)) >= 3
+        assert shapes.count((rows, 8)) == shapes.count((rows, 9)) == 2
+
+
+def all_equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from all_equations(inner)
 
 
 def test_a_block_that_may_ignore_documents_is_refused():
