@@ -12,7 +12,13 @@ from matplotlib.ticker import MaxNLocator
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.loss_table import evaluations, gain_limits, gains, weight_labels
+from anytime_jax.checkpoints.loss_table import (
+    evaluations,
+    gain_limits,
+    gains,
+    validation_sets,
+    weight_labels,
+)
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.storage.paths import storage_path
 
@@ -20,20 +26,33 @@ FILE = "curves.png"
 _FEW_DOUBLINGS = 8
 
 
-def draw(directory: str | Path, name: str, rows: Sequence[Row]) -> Path | None:
+def draw(
+    directory: str | Path, name: str, rows: Sequence[Row], stages: Sequence[int] = ()
+) -> Path | None:
     """Draws the records of a run as `curves.png`; returns its path, None without evaluations.
 
     Left: training and validation loss. Right: gain of each average over the live weights. An
-    average that a resumed run added or dropped is drawn where it was evaluated.
+    average that a resumed run added or dropped is drawn where it was evaluated. With several
+    validation sets, a third part has the loss of the live weights on each. A dotted line marks
+    every stage, which begins after so many tokens.
     """
+    rows = [row for row in rows if row.tokens]  # the axis is logarithmic
     evaluated = evaluations(rows)
     if not evaluated:
         return None
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    sets = validation_sets(rows)
+    figure = Figure(figsize=(16 if sets else 11, 4.2), layout="constrained")
+    left, right, *third = figure.subplots(1, 3 if sets else 2)
     figure.suptitle(f"{name}: validation loss, live weights and averages", parse_math=False)
     _draw_losses(left, rows, evaluated)
     _draw_gains(right, evaluated)
+    for axes in third:
+        _draw_sets(axes, rows, sets)
+    for axes in (left, right, *third):
+        low, high = axes.get_xlim()
+        for tokens in stages:
+            if low < tokens / 1e6 < high:
+                axes.axvline(tokens / 1e6, color="0.4", linewidth=0.9, linestyle=":")
     return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
 
 
@@ -66,10 +85,25 @@ def _draw_losses(
     best = min(final, key=lambda label: final[label])
     for label, color in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():
         points = [(row, losses[label]) for row, losses in evaluated if label in losses]
-        x, y = _millions([row for row, _ in points]), [loss for _, loss in points]
-        axes.plot(x, y, ".-", color=color, label=f"validation, {label}")
+        axes.plot(*_points(points), ".-", color=color, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
     draw_frame(axes)
+
+
+def _draw_sets(axes: Axes, rows: Sequence[Row], sets: Sequence[str]) -> None:
+    names = list(dict.fromkeys(name.partition("@")[0] for name in sets))
+    for name in sets:
+        evaluated = evaluations(rows, name)
+        plain, _, length = name.partition("@")
+        color, line = plotting.PALETTE[names.index(plain) % 6], "--" if length else "-"
+        x, y = _points([(row, losses[LIVE]) for row, losses in evaluated if LIVE in losses])
+        axes.plot(x, y, marker=".", label=name, color=color, linestyle=line)
+    axes.set_ylabel(f"validation loss of {LIVE} by set (nats per token)")
+    draw_frame(axes, columns=4)
+
+
+def _points(points: Sequence[tuple[Row, float]]) -> tuple[list[float], list[float]]:
+    return _millions([row for row, _ in points]), [value for _, value in points]
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
@@ -77,7 +111,7 @@ def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -
     for i, label in enumerate(weight_labels(evaluated, LIVE)):
         points = gains(evaluated, label)
         style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
-        x, y = _millions([row for row, _ in points]), [gain for _, gain in points]
+        x, y = _points(points)
         axes.plot(x, y, marker=".", label=label, **style)
     axes.set_ylim(gain_limits(evaluated))
     axes.set_ylabel(f"validation loss minus the loss of {LIVE} (nats)")

@@ -7,7 +7,7 @@ from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
-from anytime_jax.tables import Table, numbers
+from anytime_jax.tables import Column, Table, numbers
 
 
 def evaluations(
@@ -31,6 +31,26 @@ def validation_sets(rows: Sequence[Row]) -> list[str]:
     """Returns the names of the validation sets, if there are several, in order."""
     names = (name.split("/") for row in rows for name in row.values)
     return list(dict.fromkeys(x[1] for x in names if x[0] == "eval" and len(x) == 4))
+
+
+def set_table(rows: Sequence[Row]) -> Table | None:
+    """Returns a table of the last losses on each validation set, None unless there are several."""
+    by_set = {name: evaluations(rows, name)[-1] for name in validation_sets(rows)}
+    labels = weight_labels([*by_set.values()])
+    if not by_set:
+        return None
+    columns = [Column("set"), *numbers("steps", format=","), *numbers(*labels)]
+    table = Table("validation loss by set, * the best of each row", columns)
+    for name, (row, losses) in by_set.items():
+        table.add_row(name, row.step, *_marked(losses, labels))
+    return table
+
+
+def _marked(losses: Mapping[str, float], labels: Sequence[str]) -> list[str | None]:
+    """Losses as the cells of a row, with the best one marked."""
+    best = min(losses.values())
+    marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
+    return [f"{losses[x]:.4f}{marks[x]}" if x in losses else None for x in labels]
 
 
 def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without: str) -> list[str]:
@@ -84,9 +104,7 @@ def loss_table(
     columns = [*numbers("budget"), *numbers("steps", format=","), *numbers("tokens", *labels)]
     table = Table("validation loss (nats per token), * the best of each row", columns)
     for row, losses in evaluated:
-        best = min(losses.values())
-        marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
-        cells = [f"{losses[k]:.4f}{marks[k]}" if k in losses else None for k in labels]
         budget = f"{clock.multiple(row.step):.4g}x"
+        cells = _marked(losses, labels)
         table.add_row(budget, row.step, format_count(row.tokens), *cells)
     return table

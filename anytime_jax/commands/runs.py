@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,8 @@ def _find_runs(folder: Path) -> list[Path]:
 def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     """Prints a run and its checkpoints; returns whether one of them is damaged."""
     console.print(f"{run_dir}: {_describe(run_dir)}")
+    for line in _describe_stages(run_dir):
+        console.print(f"  {line}")
     notes = _read_notes(run_dir)
     entries = checkpoint_listing.list_entries(run_dir)
     listed = [_inspect(entry, verify, notes.get(entry.path.name)) for entry in entries]
@@ -124,6 +126,23 @@ def _describe(run_dir: Path) -> str:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its {run_directory.RUN_FILE} is damaged ({error!r})"
+
+
+def _describe_stages(run_dir: Path) -> Iterator[str]:
+    """The stages of a run that has several, and when those to come were changed."""
+    try:
+        about = load_json(run_dir / run_directory.RUN_FILE)
+        stages, changes = about.get("stages", []), about.get("stage_changes", [])
+        for stage in stages if len(stages) > 1 or changes else ():
+            yield (
+                f"stage from step {stage['step']:,}: windows of {stage['length']:,} tokens, "
+                f"{stage['mixture']}"
+            )
+        for change in changes:
+            was = "; ".join(f"from step {x['step']:,}: {x['mixture']}" for x in change["was"])
+            yield f"stages changed at step {change['step']:,}; they were {was}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # the line before says that the file is damaged
 
 
 @dataclasses.dataclass(frozen=True)

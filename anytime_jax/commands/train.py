@@ -121,6 +121,8 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
         console.print(loss_table.loss_table(clock, doublings or evaluated[-1:]))
+    if table := loss_table.set_table(rows):
+        console.print(table)
     reason = "the data are used up" if outcome.reason == "data" else "its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:
@@ -177,7 +179,8 @@ def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
         # Matplotlib takes half a second to import, which the first update need not wait.
         from anytime_jax.checkpoints import loss_figure
 
-        return loss_figure.draw(config.run_dir, config.name, rows)
+        stages = [config.clock.tokens(x.step) for x in config.stages[1:]]
+        return loss_figure.draw(config.run_dir, config.name, rows, stages)
     except Exception as error:  # Matplotlib or the disk failed; the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)

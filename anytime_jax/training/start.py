@@ -113,7 +113,9 @@ def start(
         batches = run_data.iterate_batches(plan, last)
         stack.enter_context(contextlib.closing(batches))
         evaluations = due_steps.evaluations(config, plan.stop)
-        misses_evaluation = evaluations.due(plan.step) and not processes.broadcast(
+        # A model that is continued is evaluated first, to see what the training gains.
+        is_due = evaluations.due(plan.step) or (plan.step == 0 and plan.initial is not None)
+        misses_evaluation = is_due and not processes.broadcast(
             metric_records.is_evaluated(run_dir, plan.step)
         )
         profiler = Profiler(run_dir, profile, display.say)
