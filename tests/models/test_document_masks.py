@@ -22,10 +22,17 @@ from anytime_jax.models import attention, decoder
 from anytime_jax.models.attention import Documents, find_documents
 from anytime_jax.training import step
 
-END, LENGTH = 1, 128
-# Where documents end: in the middle of a block, twice in a row, at the end of a window.
-ENDS = ([9, 40, 41, 90], [0, 127], [63, 64])
+END, LENGTH = 1, 256
+# Where documents end: within a block of 128, at its end, twice in a row, at the end of a window.
+ENDS = ([9, 40, 41, 90, 127, 200], [0, 255], [127, 128])
 PATHS = ("plain", "blocks", "xla", "splash")
+
+
+@pytest.fixture(autouse=True)
+def path_as_configured(monkeypatch):
+    """Lets splash attention be interpreted, in blocks; a CPU would take "xla" in its place."""
+    monkeypatch.setattr(attention, "_SPLASH_BLOCKS", (128,))
+    monkeypatch.setattr(decoder, "resolve_path", lambda config, *_: config.attention)
 
 
 def make_tokens():
@@ -105,6 +112,22 @@ def test_gradients_are_those_of_the_plain_path(path):
         found.append(jax.jit(jax.value_and_grad(lambda p, loss=loss: loss(p, tokens_BxT)))(params))
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(a).max()) + 1e-8)
+
+
+@pytest.mark.parametrize("path", ["blocks", "splash"])
+def test_devices_give_the_loss_and_gradients_of_one(path):
+    """Rows, heads and the mean over the tokens that count are split over a mesh."""
+    config, params = random_model(path, heads=4, kv_heads=2)
+    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:1]])
+    tokens_BxT = np.concatenate([tokens_BxT, tokens_BxT[:, :1]], axis=1)
+    found = []
+    for mesh in (None, make_mesh(MeshConfig(2, 1, 2), jax.devices()[:4])):
+        compute = functools.partial(step.loss_and_gradient, config, ShardingConstraint(mesh))
+        compute = jax.jit(functools.partial(compute, microbatches=2, rules=rules))
+        found.append(jax.device_get(compute(params, tokens_BxT)))
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * np.abs(a).max())
 
 
 def slow_packed(ids_L, most):
