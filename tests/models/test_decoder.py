@@ -127,7 +127,8 @@ def test_remat_recomputes_activations_or_products():
 def test_configured_attention_is_used(attention, monkeypatch):
     used = []
 
-    def record(q, k, v, *, is_causal, implementation):
+    def record(q, k, v, *, mask, is_causal, implementation):
+        assert mask is None
         assert is_causal
         assert {y.dtype for y in (q, k, v)} == {jnp.dtype("bfloat16")}
         used.append(implementation)
