@@ -6,6 +6,7 @@ A setting by stages has a value from each point on: {"0x": 1024, "8x": 4096}.
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from anytime_jax.checks import is_number, require
@@ -49,6 +50,8 @@ def source_paths(path: str, mixture: Any, branch_data: Any) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, value in (("data.mixture", mixture or path), ("branch.data", branch_data)):
+        if value in found.values():
+            continue
         for part in values_by_stage(value) if value else ():
             for source, (place, _) in _read_mixture(part, name).items():
                 allowed = f"the dataset that this source has elsewhere, {found.get(source)!r}"
@@ -63,13 +66,18 @@ def source_paths(path: str, mixture: Any, branch_data: Any) -> dict[str, str]:
 
 
 def run_stages(
-    model: ModelConfig, data: Any, branch_data: Any, branch_step: int | None, clock: Clock
+    model: ModelConfig,
+    data: Any,
+    branch_data: Any,
+    branch_step: int | None,
+    clock: Clock,
+    sources: Mapping[str, str],
 ) -> tuple[RunStage, ...]:
     """Returns the stages of a run in order, the first at step 0.
 
-    `data` is the mixture, whose order does not matter, or the path of the only source. From
-    `branch_step` on, a branch has `branch_data` in its place if given. Raises a ValueError for
-    stages that are malformed or out of order.
+    `data` is the mixture, whose order does not matter, or the path of the only source; `sources`
+    are those of `source_paths`. From `branch_step` on, a branch has `branch_data` in its place if
+    given. Raises a ValueError for stages that are malformed or out of order.
     """
     mixtures = [
         (step, tuple(sorted(_weights(value, "data.mixture").items())))
@@ -77,7 +85,8 @@ def run_stages(
     ]
     if branch_data:
         assert branch_step is not None
-        own = tuple(sorted(_weights(branch_data, "branch.data").items()))
+        named = {path: name for name, path in sources.items()}
+        own = tuple(sorted(_weights(branch_data, "branch.data", named).items()))
         mixtures = [x for x in mixtures if x[0] < branch_step] + [(branch_step, own)]
     settings: dict[str, list[tuple[int, Any]]] = {
         name: list(_with_steps(getattr(model, name), clock, f"model.{name}"))
@@ -141,9 +150,11 @@ def _name_of(path: str) -> str:
     return re.sub("[^A-Za-z0-9.-]+", "_", path).strip("_")[-60:] or "data"
 
 
-def _weights(value: Any, name: str) -> Mapping[str, int]:
+def _weights(
+    value: Any, name: str, named: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, int]:
     if isinstance(value, str):
-        return {_name_of(value): 1}
+        return {named.get(value) or _name_of(value): 1}
     return whole_weights({x: weight for x, (_, weight) in _read_mixture(value, name).items()}, name)
 
 

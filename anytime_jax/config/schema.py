@@ -562,7 +562,7 @@ def _resolve(settings: Settings) -> Config:
         learning_rate=rate,
         horizon=horizon,
         averaging_rules=_averaging_rules(settings.averages),
-        stages=run_stages(settings.model, data, branch.data, branch_step, clock),
+        stages=run_stages(settings.model, data, branch.data, branch_step, clock, sources),
         sources=sources,
         stop_rule=read_stop(settings.stop, clock, horizon),
         branch_step=branch_step,

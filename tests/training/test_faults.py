@@ -43,11 +43,11 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
     """Multiplies the loss of some updates, and so their gradient, by a factor."""
     loss = step_lib.batch_mean_loss
 
-    def batch_mean_loss(config, constrain, params, tokens):
+    def batch_mean_loss(config, constrain, params, tokens, **rules):
         multiple = 1.0
         for number, token in BAD_TOKENS.items():
             multiple = jnp.where((tokens[:, :1] == token).all(), number, multiple)
-        return loss(config, constrain, params, tokens) * multiple
+        return loss(config, constrain, params, tokens, **rules) * multiple
 
     def change(config, _):
         key = (config.guard.skip == "spikes", config.guard.spike, bad_updates.LOSS_WINDOW)

@@ -33,6 +33,8 @@ def outcome(folder: pathlib.Path):
         meta = checkpoint_reader.read_meta(folder / "run" / "checkpoints" / str(step))
         for name in ("config", "digest"):  # these depend on the run directory
             del meta[name]
+        for stage in meta["stages"]:
+            del stage["mixture"]  # a source without a name has the one of its path
         checkpoints[step] = (meta, bits(folder / "run", step))
     dataset = {p.name: p.read_bytes() for p in (folder / "builtin").iterdir() if p.is_file()}
     dataset.pop("anytime_jax.json")
