@@ -284,7 +284,14 @@ def names_where(condition):
 
 def test_identity_leaves_out_what_may_change_between_starts():
     outside = {"name", "run_dir", "initial_weights", "stop", "averages", "microbatches"}
-    outside |= {"data.path", "data.mixture", "data.builtin_megabytes", "data.repeat"}
+    outside |= {
+        "data.path",
+        "data.mixture",
+        "data.most_documents",
+        "data.surplus",
+        "data.builtin_megabytes",
+        "data.repeat",
+    }
     outside |= {"accumulation", "model.attention", "model.layer_loop", "model.remat"}
     outside |= {"data.text", "data.validation_text", "data.vocabulary"}
     outside |= {"branch.from_run", "branch.data", "branch.change"}
@@ -302,7 +309,10 @@ def test_a_branch_inherits_all_but_its_decay():
     free |= {f"branch.{x}" for x in ("from_run", "at", "data", "change")}
     assert names_where(lambda x: x.branch == "free") == free
     method = [x for x in schema.all_settings() if x.startswith(("optimizer.", "schedule."))]
-    named = {"clip_norm", *method} - {"optimizer.kind", "optimizer.interpolation"}
+    named = {"clip_norm", "data.documents", "data.boundary_loss", *method} - {
+        "optimizer.kind",
+        "optimizer.interpolation",
+    }
     assert names_where(lambda x: x.branch == "named") == named
 
 

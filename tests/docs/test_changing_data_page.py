@@ -44,7 +44,7 @@ def trained(tmp_path_factory, starts):
     sources = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:60]
     for source in sources:
         (place / "text" / "code" / f"{source.stem}.txt").write_text(source.read_text("utf-8"))
-    (place / "growing.py").write_text(FILE)
+    (place / "my_growing.py").write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         for line in PREPARE:
