@@ -72,7 +72,7 @@ def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
             f"--data={dataset.path} has another vocabulary than the data of {run.run_dir}: prepare "
             f"the text with --vocabulary={run.data_path}"
         )
-    if data is None and dataset.fingerprint != run.fingerprint:
+    if data is None and dataset.fingerprint not in {run.fingerprint, *run.sources}:
         raise InputError(
             f"{dataset.path} is not the dataset that {run.run_dir} was trained on"
             f"{_recorded(run, dataset.path)}: to score on it nevertheless, give "

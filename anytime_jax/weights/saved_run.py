@@ -40,6 +40,7 @@ class SavedRun:
         update before.
       vocabulary: SHA-256 of the vocabulary of the data.
       fingerprint: fingerprint of the data.
+      sources: fingerprints of the sources of all stages.
       history: live weights and averages stored in this checkpoint and all before it, by step.
       iterates: further iterates of the optimizer in this checkpoint, by label.
       readouts: what the optimizer evaluates, such as "x", by label.
@@ -54,6 +55,7 @@ class SavedRun:
     fingerprint: str
     history: tuple[StoredWeights, ...]
     recorded_data_path: Path | None = None
+    sources: frozenset[str] = frozenset()
     iterates: Mapping[str, StoredWeights] = dataclasses.field(default_factory=dict)
     readouts: Mapping[str, Mixture] = dataclasses.field(default_factory=dict)
 
@@ -142,6 +144,7 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
         meta["fingerprint"],
         (*history, *_stored(meta, config)),
         next((storage_path(x) for x in about.get("data_paths", {}).values()), None),
+        frozenset(digest for x in meta["stages"] for digest, _ in x["sources"]),
         iterates,
         readouts,
     )
