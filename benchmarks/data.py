@@ -54,8 +54,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         source = _source(options, Path(scratch))
         vocabulary = options.vocabulary or options.train_vocabulary
-        rows, info = _prepare(source, vocabulary, options.length, Path(scratch) / "data")
-        rows += _read(info, options.batches, options.seconds)
+        rows, info = _prepare(source, vocabulary, Path(scratch) / "data")
+        rows += _read(info, options.length, options.batches, options.seconds)
     return record.Result("Tokens per second", rows)
 
 
@@ -75,7 +75,7 @@ def _source(options: argparse.Namespace, scratch: Path) -> Source:
 
 
 def _prepare(
-    source: Source, vocabulary: Path | int, length: int, output: Path
+    source: Source, vocabulary: Path | int, output: Path
 ) -> tuple[list[record.Row], DatasetInfo]:
     """Prepares text in this process; returns the dataset's row for its tokenization."""
     # (CPU seconds, wall seconds) at the start and after each part.
@@ -84,21 +84,23 @@ def _prepare(
     def report(progress: Progress) -> None:
         times.append((time.process_time(), time.perf_counter()))
 
-    info = prepare(source, output, length=length, vocabulary=vocabulary, workers=1, progress=report)
+    info = prepare(source, output, vocabulary=vocabulary, workers=1, progress=report)
     cpu, wall = (end - start for start, end in zip(times[0], times[-1], strict=True))
     tokens = sum(split.tokens for split in info.splits.values())
     return [make_row("preparing", tokens, cpu, wall, PREPARATION_TARGET)], info
 
 
-def _read(info: DatasetInfo, batches: Sequence[int], seconds: float) -> list[record.Row]:
-    windows = Windows(info, "train", length=info.length, seed=0, repeat=True)
+def _read(
+    info: DatasetInfo, length: int, batches: Sequence[int], seconds: float
+) -> list[record.Row]:
+    windows = Windows(info, "train", length=length, seed=0, repeat=True)
     readers: dict[str, Callable[[int], Iterator[np.ndarray]]] = {
         "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
         "read_ahead": lambda size: read_ahead(windows.batch, 0, itertools.repeat(size)),
     }
     rows = []
     for (name, read), size in itertools.product(readers.items(), batches):
-        rounds = [_read_for(read(size), info.length, seconds) for _ in range(_ROUNDS)]
+        rounds = [_read_for(read(size), length, seconds) for _ in range(_ROUNDS)]
         tokens, cpu, wall = max(rounds, key=lambda result: result[0] / result[2])
         label = f"reading: {name}, {size} windows"
         rows.append(make_row(label, tokens, cpu, wall, READING_TARGET))

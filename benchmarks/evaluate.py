@@ -1,6 +1,6 @@
 """Evaluation of the live weights and five averages, relative to the live weights alone.
 
-    python -m benchmarks.evaluate --data=runs/data/builtin-1024-128
+    python -m benchmarks.evaluate --data=runs/data/builtin-1024
 
 Target: six trees take at most 6.2 times as long as one.
 """
@@ -34,11 +34,11 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> record.Result:
     info = load_dataset(options.data)
     config = harness.load_config(options.model, model=harness.dataset_settings(info))
-    mesh = sharding.make_mesh(config.mesh)
+    mesh, length = sharding.make_mesh(config.mesh), config.model.length
     program = step.make_program(config, mesh)
-    windows = Windows(info, "validation", length=info.length, seed=0, repeat=True, shuffle=False)
+    windows = Windows(info, "validation", length=length, seed=0, repeat=True, shuffle=False)
     count, size = options.windows, options.batch_size
-    evaluator = Evaluator(program, windows, info.length, count, size, mesh)
+    evaluator = Evaluator(program, windows, length, count, size, mesh)
     state = program.init()
     evaluations: dict[int, Callable[[], object]] = {
         1: lambda: evaluator.losses({averaging.LIVE: state.params}),
@@ -49,8 +49,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
         for trees, evaluate in evaluations.items()
     }
     seconds = harness.interleave(timers, options.rounds)
-    rows = [make_row(trees, seconds, info.length * count) for trees in evaluations]
-    title = f"One pass over {count:,} windows of {info.length}"
+    rows = [make_row(trees, seconds, length * count) for trees in evaluations]
+    title = f"One pass over {count:,} windows of {length}"
     return record.Result(title, rows, {"seconds": seconds})
 
 

@@ -98,9 +98,8 @@ PARTS = {
     "corpus": Part(
         20,
         "anytime_jax",
-        "prepare --source=builtin --megabytes=40 --train-vocabulary=8192 --length=1024 "
-        "--output=DATA",
-        "prepare --source=builtin --megabytes=3 --train-vocabulary=512 --length=64 --output=DATA",
+        "prepare --source=builtin --megabytes=40 --train-vocabulary=8192 --output=DATA",
+        "prepare --source=builtin --megabytes=3 --train-vocabulary=512 --output=DATA",
     ),
     "short_run": Part(
         80,

@@ -66,7 +66,7 @@ def train_command(model: str, data: Path, settings: Mapping[str, Any]) -> list[s
         "data.builtin_megabytes": 0.0,  # the dataset is prepared already
         **{f"model.{name}": value for name, value in dataset_settings(info).items()},
         "log.every": "1 steps",
-        "eval.tokens": info.length,
+        "eval.tokens": load_config(model).model.length,
         "eval.batch_size": 1,
         **settings,
     }
@@ -76,11 +76,7 @@ def train_command(model: str, data: Path, settings: Mapping[str, Any]) -> list[s
 
 def dataset_settings(info: DatasetInfo) -> dict[str, int]:
     """Returns the settings of a model that its dataset determines."""
-    return {
-        "length": info.length,
-        "vocab_size": info.vocab_size,
-        "embedding_rows": info.vocab_size,
-    }
+    return {"vocab_size": info.vocab_size, "embedding_rows": info.vocab_size}
 
 
 def random_tokens(config: Config, batches: int = 1) -> np.ndarray:

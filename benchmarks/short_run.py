@@ -1,6 +1,6 @@
 """Short real run: decrease of the loss, exact resume, speed while a checkpoint is written.
 
-    python -m benchmarks.short_run --data=runs/data/builtin-1024-128
+    python -m benchmarks.short_run --data=runs/data/builtin-1024
     python -m benchmarks.short_run --data=DATA --model=150m --updates=40 --batch=64 --microbatches=2
 
 `python -m anytime_jax.main` trains the same run twice: uninterrupted, and stopped and resumed half
@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anytime_jax.checkpoints.metric_records import TIMINGS, Row, read_records
-from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record
@@ -65,7 +64,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 def _train_command(options: argparse.Namespace, run_dir: Path, stop: int) -> list[str]:
     """Returns the command of a run that logs every update, and saves and evaluates half way."""
-    length, half = load_dataset(options.data).length, f"{options.updates // 2} steps"
+    length = harness.load_config(options.model).model.length
+    half = f"{options.updates // 2} steps"
     settings = {
         "run_dir": run_dir,
         "data.repeat": True,

@@ -1,6 +1,6 @@
 """Seconds from the command line to the first update of the quickstart, cold and cached.
 
-    python -m benchmarks.startup --data=runs/data/builtin-1024-128
+    python -m benchmarks.startup --data=runs/data/builtin-1024
 
 A cold start has an empty XDG_CACHE_HOME; Python's .pyc files exist, and the dataset is prepared.
 The targets are 15 s cold and 5 s cached. CPU seconds, available on Linux only, are independent of

@@ -1,13 +1,14 @@
 r"""Continued pretraining of an existing model, as an anytime run.
 
-    python -m anytime_jax prepare --input=TEXTS \
-        --vocabulary=DIR --length=1024 --output=data/continued
-    python -m anytime_jax.main --config=configs/continued.py:DIR --config.model.length=1024
+    python -m anytime_jax prepare --input=TEXTS --vocabulary=DIR --output=data/continued
+    python -m anytime_jax.main --config=configs/continued.py:DIR
 
 DIR has the weights, shape and vocabulary of a model: Llama, Mistral, Qwen or OLMo 2 in the layout
 of `transformers`, OLMo in the layout of AI2's `ai2-olmo`, or an export of `python -m anytime_jax
 export`. The run starts at step 0 from these weights. docs/tutorials/continued.md has the whole way.
 
+- Windows have 1,024 tokens, or as many as the model was trained for if these are fewer; set
+  `--config.model.length` for others.
 - The peak is a tenth of 3e-4, with which Llama 2 7B and Llama 3 8B were trained: a careful guess.
 - The warmup is there because the moments start at zero: the first update of Adam moves every weight
   by the whole rate. Then the rate is constant, so that the run needs no planned end.
@@ -38,6 +39,7 @@ def get_config(model: str = "") -> ConfigDict:
     config.name = "continued"
     config.initial_weights = model
     config.model.update(model_reader.describe(pathlib.Path(model)).shape)
+    config.model.length = min(config.model.length, 1024)  # tokens of a window
     config.chinchilla_tokens = 1_000_000_000  # what "1x" means here
     config.stop = "1x+"
     config.data.path = "data/continued"

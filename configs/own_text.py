@@ -1,11 +1,11 @@
 r"""Your own text: the quickstart's small model and schedule, on a dataset that you have prepared.
 
-    python -m anytime_jax prepare --input=TEXTS --train-vocabulary=4000 \
-        --length=256 --output=data/mine
+    python -m anytime_jax prepare --input=TEXTS --train-vocabulary=4000 --output=data/mine
     python -m anytime_jax.main --config=configs/own_text.py:data/mine
 
-Length, vocabulary and the size of an evaluation follow from the dataset; an update has about as
-many tokens as the quickstart's. Data that end before the stop are repeated.
+Vocabulary and the size of an evaluation follow from the dataset; windows have 256 tokens, and an
+update has as many tokens as the quickstart's. Longer windows with updates of the same size:
+`--config.model.length=1024 --config.batch_size=4`. Data that end before the stop are repeated.
 
 Cost:   some ten minutes on two CPU cores to 4x, 6.6M tokens; a larger vocabulary takes longer.
 Result: depends on the text. For a larger model: `--config.model.width=256 --config.model.heads=4
@@ -19,6 +19,8 @@ from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from configs import quickstart
 
+_LENGTH = 256  # tokens of a window
+
 
 def get_config(dataset: str = "") -> ConfigDict:
     """Returns the configuration of a run on the dataset in a directory."""
@@ -27,7 +29,7 @@ def get_config(dataset: str = "") -> ConfigDict:
     info = load_dataset(
         dataset,
         "prepare one: anytime prepare "
-        f"--input={dataset} --train-vocabulary=4000 --length=256 --output=data/mine",
+        f"--input={dataset} --train-vocabulary=4000 --output=data/mine",
     )
     config = quickstart.get_config()
     update_tokens = config.batch_size * config.model.length
@@ -35,16 +37,12 @@ def get_config(dataset: str = "") -> ConfigDict:
     config.name = info.path.name
     config.data.path = dataset
     config.data.builtin_megabytes = 0.0
-    config.data.repeat = info.splits["train"].windows * info.length < tokens + update_tokens
-    config.model.length = info.length
+    config.data.repeat = info.splits["train"].tokens < tokens + 2 * update_tokens
+    config.model.length = _LENGTH
     config.model.vocab_size = info.vocab_size
     config.model.embedding_rows = info.vocab_size
-    config.batch_size = max(8, update_tokens // info.length)
-    # Of long windows, updates have more tokens and are fewer.
-    larger = config.batch_size * info.length / update_tokens
-    config.schedule.warmup = f"{160 * update_tokens} tokens"
-    config.schedule.alpha /= larger
+    config.batch_size = update_tokens // _LENGTH
     config.eval.batch_size = 2 * config.batch_size
-    if info.splits["validation"].windows * info.length < 2 * config.eval.tokens:
+    if info.splits["validation"].tokens < 2 * config.eval.tokens:
         config.eval.tokens = "all"
     return config

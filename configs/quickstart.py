@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
     config.model.dtype = "float32"
     config.model.layer_loop = "unroll"
 
-    config.data.path = "runs/data/builtin-1024-128"
+    config.data.path = "runs/data/builtin-1024"
     config.data.builtin_megabytes = 70.0
 
     config.schedule.kind = "inverse_sqrt"

@@ -4,7 +4,7 @@
 #   export NAME=my-slice ZONE=us-east5-a    # and the project of gcloud config
 #   launch/tpu_vm.sh setup                  # once, and again after a change of the sources
 #   launch/tpu_vm.sh run --config=configs/150m_inv_sqrt.py \
-#       --config.run_dir=gs://BUCKET/runs/150m --config.data.path=gs://BUCKET/data/c4-t5-1024
+#       --config.run_dir=gs://BUCKET/runs/150m --config.data.path=gs://BUCKET/data/c4-t5
 #   launch/tpu_vm.sh log                    # what host 0 prints; Ctrl-C ends the view, not the run
 #   launch/tpu_vm.sh stop                   # the run saves and ends; the same `run` resumes it
 #

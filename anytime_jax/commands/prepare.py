@@ -1,7 +1,7 @@
-"""Turn text into a dataset of token windows.
+"""Turn text into a dataset of tokens.
 
 Text and vocabularies are read where they are: paths, or addresses such as hf:// and https://, which
-are read as streams. --config takes both, and the length and the directory, from a configuration.
+are read as streams. --config takes both, and the directory, from a configuration.
 
 After a kill or Ctrl-C the same command resumes; for a finished dataset it does nothing. --share=I/N
 does one of N shares of the work, which can run at the same time; the same command without it does
@@ -36,13 +36,11 @@ from anytime_jax.formatting import count_noun
 from anytime_jax.storage.paths import is_address
 
 EXAMPLES = (
-    "--input=my_text --train-vocabulary=8000 --length=512 --output=data/mine",
+    "--input=my_text --train-vocabulary=8000 --output=data/mine",
     "--config=150m_inv_sqrt",
     "--verify --output=data/mine",
 )
 
-_DEFAULT_LENGTH = 1024
-_FEW_WINDOWS = 8
 _LINE_SECONDS = 5.0  # seconds between lines of progress in a log
 _FIELD = "field "  # before the names of a source's fields, in the parsed arguments
 
@@ -77,7 +75,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="whether the tokenizer's BOS begins documents (default: as its configuration says)",
     )
     add("--end-of-text", metavar="TOKEN", help="token that ends documents, of a tokenizer.json")
-    add("--length", type=int, help=f"tokens of a window (default: {_DEFAULT_LENGTH})")
     add("--output", type=command_line.path, metavar="DIR", help="dataset directory")
     add("--workers", type=positive_int, metavar="N", help="processes (default: one per core)")
     add("--share", metavar="I/N", help="do share I of N, from 0 to N - 1 (see docs/data.md)")
@@ -138,7 +135,7 @@ def _configure(arguments: argparse.Namespace) -> None:
 
     config = config_file.load(arguments)
     data, model = config.data, config.model
-    given: dict[str, Any] = {"length": model.length, "output": command_line.path(data.path)}
+    given: dict[str, Any] = {"output": command_line.path(data.path)}
     source = arguments.source is None and {
         "input": data.text,
         "validation_input": data.validation_text,
@@ -165,7 +162,6 @@ def _prepare(arguments: argparse.Namespace) -> str:
     vocabulary = arguments.vocabulary
     if vocabulary is None:
         vocabulary = arguments.train_vocabulary
-    length = _DEFAULT_LENGTH if arguments.length is None else arguments.length
     source, output, workers = _source(arguments), arguments.output, arguments.workers
     own_errors = explain_errors([type(source).__module__], but=(InputError, RunError, OSError))
     with own_errors, _progress_display() as progress:
@@ -173,7 +169,6 @@ def _prepare(arguments: argparse.Namespace) -> str:
             source,
             output,
             share,
-            length,
             vocabulary,
             workers,
             progress,
@@ -198,8 +193,7 @@ def _prepare(arguments: argparse.Namespace) -> str:
         path = str(info.path) if path.startswith("..") else path
         if _has_weights(arguments.vocabulary):
             purpose = "continue that model on it"
-            words = [f"--config=continued:{arguments.vocabulary}"]
-            words += [f"--config.model.length={info.length}", f"--config.data.path={path}"]
+            words = [f"--config=continued:{arguments.vocabulary}", f"--config.data.path={path}"]
         else:
             purpose, words = "train a small model on it", [f"--config=own_text:{path}"]
         lines += [f"{purpose}:", f"  {program} train {shlex.join(words)}"]
@@ -217,13 +211,12 @@ def _has_weights(vocabulary: Any) -> bool:
 def _notes(info: DatasetInfo) -> list[str]:
     """Returns warnings about splits too small to train on."""
     return [
-        f"note: {name} has {count_noun(split.windows, 'window')}, {problem}; give more text or a "
-        "smaller --length"
-        for name, problem, least in (
-            ("train", "few for a batch, so that updates repeat some", 32),
-            ("validation", "too few for a steady loss", _FEW_WINDOWS),
+        f"note: {name} has {tokens:,} tokens, too few for {purpose}; give more text"
+        for name, purpose, least in (
+            ("train", "more than a trial", 100_000),
+            ("validation", "a steady loss", 10_000),
         )
-        if (split := info.splits[name]).windows < least
+        if (tokens := info.splits[name].tokens) < least
     ]
 
 
@@ -264,8 +257,7 @@ def _flag(option: str) -> str:
 
 def _summary(info: DatasetInfo) -> str:
     lines = [
-        f"{split}: {count_noun(counts.documents, 'document')}, {counts.tokens:,} tokens, "
-        f"{count_noun(counts.windows, 'window')} of {info.length} + 1"
+        f"{split}: {count_noun(counts.documents, 'document')}, {counts.tokens:,} tokens"
         for split, counts in info.splits.items()
     ]
     if info.null_records:

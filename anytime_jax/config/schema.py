@@ -89,7 +89,7 @@ class DataConfig:
         stop.
     """
 
-    path: str = setting("data/c4-t5-1024", identity=False)
+    path: str = setting("data/c4-t5", identity=False)
     mixture: tuple = setting((), identity=False)
     text: str = setting("", identity=False)
     validation_text: str = setting("", identity=False)

@@ -72,7 +72,6 @@ def prepare(
     source: Source,
     output: str | os.PathLike[str] | Path,
     *,
-    length: int,
     vocabulary: str | os.PathLike[str] | int,
     end_of_text: str | None = None,
     bos: Bos | None = None,
@@ -85,7 +84,6 @@ def prepare(
       source: `FileSource`, `TfdsSource`, `BuiltinSource` or any other `Source`.
       output: the dataset's directory, local or in a bucket: new, empty, or prepared before with the
         same settings.
-      length: L, in tokens; windows hold L + 1.
       vocabulary: path or address of a SentencePiece model or a `tokenizer.json`, or the size of a
         vocabulary to train on the text.
       end_of_text: token of a `tokenizer.json` that ends documents, if its files do not name one.
@@ -99,9 +97,7 @@ def prepare(
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    info = prepare_share(
-        source, output, None, length, vocabulary, workers, progress, end_of_text, bos
-    )
+    info = prepare_share(source, output, None, vocabulary, workers, progress, end_of_text, bos)
     assert isinstance(info, DatasetInfo)
     return info
 
@@ -110,7 +106,6 @@ def prepare_share(
     source: Source,
     output: str | os.PathLike[str] | Path,
     share: Share | None,
-    length: int,
     vocabulary: str | os.PathLike[str] | int,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
@@ -123,8 +118,6 @@ def prepare_share(
     None, prepares everything. Returns the work left to other shares, or the metadata of the dataset
     if it is complete.
     """
-    if length < 1:
-        raise InputError(f"length {length} is not a positive number of tokens; 1024 is usual")
     output = absolute_path(output)
     if not str(output).isprintable():
         raise InputError(
@@ -141,7 +134,7 @@ def prepare_share(
     else:
         chosen = load_vocabulary(vocabulary, end_of_text)
         description = f"sha256 {chosen.sha256}"
-    settings = {"length": length, "vocabulary": description, **source.settings()}
+    settings = {"vocabulary": description, **source.settings()}
     if bos:
         settings["bos"] = bos
     if info := _load_complete(output, settings):
@@ -155,7 +148,7 @@ def prepare_share(
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # another process has just completed it
             return info
-        own_vocabulary = _place_vocabulary(work, chosen, parts, length)
+        own_vocabulary = _place_vocabulary(work, chosen, parts)
         bos_id = _bos_id(own_vocabulary, bos)
         tasks = [
             _TokenizePart(part, index, len(parts), own_vocabulary.sha256, bos_id, work)
@@ -166,7 +159,7 @@ def prepare_share(
         if share is not None:
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
-        _check_splits(work, parts, own_vocabulary, results, length)
+        _check_splits(work, parts, results)
         info = _describe(work, settings, own_vocabulary, bos_id, results)
         names = {part.name for part in itertools.chain(*info.parts.values())}
         for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
@@ -208,10 +201,7 @@ class _Download(NamedTuple):
 
 
 def _place_vocabulary(
-    work: WorkDirectory,
-    vocabulary: Vocabulary | int | _Download,
-    parts: Sequence[Part],
-    length: int,
+    work: WorkDirectory, vocabulary: Vocabulary | int | _Download, parts: Sequence[Part]
 ) -> Vocabulary:
     """Writes the vocabulary into the dataset's directory, unless it is there."""
     path, note = work.output / VOCABULARY_NAME, work.output / WORK_NAME / "vocabulary.json"
@@ -232,7 +222,7 @@ def _place_vocabulary(
     else:
         if not (sample := list(_sample(parts))):
             documents = sum(1 for _ in read_texts(parts))
-            advice = explain_split(parts, documents, lambda text: len(text) // 4, length)
+            advice = explain_split(parts, documents)
             raise InputError(f"there is no training text for a vocabulary; {advice}")
         made = train_vocabulary(sample, vocabulary, path, work.scratch)
     write_json(note, {"input": digest, "sha256": made.sha256}, work.scratch)
@@ -263,27 +253,16 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _check_splits(
-    work: WorkDirectory,
-    parts: Sequence[Part],
-    vocabulary: Vocabulary,
-    results: Sequence[_PartResult],
-    length: int,
+    work: WorkDirectory, parts: Sequence[Part], results: Sequence[_PartResult]
 ) -> None:
-    """Raises an InputError if a split has less than a window."""
+    """Raises an InputError if a split has no document."""
     for split in SPLITS:
-        tokens = sum(array.tokens for result in results for array in result.arrays[split])
-        if tokens > length:
+        if any(result.documents[split] for result in results):
             continue
         remove_directory(work.results, missing_ok=True)  # lets the next start use other settings
         work.results.mkdir()
         documents = sum(sum(result.documents.values()) for result in results)
-        advice = explain_split(
-            parts, documents, lambda text: 1 + len(vocabulary.encode([text])[0]), length
-        )
-        raise InputError(
-            f'split "{split}" has {tokens} tokens, fewer than the {length + 1} of one window; '
-            f"{advice}"
-        )
+        raise InputError(f'split "{split}" has no document; {explain_split(parts, documents)}')
 
 
 def _describe(
@@ -294,15 +273,13 @@ def _describe(
     results: Sequence[_PartResult],
 ) -> DatasetInfo:
     """Returns the metadata of a dataset whose parts are finished."""
-    length, splits, arrays = settings["length"], {}, {}
+    splits, arrays = {}, {}
     for split in SPLITS:
         arrays[split] = tuple(array for result in results for array in result.arrays[split])
         tokens = sum(array.tokens for array in arrays[split])
-        documents = sum(result.documents[split] for result in results)
-        splits[split] = SplitInfo(documents, tokens, (tokens - 1) // length)
+        splits[split] = SplitInfo(sum(result.documents[split] for result in results), tokens)
     return DatasetInfo(
         path=work.output,
-        length=length,
         vocab_size=vocabulary.size,
         eos_id=vocabulary.eos_id,
         bos_id=bos_id,

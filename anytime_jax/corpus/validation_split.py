@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from anytime_jax.corpus.source_interface import Part, read_texts
 from anytime_jax.data.dataset_info import SPLITS, TRAIN, VALIDATION
@@ -12,7 +12,6 @@ from anytime_jax.errors import InputError
 
 _MOST_DOCUMENTS = 2000  # with more, nearly any fraction works, and reading them again takes long
 _ENOUGH_BYTES = 200_000  # default amount of validation text
-_MARGIN = 1.1  # a vocabulary that is trained again on another split spells the text differently
 
 
 def assign_split(text: str, validation_fraction: float) -> str:
@@ -37,21 +36,17 @@ def check_fraction(fraction: float) -> None:
         )
 
 
-def explain_split(
-    parts: Sequence[Part], documents: int, count_tokens: Callable[[str], int], length: int
-) -> str:
-    """Returns advice on a text whose training or validation split is shorter than a window.
+def explain_split(parts: Sequence[Part], documents: int) -> str:
+    """Returns advice on a text of which training or validation gets no document.
 
     Args:
       parts: the text, which is read again if it has few documents.
       documents: their number.
-      count_tokens: tokens of a document, or an estimate.
-      length: L of the windows.
     """
     if documents == 0:
         return "the input holds no text, only empty files: give some"
     if any(part.validation_fraction in (0, 1) for part in parts):
-        return "give more text or a smaller --length"
+        return "give some text for it"
     if documents == 1:
         return (
             "the text is one document, which cannot be in both splits: divide it into several "
@@ -59,18 +54,12 @@ def explain_split(
             "--validation-fraction=0.1, or give --validation-input"
         )
     if documents > _MOST_DOCUMENTS:
-        return "give more text, a larger --validation-fraction or a smaller --length"
-    tokens: dict[float, int] = {}
-    for text in read_texts(parts):
-        position = split_position(text)
-        tokens[position] = tokens.get(position, 0) + count_tokens(text)
-    if len(tokens) == 1:
+        return "give more text or a --validation-fraction nearer to 0.5"
+    positions = sorted({split_position(text) for text in read_texts(parts)})
+    if len(positions) == 1:
         return "all documents are equal, and equal ones share a split: give other text as well"
-    for shorter in (length, *(2**i for i in reversed(range(length.bit_length())) if 2**i < length)):
-        if (fraction := _smallest_fraction(tokens, shorter)) is not None:
-            advice = f"of these {documents} documents give --validation-fraction={fraction}"
-            return advice if shorter == length else f"{advice} and --length={shorter}"
-    return "give more text"
+    fraction = default_fraction(parts, 0.0) or _round_between(*positions[:2])
+    return f"of these {documents} documents give --validation-fraction={fraction}"
 
 
 def default_fraction(parts: Sequence[Part], least: float) -> float:
@@ -97,13 +86,3 @@ def _round_between(low: float, high: float) -> float:
     middle = (low + high) / 2
     rounded = (round(middle, digits) for digits in range(1, 17))
     return next((x for x in rounded if low < x < high), middle)
-
-
-def _smallest_fraction(tokens: dict[float, int], length: int) -> float | None:
-    """The smallest fraction at which both splits have a window; None if there is none."""
-    positions, total, below = sorted(tokens), sum(tokens.values()), 0
-    for position, following in itertools.pairwise(positions):
-        below += tokens[position]
-        if min(below, total - below) > _MARGIN * length + 1:
-            return _round_between(position, following)
-    return None

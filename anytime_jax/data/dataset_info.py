@@ -19,7 +19,7 @@ from anytime_jax.storage.files import file_sizes, is_regular_file
 from anytime_jax.storage.json_files import json_digest, load_json, write_json
 from anytime_jax.storage.paths import storage_path
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (TRAIN, VALIDATION)
 # Metadata file, written last: a directory that has it is complete.
@@ -33,13 +33,12 @@ CHUNK_TOKENS = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """Counts of one split: `tokens` with the EOS of each document, `windows` of usual length."""
+    """Counts of one split: `tokens` with the EOS of each document."""
 
     documents: int
     tokens: int
-    windows: int
 
-    def windows_of(self, length: int) -> int:
+    def windows(self, length: int) -> int:
         """Returns the number of windows of a length, each with a target for its last token."""
         return max(self.tokens - 1, 0) // length
 
@@ -62,8 +61,6 @@ class DatasetInfo:
     """Metadata of a complete dataset.
 
     Attributes:
-      length: L, the usual length of a window: the one that `prepare` was told. Runs may have
-        another, or several.
       eos_id: id of the token that ends every document.
       token_dtype: "uint16" or "int32", as stored.
       splits: counts of "train" and "validation".
@@ -74,7 +71,6 @@ class DatasetInfo:
     """
 
     path: Path
-    length: int
     vocab_size: int
     eos_id: int
     token_dtype: str
@@ -92,9 +88,9 @@ class DatasetInfo:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of length, vocabulary and tokens: the identity of the data of a run."""
+        """Digest of vocabulary and tokens: the identity of the data of a run."""
         tokens = {split: [part.sha256 for part in parts] for split, parts in self.parts.items()}
-        return json_digest([self.length, self.vocabulary_sha256, tokens])
+        return json_digest([self.vocabulary_sha256, tokens])
 
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:
@@ -176,19 +172,16 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
 
 def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
-    counts = [info.length, info.vocab_size, info.eos_id, info.null_records, info.bos_id or 0]
+    counts = [info.vocab_size, info.eos_id, info.null_records, info.bos_id or 0]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
     counts += [part.tokens for part in itertools.chain(*info.parts.values())]
     for count in counts:
         if type(count) is not int or count < 0:
             raise ValueError(f"{count!r} is not a count")
-    if info.length == 0:
-        raise ValueError("windows of no token")
     if info.token_dtype not in ("uint16", "int32"):
         raise ValueError(f"tokens of type {info.token_dtype!r}")
     for split, parts in info.parts.items():
-        counts, tokens = info.splits[split], sum(part.tokens for part in parts)
-        if (counts.tokens, counts.windows) != (tokens, (tokens - 1) // info.length):
+        if info.splits[split].tokens != sum(part.tokens for part in parts):
             raise ValueError(f'the parts of split "{split}" do not add up')
         for part in parts:
             if part.tokens == 0 or not re.fullmatch(f"{re.escape(split)}/[0-9]+", part.name):

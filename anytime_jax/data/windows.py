@@ -25,6 +25,20 @@ class DataExhausted(RunError):
     """The samples have run out and do not repeat."""
 
 
+def count_windows(info: DatasetInfo, split: str, length: int) -> int:
+    """Returns the number of windows of a length in a split; raises an InputError if it has none."""
+    if split not in info.splits:
+        raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
+    counts = info.splits[split]
+    if count := counts.windows(length):
+        return count
+    raise InputError(
+        f'split "{split}" of {info.path} has {counts.tokens:,} tokens, fewer than the '
+        f"{length + 1:,} of a window of model.length = {length}; prepare more text, or set a "
+        "shorter length"
+    )
+
+
 class Windows:
     """One split of a dataset in the order of a seed: sample number → window.
 
@@ -52,19 +66,12 @@ class Windows:
         repeat: bool = False,
         shuffle: bool = True,
     ):
-        if split not in info.splits:
-            raise InputError(f"{info.path} has no split {split!r}; it has {sorted(info.splits)}")
+        self._windows = count_windows(info, split, length)
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
         self.info = info
         self._name = f'split "{split}" of {info.path}'
         self._length = length
-        self._windows = info.splits[split].windows_of(length)
-        if self._windows == 0:
-            raise InputError(
-                f"{self._name} has {info.splits[split].tokens} tokens, fewer than the {length + 1} "
-                "of a window: give more text, or a smaller length"
-            )
         self._repeat = repeat
         self._reader = TokenReader(info, split)
         order = grain.MapDataset.range(self._windows)

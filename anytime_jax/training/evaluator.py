@@ -207,7 +207,7 @@ def make_evaluator(
     Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
     """
     length = config.model.length
-    count = count or config.eval_windows(dataset.splits[split].windows_of(length))
+    count = count or config.eval_windows(dataset.splits[split].windows(length))
     windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
     shards = sharding.batch_shards(mesh)
     of_length = max(config.eval.batch_size * config.clock.length // length, 1)

@@ -19,6 +19,7 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
@@ -184,10 +185,7 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
         if model.embedding_rows < dataset.vocab_size:
             fitting["model.embedding_rows"] = dataset.vocab_size
     for length in dict.fromkeys(stage.model.length for stage in config.stages):
-        if not dataset.splits["train"].windows_of(length):
-            tokens = dataset.splits["train"].tokens
-            problems.append(f"config.model.length = {length}, but it has {tokens:,} tokens")
-            fitting["model.length"] = dataset.length
+        count_windows(dataset, "train", length)
     if not problems:
         return
     advice = "set " + " ".join(f"--config.{name}={value}" for name, value in fitting.items())
@@ -199,14 +197,12 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
 def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
     """Raises an InputError if a validation split has too few tokens for an evaluation."""
     for length in dict.fromkeys(stage.model.length for stage in config.stages):
-        tokens = dataset.splits["validation"].windows_of(length) * length
-        given = config.eval.tokens
-        if tokens == 0 or (not isinstance(given, str) and given > tokens):
-            allowed = "--config.eval.tokens=all" if tokens else "another dataset in eval.sets"
+        tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
+        if not isinstance(given, str) and given > tokens:
             raise InputError(
                 f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
-                f"{format_value(given)}, but it has {tokens:,} in windows of {length:,}: set "
-                f"{allowed}"
+                f"{given:,}, but it has {tokens:,} in windows of {length:,}: set "
+                "--config.eval.tokens=all"
             )
 
 
@@ -267,7 +263,7 @@ def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) ->
     assert exhausted is not None
     source, length, needed = exhausted
     dataset = datasets[source]
-    available = dataset.splits["train"].windows_of(length)
+    available = dataset.splits["train"].windows(length)
     raise InputError(
         f"config.stop = {config.stop!r} needs {needed:,} windows of {length:,} tokens; the dataset "
         f"at {dataset.path} has {available:,}, enough for {clock.describe(last)}: prepare more "
@@ -285,6 +281,6 @@ def find_exhausted(
     for stage, counts in config.windows_read(step):
         length = stage.model.length
         for source, count in counts.items():
-            if count > datasets[source].splits["train"].windows_of(length):
+            if count > datasets[source].splits["train"].windows(length):
                 return source, length, count
     return None

@@ -137,7 +137,6 @@ def _prepare_hint(config: Config, path: str) -> str:
         "input": data.text or "TEXTS",
         "validation-input": data.validation_text,
         "vocabulary": data.vocabulary or config.initial_weights or "VOCABULARY",
-        "length": config.model.length,
         "output": path,
     }
     words = [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
@@ -149,12 +148,12 @@ def _prepare_hint(config: Config, path: str) -> str:
 
 def check_place(config: Config) -> None:
     """Raises an InputError unless the built-in corpus may be made where the data should be."""
-    data, model = config.data, config.model
+    data = config.data
     if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
         raise InputError(
             f"config.data.path = {format_value(data.path)} has no dataset, and the built-in corpus "
             f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
-            f"runs/data/{_BUILTIN_PREFIX}-{model.vocab_size}-{model.length}: correct the path, "
+            f"runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: correct the path, "
             "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
         )
 
@@ -169,12 +168,12 @@ def prepare_builtin(config: Config, say: Callable[[str], None]) -> dict[str, Dat
 
 
 def _prepare(config: Config, say: Callable[[str], None]) -> None:
-    data, model = config.data, config.model
+    data = config.data
     say(f"preparing the built-in corpus at {data.path} (once) ...")
     start = time.monotonic()
     with naming("config.data"):
         source = BuiltinSource(data.builtin_megabytes)
-        dataset = prepare(source, data.path, length=model.length, vocabulary=model.vocab_size)
+        dataset = prepare(source, data.path, vocabulary=config.model.vocab_size)
     seconds = format_duration(time.monotonic() - start)
     tokens = format_count(dataset.splits["train"].tokens)
     say(f"prepared {tokens} tokens of Python source text in {seconds}")

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
+from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import Evaluator, make_evaluator
@@ -37,7 +38,7 @@ def open_evaluator(
     config = run.config
     dataset = _load_evaluation_data(run, data)
     length = config.model.length
-    windows, least = dataset.splits[split].windows_of(length), length * parts
+    windows, least = count_windows(dataset, split, length), length * parts
     available = windows * length
     tokens = tokens or min(config.eval_windows(windows), windows) * length
     if not least <= tokens <= available:

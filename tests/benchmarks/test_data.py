@@ -13,7 +13,7 @@ def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
     lines = [json.dumps({"text": f"{i} " + "words to prepare " * 20}) for i in range(300)]
     documents.write_text("\n".join(lines) + "\n")
     source = [f"--input={documents}", "--validation-fraction=0.2"]
-    settings = ["--train-vocabulary=300", "--length=8", f"--output={prepared}"]
+    settings = ["--train-vocabulary=300", f"--output={prepared}"]
     assert run_command(prepare, [*source, *settings]) == 0
     arguments = [f"--documents={documents}", f"--vocabulary={prepared / 'vocabulary.model'}"]
     arguments += ["--megabytes=0.5", "--length=8", "--batches", "4", "--seconds=0.01"]

@@ -39,7 +39,7 @@ def text(tmp_path):
 
 def test_summary_is_printed(text, tmp_path, command):
     output = tmp_path / "output"
-    words = [f"--input={text}", "--validation-fraction=0.2", "--length=32"]
+    words = [f"--input={text}", "--validation-fraction=0.2"]
     words += ["--train-vocabulary=300", f"--output={output}"]
     status, out, err = command(prepare, *words)
     assert status == 0, err
@@ -68,16 +68,19 @@ def test_summary_is_printed(text, tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    ("length", "fraction", "small"), [(16, "0.3", ()), (700, "0.3", ("train", "validation"))]
+    ("words", "fraction", "small"),
+    [(20, "0.3", ("train", "validation")), (3000, "0.3", ()), (3000, "0.011", ("validation",))],
 )
 def test_printed_command_trains_on_the_dataset(
-    length, fraction, small, text, tmp_path, command, monkeypatch
+    words, fraction, small, tmp_path, command, monkeypatch
 ):
     """Its settings fit the data, and none has to be added by hand."""
     monkeypatch.chdir(REPOSITORY)
-    output = tmp_path / "my data"
+    text, output = tmp_path / "text.jsonl", tmp_path / "my data"
+    lines = [json.dumps({"text": f"{i} " + "words to prepare " * words}) for i in range(100)]
+    text.write_text("\n".join(lines))
     words = [f"--input={text}", f"--validation-fraction={fraction}"]
-    words += [f"--length={length}", "--train-vocabulary=300", f"--output={output}"]
+    words += ["--train-vocabulary=300", f"--output={output}"]
     status, out, err = command(prepare, *words)
     assert status == 0, err
     *lines, last = out.splitlines()
@@ -101,7 +104,7 @@ def test_little_text_leaves_more_to_validate_on(tmp_path, command):
     for i in range(20):
         (tmp_path / "text" / f"{i}.md").write_text(f"{i} words and other words " * 40)
     words = [f"--input={tmp_path / 'text'}", "--train-vocabulary=300"]
-    status, _, err = command(prepare, *words, "--length=8", f"--output={tmp_path / 'data'}")
+    status, _, err = command(prepare, *words, f"--output={tmp_path / 'data'}")
     assert status == 0, err
     documents = [split.documents for split in load_dataset(tmp_path / "data").splits.values()]
     assert sum(documents) == 20
@@ -113,7 +116,7 @@ def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    words = [f"--input={text}", "--train-vocabulary=300", "--length=32"]
+    words = [f"--input={text}", "--train-vocabulary=300"]
     status, out, err = command(prepare, *words, f"--output={tmp_path / 'output'}")
     assert (status, out) == (1, "")
     line = err.splitlines()[-1]
@@ -145,23 +148,23 @@ def get_config():
 """
 
 
-def test_configuration_names_text_vocabulary_length_and_directory(
+def test_configuration_names_text_vocabulary_and_directory(
     text, tmp_path, command, rejected, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(CONFIG)
     train_vocabulary(["words to prepare " * 20] * 9, 290, "v.model")
     line = rejected(train, "--config=mine.py")
-    assert "prepare --input=text.jsonl --vocabulary=v.model --length=32 --output=data/mine" in line
+    assert "prepare --input=text.jsonl --vocabulary=v.model --output=data/mine" in line
     status, out, err = command(prepare, "--config=mine.py")
     assert status == 0, err
     assert out.splitlines()[-1].endswith("train --config=mine.py")
     info = load_dataset("data/mine")
-    assert (info.length, info.vocab_size) == (32, 290)
+    assert info.vocab_size == 290
     assert info.settings["input"] == str(text)
-    words = ["--config=mine.py", "--config.model.length=16", "--output=other"]
+    words = ["--config=mine.py", "--output=other"]
     assert command(prepare, *words, "--train-vocabulary=280")[0] == 0
-    assert (load_dataset("other").length, load_dataset("other").vocab_size) == (16, 280)
+    assert load_dataset("other").vocab_size == 280
 
 
 def test_configuration_with_the_builtin_corpus_is_prepared(tmp_path, command, monkeypatch):
@@ -171,7 +174,7 @@ def test_configuration_with_the_builtin_corpus_is_prepared(tmp_path, command, mo
     assert status == 0, err
     info = load_dataset("data")
     assert info.settings["megabytes"] == 0.3
-    assert (info.length, info.vocab_size) == (128, 1024)
+    assert info.vocab_size == 1024
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,6 @@ def test_documented_commands_prepare_public_texts(tmp_path, monkeypatch, command
             write_public_text(path, ["held out " * 40], hub.url)
             path = f"{hub.url}/files/sentencepiece.model"
             words = [f"--vocabulary={path}" if x.startswith("--vocab") else x for x in words]
-        words = ["--length=16" if x.startswith("--length") else x for x in words]
         status, _, err = command(prepare, *words, "--workers=1")
     assert status == 0, err
     (output,) = [x.removeprefix("--output=") for x in words if x.startswith("--output")]
@@ -249,7 +251,7 @@ def test_documented_commands_prepare_public_texts(tmp_path, monkeypatch, command
 
 def test_server_that_stops_answering_is_worth_another_start(text, tmp_path, command):
     train_vocabulary(["words to prepare " * 20] * 9, 290, tmp_path / "v.model")
-    words = [f"--vocabulary={tmp_path / 'v.model'}", "--validation-fraction=0.2", "--length=16"]
+    words = [f"--vocabulary={tmp_path / 'v.model'}", "--validation-fraction=0.2"]
     with local_hub(tmp_path) as hub:
         words += [f"--input={hub.url}/files/{text.name}", f"--output={tmp_path / 'output'}"]
         hub.faults += ["500"] * 4
@@ -292,7 +294,7 @@ def counter(tmp_path, monkeypatch):
 
 def test_source_of_ones_own_has_its_fields_as_options(counter, command):
     words = ["--source=counter:Counter", "--fraction=0.2", "--times=2"]
-    words += ["--train-vocabulary=270", "--length=8", "--output=data"]
+    words += ["--train-vocabulary=270", "--output=data"]
     status, _, err = command(prepare, *words)
     assert status == 0, err
     info = load_dataset("data")
@@ -327,7 +329,7 @@ def test_bad_source_of_ones_own_is_one_line(counter, rejected, options, named):
 
 
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):
-    words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400", "--length=64"]
+    words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400"]
     assert command(prepare, *words, f"--output={tmp_path / 'output'}")[0] == 0
     assert load_dataset(tmp_path / "output").settings["validation_fraction"] == 0.05
 
@@ -347,7 +349,7 @@ def test_builtin_corpus_has_a_validation_split(tmp_path, command):
             "--validation-fraction",
         ),
         (["--source=builtin", "--validation-fraction=2"], "2.0"),
-        (["--source=builtin", "--length=0"], "length"),
+        (["--source=builtin", "--length=8"], "--length"),
         (["--source=builtin", "--workers=0"], "--workers"),
         (["--source=builtin", "--len=3"], "--len=3"),
         (["--verify"], "--train-vocabulary"),
@@ -395,7 +397,7 @@ IGNORED = re.compile(
 def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
     command = [
         *(sys.executable, "-m", "anytime_jax", "prepare", f"--input={source}"),
-        *("--train-vocabulary=400", "--validation-fraction=0.3", "--length=1024"),
+        *("--train-vocabulary=400", "--validation-fraction=0.3"),
         *(f"--output={output}", f"--workers={workers}"),
     ]
     # A process group of its own: a signal to it is what Ctrl-C or a kill of the job sends.

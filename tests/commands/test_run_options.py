@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import small_run
 
 from anytime_jax.commands import evaluate, run_options
 from anytime_jax.weights import evaluation, saved_run
@@ -54,7 +55,7 @@ def test_batches_are_not_padded_beyond_the_windows(
 ):
     """There are eight devices: a batch is a multiple of eight."""
     arguments = argparse.Namespace(
-        data=None, split="validation", tokens=tokens * dataset.length, batch_size=batch_size
+        data=None, split="validation", tokens=tokens * small_run.LENGTH, batch_size=batch_size
     )
     evaluator = run_options.open_evaluator(saved_run.open_run(trained), arguments, None, parts)
     assert (evaluator.count, evaluator.batch_size) == (tokens, expected)

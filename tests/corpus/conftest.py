@@ -31,7 +31,7 @@ class Corpus:
         train = train or self.folder / "train.jsonl"
         source = FileSource(str(train), str(self.folder / "validation.jsonl"))
         options = {"vocabulary": self.folder / "v.model", "workers": 1, **options}
-        return preparation.prepare(source, output, length=LENGTH, **options)
+        return preparation.prepare(source, output, **options)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def inputs(tmp_path_factory):
 
 
 def prepare_inputs(inputs, output, share=None, **options):
-    options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1, **options}
+    options = {"vocabulary": inputs / "v.model", "workers": 1, **options}
     source = FileSource(str(inputs / "train.*"), str(inputs / "validation.jsonl"))
     if share:
         return prepare_share(source, output, share, **options)
@@ -101,8 +101,8 @@ def cut(tokens: list[int], length: int) -> np.ndarray:
 
 
 def read_windows(info, split):
-    windows = Windows(info, split, length=info.length, seed=0, shuffle=False)
-    return windows.batch(0, info.splits[split].windows)
+    windows = Windows(info, split, length=LENGTH, seed=0, shuffle=False)
+    return windows.batch(0, info.splits[split].windows(LENGTH))
 
 
 def test_windows_are_the_cut_concatenation(inputs, tmp_path):
@@ -115,8 +115,8 @@ def test_windows_are_the_cut_concatenation(inputs, tmp_path):
         np.testing.assert_array_equal(read_windows(info, split), expected)
         counts = info.splits[split]
         assert (counts.documents, counts.tokens) == (len(texts), len(tokens))
-        assert counts.windows == len(expected)
-    assert (info.length, info.vocab_size, info.eos_id) == (LENGTH, 300, 1)
+        assert counts.windows(LENGTH) == len(expected)
+    assert (info.vocab_size, info.eos_id) == (300, 1)
     assert info.vocabulary_path.read_bytes() == (inputs / "v.model").read_bytes()
     expected = {"anytime_jax.json", "vocabulary.model", "train", "validation"}
     assert {path.name for path in info.path.iterdir()} == expected
@@ -202,9 +202,9 @@ def test_window_needs_its_last_target(inputs, tmp_path, extra, windows):
     text = "\x01" * (3 * LENGTH + extra - 1)  # a rare character is a token, and EOS one more
     (tmp_path / "text.txt").write_text(text)
     source = FileSource(str(tmp_path / "text.txt"), str(inputs / "validation.jsonl"))
-    info = prepare(source, tmp_path / "output", length=LENGTH, vocabulary=inputs / "v.model")
+    info = prepare(source, tmp_path / "output", vocabulary=inputs / "v.model")
     counts = info.splits["train"]
-    assert (counts.tokens, counts.windows) == (3 * LENGTH + extra, windows)
+    assert (counts.tokens, counts.windows(LENGTH)) == (3 * LENGTH + extra, windows)
 
 
 def test_resumes_after_a_stop(inputs, half, whole):
@@ -241,7 +241,7 @@ def test_large_part_is_written_and_resumed_in_stretches(inputs, tmp_path, monkey
     lines[9:9] = ['{"text": null}'] * 3
     (tmp_path / "one.json.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     source = FileSource(str(tmp_path / "one.json.gz"), validation_fraction=0.2)
-    options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1}
+    options = {"vocabulary": inputs / "v.model", "workers": 1}
     whole = prepare(source, tmp_path / "whole", **options)
     assert len(whole.parts["train"]) > 5
     assert whole.null_records == 3
@@ -274,7 +274,7 @@ def test_text_and_vocabulary_at_addresses_give_the_same_dataset(inputs, whole, t
     output = tmp_path / "output"
     with local_hub(tmp_path / "repository") as hub:
         hub.faults += [None, "cut", "500", "cut"]
-        options = {"length": LENGTH, "workers": 1}
+        options = {"workers": 1}
         model = f"{root}/v.model"
         info = prepare(source, output, vocabulary=model, **options)
         assert info.fingerprint == whole.fingerprint
@@ -297,7 +297,7 @@ def test_text_and_vocabulary_at_addresses_give_the_same_dataset(inputs, whole, t
 
 def test_server_that_stops_answering_ends_the_preparation_which_resumes(inputs, whole, tmp_path):
     source = FileSource("hf://datasets/owner/name/train.*", str(inputs / "validation.jsonl"))
-    options = {"length": LENGTH, "vocabulary": inputs / "v.model", "workers": 1}
+    options = {"vocabulary": inputs / "v.model", "workers": 1}
     with local_hub(inputs) as hub:
         hub.faults += [None, "404"]
         with pytest.raises(InputError, match=r"train\.1"):
@@ -381,7 +381,7 @@ def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path)
     [
         ({"vocabulary": "nowhere.model"}, "nowhere.model"),
         ({"vocabulary": 100_000}, "--train-vocabulary="),
-        ({"length": 10**6}, "1000001"),
+        ({"bos": "document"}, "--bos=document"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(inputs, tmp_path, options, message):
@@ -426,7 +426,7 @@ def test_output_inside_the_input_is_refused(tmp_path, pattern, output):
     before = sorted(tmp_path.rglob("*"))
     source = FileSource(str(tmp_path / pattern), validation_fraction=0.5)
     with pytest.raises(InputError, match=output):
-        prepare(source, tmp_path / output, length=16, vocabulary=270, workers=1)
+        prepare(source, tmp_path / output, vocabulary=270, workers=1)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -435,7 +435,7 @@ def test_output_beside_the_files_of_a_glob(inputs, tmp_path):
     for i in range(40):
         (tmp_path / f"{i}.jsonl").write_text(json.dumps({"text": TEXTS["train"][i]}))
     source = FileSource(f"{tmp_path}/**/*.jsonl", validation_fraction=0.5)
-    options = {"length": 16, "vocabulary": inputs / "v.model", "workers": 1}
+    options = {"vocabulary": inputs / "v.model", "workers": 1}
     info = prepare(source, tmp_path / "output", **options)
     assert prepare(source, tmp_path / "output", **options) == info
 
@@ -445,7 +445,7 @@ def test_prepared_dataset_in_the_input_is_named(whole, tmp_path):
     (tmp_path / "text" / "a.txt").write_text("text")
     source = FileSource(str(tmp_path / "text"))
     with pytest.raises(InputError, match=r"data/anytime_jax\.json"):
-        prepare(source, tmp_path / "output", length=16, vocabulary=270, workers=1)
+        prepare(source, tmp_path / "output", vocabulary=270, workers=1)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x\ny"])

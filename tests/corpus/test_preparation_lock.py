@@ -16,7 +16,7 @@ from anytime_jax.corpus.preparation_lock import Share, lock_preparation
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 
-PARTS, LENGTH, PIECES = 8, 32, 300
+PARTS, PIECES = 8, 300
 
 # Runs the command with a part per file. Started with "hang", it stops in the middle of a part, once
 # an array is written.
@@ -51,7 +51,7 @@ def text(tmp_path):
 def options(text, output, *more):
     return [
         *(f"--input={text}/*.jsonl", "--validation-fraction=0.1"),
-        *(f"--train-vocabulary={PIECES}", f"--length={LENGTH}", "--workers=1"),
+        *(f"--train-vocabulary={PIECES}", "--workers=1"),
         *(f"--output={output}", *more),
     ]
 
@@ -81,7 +81,7 @@ def end(process):
 
 def prepare_part(text, output, share, **more):
     source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
-    settings = {"length": LENGTH, "vocabulary": PIECES, "workers": 1, **more}
+    settings = {"vocabulary": PIECES, "workers": 1, **more}
     return prepare_share(source, output, share, **settings)
 
 
@@ -136,7 +136,7 @@ def test_share_with_other_settings_is_refused(text, tmp_path):
     prepare_part(text, output, Share(0, 2))
     before = read_files(output)
     for settings, message in (
-        ({"length": 16}, r"length 32 \(requested: 16\)"),
+        ({"bos": "none"}, r"bos None \(requested: 'none'\)"),
         ({"vocabulary": PIECES + 1}, r"vocabulary 'trained, 300 pieces' \(requested: 'trained"),
     ):
         with pytest.raises(InputError, match=message):
@@ -151,7 +151,7 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path):
     good = bad.read_text()
     bad.write_text("no record")
     source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
-    settings = {"length": LENGTH, "vocabulary": f"trained, {PIECES} pieces", **source.settings()}
+    settings = {"vocabulary": f"trained, {PIECES} pieces", **source.settings()}
     with lock_preparation(output, settings, Share(0, 2)):  # at work, with nothing done yet
         with pytest.raises(InputError, match=r"1\.jsonl line 1"):
             prepare_part(text, output, Share(1, 2))
@@ -164,7 +164,7 @@ def test_bad_text_leaves_the_work_of_others(text, tmp_path):
 
 
 def test_share_is_refused_while_the_whole_is_prepared(tmp_path):
-    output, settings = tmp_path / "output", {"length": LENGTH}
+    output, settings = tmp_path / "output", {"vocabulary": "x"}
     with lock_preparation(output, settings), pytest.raises(InputError, match=str(output)):
         lock_preparation(output, settings, Share(0, 2)).__enter__()
 

@@ -12,13 +12,13 @@ from anytime_jax.errors import InputError
 PAGE = "a page of some words, with a number at its end: "
 
 
-def prepare_documents(folder, documents, length=64, fraction=0.01, vocabulary=300):
+def prepare_documents(folder, documents, fraction=0.01, vocabulary=300):
     text = folder / "text"
     text.mkdir(exist_ok=True)
     for i, document in enumerate(documents):
         (text / f"{i}.txt").write_text(document)
     source = FileSource(str(text), validation_fraction=fraction)
-    options = {"length": length, "vocabulary": vocabulary, "workers": 1}
+    options = {"vocabulary": vocabulary, "workers": 1}
     return preparation.prepare(source, folder / "output", **options)
 
 
@@ -37,9 +37,9 @@ def test_split_of_a_text_depends_on_its_content_alone():
     ("pages", "options"),
     [
         ([40, 41, 42], {}),
-        ([40, 41, 42], {"length": 5000}),  # of which no split has one
         ([40, 41], {"fraction": 0.999}),  # no text to train the vocabulary on
         ([1, 2, 3, 4, 50], {}),
+        ([50, 400], {"fraction": 0.0001}),
     ],
 )
 def test_advice_works(pages, options, tmp_path):
@@ -48,11 +48,11 @@ def test_advice_works(pages, options, tmp_path):
         prepare_documents(tmp_path, documents, **options)
     assert not (tmp_path / "output").exists()
     message = str(error.value)
-    for name, option in (("fraction", "--validation-fraction"), ("length", "--length")):
-        if match := re.search(rf"{option}=([\d.]+)", message):
-            options = {**options, name: type(options.get(name, 0.5))(match[1])}
+    match = re.search(r"--validation-fraction=([\d.]+)", message)
+    assert match
+    options = {**options, "fraction": float(match[1])}
     info = prepare_documents(tmp_path, documents, **options)
-    assert {counts.windows > 0 for counts in info.splits.values()} == {True}
+    assert {counts.documents > 0 for counts in info.splits.values()} == {True}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,6 @@ def test_advice_works(pages, options, tmp_path):
         (["", ""], "empty"),
         ([PAGE * 40], "--validation-input"),
         ([PAGE * 40] * 3, "equal"),
-        (["a", "b"], "one window"),
     ],
 )
 def test_text_that_cannot_be_split(documents, named, corpus, tmp_path):

@@ -32,8 +32,8 @@ def copy(dataset, tmp_path):
 def read_all(path):
     info = load_dataset(path)
     for split, counts in info.splits.items():
-        windows = Windows(info, split, length=info.length, seed=0, shuffle=False)
-        windows.batch(0, counts.windows)
+        windows = Windows(info, split, length=8, seed=0, shuffle=False)
+        windows.batch(0, counts.windows(8))
 
 
 def test_load_refuses_what_is_not_prepared(copy, tmp_path):
@@ -70,11 +70,11 @@ def test_flipped_bit_is_named(copy, name):
         (lambda m: m["parts"]["train"][0].update(name="train/../../x"), r"'train/\.\./\.\./x'"),
         (lambda m: m["parts"]["train"][0].update(name="/etc/hostname"), "/etc/hostname"),
         (lambda m: m["parts"]["train"][0].update(tokens=3), "train"),
-        (lambda m: m["splits"]["train"].update(windows=3), "train"),
+        (lambda m: m["splits"]["train"].update(tokens=3), "train"),
         (lambda m: m.update(token_dtype="object"), "'object'"),
         (lambda m: m.update(vocab_size="many"), "'many'"),
-        (lambda m: m.update(length=-1), "-1"),
-        (lambda m: m.update(length=0), "damaged"),
+        (lambda m: m.update(null_records=-1), "-1"),
+        (lambda m: m.update(length=8), "damaged"),
         (lambda m: m.update(parts=[1]), "damaged"),
         (lambda m: m.pop("eos_id"), "damaged"),
     ],

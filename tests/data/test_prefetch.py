@@ -18,7 +18,7 @@ LENGTH, COUNT = 16, 200
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory):
     tokens = np.arange(COUNT * LENGTH + 1)
-    info = write_dataset(tmp_path_factory.mktemp("data"), tokens, LENGTH, parts=3)
+    info = write_dataset(tmp_path_factory.mktemp("data"), tokens, parts=3)
     return Windows(info, "train", length=LENGTH, seed=9, repeat=True)
 
 

@@ -17,7 +17,7 @@ STORED = np.arange(LENGTH + 1) + LENGTH * np.arange(COUNT)[:, None]
 
 @pytest.fixture(scope="module")
 def info(tmp_path_factory):
-    return write_dataset(tmp_path_factory.mktemp("data"), range(COUNT * LENGTH + 1), LENGTH, 3)
+    return write_dataset(tmp_path_factory.mktemp("data"), range(COUNT * LENGTH + 1), 3)
 
 
 def open_windows(info, split="train", *, seed=0, repeat=False, shuffle=True):
@@ -67,6 +67,13 @@ def test_processes_read_their_rows_of_the_same_batch(info):
     assert windows.batch(7, 24, slice(0, 0)).shape == (0, LENGTH + 1)
 
 
+@pytest.mark.parametrize(("length", "count"), [(1, 9056), (100, 90), (4528, 2), (9056, 1)])
+def test_windows_of_any_length_cover_the_same_tokens(info, length, count):
+    assert info.splits["train"].windows(length) == count
+    rows = Windows(info, "train", length=length, seed=0, shuffle=False).batch(0, count)
+    np.testing.assert_array_equal(rows, np.arange(length + 1) + length * np.arange(count)[:, None])
+
+
 def test_without_shuffling_windows_come_as_stored(info):
     windows = open_windows(info, "validation", shuffle=False)
     np.testing.assert_array_equal(windows.batch(0, COUNT), STORED)
@@ -86,7 +93,7 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
     ("arguments", "message"),
     [
         ({"split": "test"}, "'test'.*train.*validation"),
-        ({"length": 10**6}, "fewer than the 1000001 of a window"),
+        ({"length": 9057}, '"train" of .* has 9,057 tokens, fewer than the 9,058'),
         ({"seed": -1}, "seed -1"),
         ({"seed": 2**32}, "seed 4294967296"),
     ],

@@ -17,7 +17,7 @@ from anytime_jax.training import preflight
 from anytime_jax.training import start as start_lib
 
 PAGE = REPOSITORY / "docs" / "extend.md"
-DATA = "runs/data/builtin-1024-128"  # of the quickstart
+DATA = "runs/data/builtin-1024"  # of the quickstart
 
 
 def read_example(module):

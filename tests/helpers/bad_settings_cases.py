@@ -145,13 +145,13 @@ def replace_training(report_file: str, data: dict[str, str]) -> Callable[[], Non
         report["trains"] = True
         sys.exit(0)
 
-    def prepare(source, path, *, length, vocabulary):
+    def prepare(source, path, *, vocabulary):
         report["prepares"] = True
-        return _dataset(data["tiny"], path, length, vocabulary, source.megabytes)
+        return _dataset(data["tiny"], path, vocabulary, source.megabytes)
 
     def load_dataset(path, hint):
         if path == data["quickstart"]:
-            return _dataset(data["tiny"], path, 128, 1024, 70.0)
+            return _dataset(data["tiny"], path, 1024, 70.0)
         return dataset_info.load_dataset(path, hint)
 
     jax.monitoring.register_event_duration_secs_listener(count)
@@ -178,15 +178,15 @@ def _trace(config, mesh, data, program) -> None:
         windows.batch(0, config.batch_size, local_rows(mesh, config.batch_size))
 
 
-def _dataset(like: str, path: str, length: int, vocab_size: int, megabytes: float) -> DatasetInfo:
+def _dataset(like: str, path: str, vocab_size: int, megabytes: float) -> DatasetInfo:
     """Returns the metadata of a prepared built-in corpus, without its files."""
     info = dataset_info.load_dataset(like)
     tokens = int(megabytes * 300_000)
     splits = {
-        name: dataset_info.SplitInfo(NO_FILES, tokens // part, tokens // part // length)
+        name: dataset_info.SplitInfo(NO_FILES, tokens // part)
         for name, part in (("train", 1), ("validation", 20))
     }
-    size = {"length": length, "vocab_size": vocab_size, "settings": {"megabytes": megabytes}}
+    size = {"vocab_size": vocab_size, "settings": {"megabytes": megabytes}}
     return dataclasses.replace(info, path=pathlib.Path(path), splits=splits, **size)
 
 

@@ -337,7 +337,7 @@ def texts(box: Sandbox) -> str:
         os.mkfifo(folder / "pipe.json")
     argv = [f"--input={draw.choice(('texts', 'texts/*', 'texts/e', 'no'))}"]
     argv += [f"--train-vocabulary={draw.choice((0, 5, 300, 1000, 10**9))}"]
-    argv += [f"--length={draw.choice((0, 1, 8, 64, 10**6))}", "--workers=1"]
+    argv += ["--workers=1"]
     argv += [f"--output={draw.choice(('prepared', 'texts', 'texts/out', 'run.py', 'data'))}"]
     ended = box.do("prepare", *argv)
     return f"{chosen}, {' '.join(argv)}: status {ended.status}"

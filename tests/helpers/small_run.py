@@ -113,7 +113,7 @@ def prepare_dataset(folder: pathlib.Path) -> DatasetInfo:
     for i, document in enumerate(documents):
         (folder / "text" / f"{i:03d}.txt").write_text(document)
     source = FileSource(str(folder / "text"), validation_fraction=0.15)
-    return prepare(source, folder / "data", length=LENGTH, vocabulary=VOCABULARY, workers=1)
+    return prepare(source, folder / "data", vocabulary=VOCABULARY, workers=1)
 
 
 def leaves(tree: Any) -> Mapping[str, Any]:

@@ -6,17 +6,16 @@ from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
 from anytime_jax.data.token_arrays import write_part
 
 
-def write_dataset(folder, tokens, length, parts=1):
+def write_dataset(folder, tokens, parts=1):
     """Writes uint16 tokens, the same in both splits, into so many parts; returns the metadata."""
     pieces = np.array_split(np.asarray(tokens, "<u2"), parts)
-    counts = SplitInfo(documents=1, tokens=len(tokens), windows=(len(tokens) - 1) // length)
+    counts = SplitInfo(documents=1, tokens=len(tokens))
     written = {
         split: tuple(write_part(folder, f"{split}/{i}", piece) for i, piece in enumerate(pieces))
         for split in ("train", "validation")
     }
     return DatasetInfo(
         path=folder,
-        length=length,
         vocab_size=2**16,
         eos_id=1,
         token_dtype="uint16",

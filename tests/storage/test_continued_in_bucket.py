@@ -33,7 +33,7 @@ def test_two_processes_continue_decay_and_export_a_model(bucket_server, bucket, 
     write_llama(model)
     text.write_text("".join(json.dumps({"text": x}) + "\n" for x in topics.values()))
     data, run, whole, branch = (bucket / x for x in ("data", "run", "whole", "branch"))
-    words = (f"--input={text}", f"--vocabulary={model}", "--length=64", f"--output={data}")
+    words = (f"--input={text}", f"--vocabulary={model}", f"--output={data}")
     assert run_command(prepare, words) == 0
 
     def start(run_dir, config, *settings):

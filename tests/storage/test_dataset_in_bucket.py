@@ -30,12 +30,12 @@ def remote(dataset, bucket):
     return load_dataset(bucket_copies.to_bucket(dataset.path, bucket / "data"))
 
 
-def open_windows(info):
-    return Windows(info, "train", length=info.length, seed=1, repeat=True)
+def open_windows(info, length):
+    return Windows(info, "train", length=length, seed=1, repeat=True)
 
 
 def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):
-    arguments = {"length": small_run.LENGTH, "vocabulary": small_run.VOCABULARY, "workers": 1}
+    arguments = {"vocabulary": small_run.VOCABULARY, "workers": 1}
     prepared = prepare(source, bucket / "data", **arguments)
     names = {str(path).removeprefix(f"{prepared.path}/") for path in list_files(prepared.path)}
     assert names == {str(path.relative_to(dataset.path)) for path in list_files(dataset.path)}
@@ -43,12 +43,12 @@ def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):
         assert (prepared.path / name).read_bytes() == (dataset.path / name).read_bytes()
     assert verify_dataset(prepared.path).fingerprint == dataset.fingerprint
     assert prepare(source, bucket / "data", **arguments) == prepared
-    with pytest.raises(InputError, match="length"):
-        prepare(source, bucket / "data", **{**arguments, "length": 4})
+    with pytest.raises(InputError, match="vocabulary"):
+        prepare(source, bucket / "data", **{**arguments, "vocabulary": 290})
 
 
 def test_whole_and_shares_exclude_each_other(bucket):
-    output, settings = bucket / "data", {"length": 8}
+    output, settings = bucket / "data", {"vocabulary": "x"}
     with lock_preparation(output, settings, Share(0, 2)):
         with lock_preparation(output, settings, Share(1, 2)):
             pass
@@ -60,22 +60,22 @@ def test_whole_and_shares_exclude_each_other(bucket):
 
 def test_preparation_creates_no_bucket(source, bucket):
     with pytest.raises(InputError, match="gs://not-there"):
-        prepare(source, "gs://not-there/data", length=8, vocabulary=300, workers=1)
+        prepare(source, "gs://not-there/data", vocabulary=300, workers=1)
     assert not storage_path("gs://not-there").exists()
 
 
 def test_windows_of_a_batch_are_requested_together(bucket, bucket_server, tmp_path):
     tokens = np.random.default_rng(0).integers(0, 2**16, 90 * CHUNK_TOKENS)
-    local = write_dataset(tmp_path / "data", tokens, 1024, parts=3)
+    local = write_dataset(tmp_path / "data", tokens, parts=3)
     copy = bucket_copies.to_bucket(local.path, bucket / "data")
     remote, seconds, count = dataclasses.replace(local, path=copy), 0.1, len(bucket_server.requests)
     bucket_server.hook = lambda request: time.sleep(seconds)
     began = time.monotonic()
-    batch = open_windows(remote).batch(0, 64)
+    batch = open_windows(remote, 1024).batch(0, 64)
     # The indices of the parts, then all chunks: one after the other, the windows would take 6 s.
     assert time.monotonic() - began < 20 * seconds
     assert len(bucket_server.requests) - count < 80
-    np.testing.assert_array_equal(batch, open_windows(local).batch(0, 64))
+    np.testing.assert_array_equal(batch, open_windows(local, 1024).batch(0, 64))
 
 
 def test_damaged_part_is_named(remote):
@@ -84,4 +84,4 @@ def test_damaged_part_is_named(remote):
     content[:100] = bytes(100)
     (path / "c/0").write_bytes(bytes(content))
     with pytest.raises(RunError, match=str(path)):
-        open_windows(remote).batch(0, 64)
+        open_windows(remote, 1024).batch(0, 64)

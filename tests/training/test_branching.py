@@ -194,7 +194,7 @@ def second(dataset, tmp_path_factory):
         (folder / "text" / f"{i}.txt").write_text(f"{'zebra ' * (i % 7 + 1)} jumps {i} " * 6)
     source = FileSource(str(folder / "text"), validation_fraction=0.3)
     path, vocabulary = folder / "data", dataset.vocabulary_path
-    return prepare(source, path, length=small_run.LENGTH, vocabulary=vocabulary, workers=1)
+    return prepare(source, path, vocabulary=vocabulary, workers=1)
 
 
 def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_path):

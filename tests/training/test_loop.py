@@ -263,7 +263,7 @@ def test_repeated_data_do_not_end(dataset, tmp_path):
 
 def test_evaluation_of_all_tokens(dataset, tmp_path):
     start(tmp_path, dataset, stop="5 steps", eval__tokens="all")
-    windows = dataset.splits["validation"].windows
+    windows = dataset.splits["validation"].windows(small_run.LENGTH)
     assert small_run.config(tmp_path, eval__tokens="all").eval_windows(windows) == windows > 10
     (evaluated,) = [x for step, _, x in records(tmp_path) if "eval/last/loss" in x]
     split = Windows(dataset, "validation", length=small_run.LENGTH, seed=0, shuffle=False)

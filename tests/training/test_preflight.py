@@ -16,10 +16,6 @@ from anytime_jax.training import loop, preflight
 @pytest.mark.parametrize(
     ("changes", "messages"),
     [
-        (
-            {"model__length": 10**6, "eval__tokens": "all"},
-            ["config.model.length = 1000000, but it has", "--config.model.length=8"],
-        ),
         ({"model__vocab_size": 290}, ["config.model.vocab_size = 290, but it has 300"]),
         (
             {"model__vocab_size": 40, "model__embedding_rows": 40},
@@ -38,11 +34,22 @@ def test_check_data_names_all_that_does_not_fit_and_what_does(dataset, changes, 
 
 
 def test_too_few_tokens_for_an_evaluation_are_refused(dataset):
-    splits = {**dataset.splits, "validation": SplitInfo(10, 801, 100)}
+    splits = {**dataset.splits, "validation": SplitInfo(10, 801)}
     small = dataclasses.replace(dataset, splits=splits)
     with pytest.raises(InputError, match=r"eval\.tokens = 808, but it has 800 .*eval\.tokens=all"):
         preflight.check_evaluated(small_run.config("run", eval__tokens=808), small)
     preflight.check_evaluated(small_run.config("run", eval__tokens=800), small)
+
+
+@pytest.mark.parametrize(
+    ("split", "check"),
+    [("train", preflight.check_data), ("validation", preflight.check_evaluated)],
+)
+def test_split_shorter_than_a_window_is_refused(dataset, split, check):
+    short = dataclasses.replace(dataset, splits={**dataset.splits, split: SplitInfo(1, 8)})
+    message = f'"{split}" of .* has 8 tokens, fewer than the 9 of a window of model.length = 8'
+    with pytest.raises(InputError, match=message):
+        check(small_run.config("run", dataset.path, eval__tokens="all"), short)
 
 
 @pytest.mark.parametrize("name", ["[a]", "a\\b", "a**b"])

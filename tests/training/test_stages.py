@@ -42,7 +42,7 @@ def sources_fixture(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     rng = np.random.default_rng(0)
     return {
-        name: write_dataset(folder / name, rng.integers(0, 300, size), 8)
+        name: write_dataset(folder / name, rng.integers(0, 300, size))
         for name, size in (("web", 700), ("code", 500), ("math", 900))
     }
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from anytime_jax.config.schema import MeshConfig
+from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluator
 
@@ -16,7 +17,9 @@ def with_config(saved, **changes):
 
 
 def losses_of(saved, dataset, batch_size=8, **options):
-    evaluator = open_evaluator(saved, tokens=11 * dataset.length, batch_size=batch_size, **options)
+    evaluator = open_evaluator(
+        saved, tokens=11 * saved.config.model.length, batch_size=batch_size, **options
+    )
     mixture = saved_run.Mixture((saved.weights["f25"],))
     params = saved_run.load_weights(saved, mixture, evaluator.mesh)
     return evaluator.window_losses(params), evaluator, params
@@ -53,3 +56,10 @@ def test_standard_error_of_independent_values():
     mean, error = mean_and_standard_error(values)
     assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
     assert math.isnan(mean_and_standard_error(np.ones(1))[1])
+
+
+def test_split_shorter_than_a_window_is_rejected(run):
+    saved = saved_run.open_run(run)
+    longer = with_config(saved, model=dataclasses.replace(saved.config.model, length=10**6))
+    with pytest.raises(InputError, match=r'"validation" of .* fewer than the 1,000,001'):
+        open_evaluator(longer)

@@ -50,7 +50,7 @@ def train_run(folder, vocabulary):
             pad_token="<|padding|>",
             tokenizer_class="PreTrainedTokenizerFast",
         )
-    dataset = prepare(source, folder / "data", length=LENGTH, vocabulary=words, workers=1)
+    dataset = prepare(source, folder / "data", vocabulary=words, workers=1)
     changes = {"model__kind": "olmo2", "model__length": LENGTH, "stop": "6 steps"}
     changes |= {
         "model__vocab_size": dataset.vocab_size,

@@ -111,7 +111,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
         dtype="float32",
         layer_loop="unroll",
     )
-    config.data.path = "runs/data/builtin-512-128"
+    config.data.path = "runs/data/builtin-512"
     config.data.builtin_megabytes = 70.0
     config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
     config.eval.update(every=f"{HORIZONS[-1]}x", tokens=131_072, batch_size=64)

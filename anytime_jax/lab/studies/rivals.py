@@ -1,7 +1,7 @@
 """Horizon-free methods against the tuned cosine: optimizers, schedules and read-outs, 1x to 8x.
 
     python -m anytime_jax prepare --source=builtin --megabytes=31 --train-vocabulary=384 \
-        --length=128 --output=runs/data/builtin-stdlib-384-128
+        --output=runs/data/builtin-stdlib-384
     python -m anytime_jax sweep --study=rivals --run --jobs=2 --records=docs/evidence/rivals
     python -m anytime_jax leaderboard --study=rivals --page=docs/evidence/leaderboard.md \
         --times=docs/evidence/rivals/optimizers.json
@@ -96,7 +96,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
     """Returns the laptop study's decoder on the standard library's source."""
     config = laptop.decoder(**schedule)
     config.model.vocab_size = config.model.embedding_rows = 384
-    config.data.path = "runs/data/builtin-stdlib-384-128"
+    config.data.path = "runs/data/builtin-stdlib-384"
     config.data.builtin_megabytes = 31.0  # MB; the standard library has 31.5
     config.averages = ("f6.25", "f12.5", "f25", "f50")
     config.eval.every = "1x"
