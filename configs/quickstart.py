@@ -8,7 +8,7 @@ its Chinchilla budget. Run again, it continues to 8x, 16x, ...: there is no hori
 loads an export of it.
 
 Cost:   about 3 minutes on two CPU cores, after half a minute for the corpus.
-Result: validation loss near 3.09 nats for `last` and 3.01 for `f25` at 4x; the text, and so
+Result: validation loss near 3.02 nats for `last` and 2.94 for `f25` at 4x; the text, and so
         the loss, depends a little on the Python packages of the machine.
 """
 
