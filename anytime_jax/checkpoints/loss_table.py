@@ -73,13 +73,15 @@ def gains(
 def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[float, float]:
     """Returns the range in which to draw `gains`.
 
-    The first evaluations of the widest averages do not count: they still contain the initial
-    weights.
+    Losses of the first two evaluations above the live weights' do not count: the widest averages
+    still contain the initial weights.
     """
     labels = weight_labels(evaluated, LIVE)
     late = evaluated[2:] or evaluated
-    drawn = [gain for label in labels for _, gain in gains(late, label) if math.isfinite(gain)]
-    low, high = min([*drawn, 0.0]), max([*drawn, 0.0])
+    low, high = (
+        reach([x for label in labels for _, x in gains(rows, label) if math.isfinite(x)] + [0.0])
+        for reach, rows in ((min, evaluated), (max, late))
+    )
     margin = 0.1 * (high - low) or 0.01
     return low - margin, min(high, -2 * low if low < 0 else high) + margin
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from anytime_jax.checkpoints.loss_table import evaluations, loss_table
+from anytime_jax.checkpoints.loss_table import evaluations, gain_limits, loss_table
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 
@@ -40,3 +40,15 @@ def test_table_has_every_digit_at_80_columns():
     assert max(map(len, out.splitlines())) <= 80
     expected = {"12,500,000", "3.28T", *labels, *(f"{10 + i / 7:.4f}" for i in range(1, 7))}
     assert expected <= set(out.split())
+
+
+def test_limits_of_gains_include_every_gain_but_no_early_loss():
+    """The first two evaluations have the largest gain and the largest loss."""
+    gains = [(5.0, -0.3), (2.0, 0.1), (-0.1, -0.2), (0.05, -0.1)]
+    rows = [
+        Row(i, i, {"eval/last/loss": 3.0, "eval/f6.25/loss": 3.0 + a, "eval/f25/loss": 3.0 + b})
+        for i, (a, b) in enumerate(gains, 1)
+    ]
+    low, high = gain_limits(evaluations(rows))
+    assert -0.4 < low < -0.3
+    assert 0.05 < high < 0.1
