@@ -110,8 +110,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the mean token loss of weights in nats, by name; by default of all stored ones.
 
-    The default data are the validation windows of the run's own evaluations; `data` is another
-    dataset of the same vocabulary, `split` "validation" or "train".
+    The default data are the validation windows of the run's own evaluations, of which several sets
+    have their mean; `data` is another dataset of the same vocabulary, `split` "validation" or
+    "train".
     """
     if isinstance(weights, str) or not all(isinstance(name, str) for name in weights):
         raise InputError(f"weights = {format_value(weights)}: give a list of names, as ['f25']")
@@ -122,9 +123,10 @@ def evaluate(
     run = open_run(run_dir, step, trust=trust)
     mixtures = {name: weight_names.resolve(run, name) for name in weights or run.labels}
     path = storage_path(data) if data else None
-    evaluator = evaluation.open_evaluator(run, path, split, tokens)
-    trees = ((name, saved_run.load_weights(run, x, evaluator.mesh)) for name, x in mixtures.items())
-    return {name: float(evaluator.window_losses(tree).mean()) for name, tree in trees}
+    evaluators = evaluation.open_evaluators(run, path, split, tokens).of_mean
+    mesh = evaluators.mesh
+    trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in mixtures.items())
+    return {name: evaluators.window_losses(tree).mean for name, tree in trees}
 
 
 def generate(

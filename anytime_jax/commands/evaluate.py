@@ -1,7 +1,8 @@
 """Loss and perplexity of any weights of a run, or their scores in tasks.
 
-The default data are the validation windows of the run's own evaluations. Differences are to the
-first weights, window by window, with their standard error.
+The default data are the validation windows of the run's own evaluations. Of several sets, each has
+a column, and the other columns are of their mean. Differences are to the first weights, window by
+window, with their standard error.
 
 --tasks names tasks of lm-evaluation-harness, or YAML files of your own, instead of data. Their
 scores also join the records of the run, unless it is being trained.
@@ -18,10 +19,8 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_count
 from anytime_jax.tables import Column, Table, numbers
 from anytime_jax.weights import evaluation, saved_run, weight_names
-from anytime_jax.weights.evaluation import mean_and_standard_error
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -57,27 +56,29 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tasks is not None:
         _score_tasks(saved, mixtures, arguments, console)
         return 0
-    evaluator = run_options.open_evaluator(saved, arguments, console)
-    tokens = format_count(evaluator.count * evaluator.length)
-    console.print(f"{saved.title}, on {tokens} tokens of {arguments.split}")
+    evaluators = run_options.open_evaluators(saved, arguments, console)
+    console.print(f"{saved.title}, on {evaluators.describe(arguments.split)}")
     # Each row is printed at once, as it may take minutes.
     reference = names[0] if len(names[0]) <= _LONGEST else "the first"
-    titles = ("loss", "perplexity", f"minus {reference}", "kernel error")
+    sets = list(evaluators.by_set) if len(evaluators.by_set) > 1 else []
+    titles = ("mean" if sets else "loss", "perplexity", f"minus {reference}", "kernel error")
     width = max(len(name) for name in ("weights", *names) if len(name) <= _LONGEST)
-    cells = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}".format
-    console.print(cells("weights", *titles))
+    layout = f"{{:{width}}} {{:>8}} {{:>11}} {{:>{max(18, len(titles[2]) + 1)}}} {{:>13}}"
+    cells = " ".join([layout, *(f"{{:>{max(8, len(x) + 1)}}}" for x in sets)]).format
+    console.print(cells("weights", *titles, *sets), soft_wrap=True)
     first = None
     for name, mixture in mixtures.items():
-        losses = evaluator.window_losses(saved_run.load_weights(saved, mixture, evaluator.mesh))
+        losses = evaluators.window_losses(saved_run.load_weights(saved, mixture, evaluators.mesh))
         first = losses if first is None else first
-        mean, (gap, error) = float(losses.mean()), mean_and_standard_error(losses - first)
+        mean, (gap, error) = losses.mean, losses.minus(first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
         kernel = f"{mixture.kernel_error:.2%}" if mixture.kernel_error else ""
         if len(name) > _LONGEST:
             console.print(name)
             name = ""
-        row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel)
-        console.print(row.rstrip())
+        each = [f"{losses.by_set[x].mean():.4f}" for x in sets]
+        row = cells(name, f"{mean:.4f}", f"{math.exp(mean):.3f}", difference, kernel, *each)
+        console.print(row.rstrip(), soft_wrap=True)
     return 0
 
 

@@ -17,7 +17,6 @@ from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_count
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import saved_run
@@ -53,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
             "choose: train with config.averages, or choose another --step"
         )
     console = open_console()
-    evaluator = run_options.open_evaluator(saved, arguments, console, parts=2)
+    evaluators = run_options.open_evaluators(saved, arguments, console, parts=2).of_mean
     output = arguments.output or saved.run_dir
     make_writable_directory(output, f"--output={output}")
-    tokens = f"{format_count(evaluator.count // 2 * evaluator.length)} tokens of {arguments.split}"
+    tokens = evaluators.describe(arguments.split, parts=2)
     console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
-    search = ReadoutSearch(saved, evaluator, limits)
+    search = ReadoutSearch(saved, evaluators, limits)
     stored = [search.score(label) for label in saved.labels]
     windows = search.score_growing_windows(grid)
     best = [search.best_growing_window(windows)] if len(windows) > 2 else []

@@ -9,8 +9,8 @@ from anytime_jax.checks import is_number
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
-from anytime_jax.training.evaluator import Evaluator
 from anytime_jax.weights import evaluation, weight_names
+from anytime_jax.weights.evaluation import Evaluators
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import DEFAULT_LIMITS, MixtureLimits
 
@@ -54,7 +54,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=command_line.path,
         metavar="DIR",
-        help="prepared dataset (default: the run's)",
+        help="prepared dataset (default: the run's validation sets)",
     )
     add("--split", choices=("validation", "train"), default="validation", help="part of it")
     add("--tokens", type=positive_int, metavar="N", help="(default: as many as in training)")
@@ -74,11 +74,11 @@ def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
     return MixtureLimits(arguments.max_error, arguments.checkpoints)
 
 
-def open_evaluator(
+def open_evaluators(
     run: SavedRun, arguments: argparse.Namespace, console: Console, parts: int = 1
-) -> Evaluator:
-    """Returns an evaluator on the selected data (`evaluation.open_evaluator`)."""
-    return evaluation.open_evaluator(
+) -> Evaluators:
+    """Returns evaluators on the selected data (`evaluation.open_evaluators`)."""
+    return evaluation.open_evaluators(
         run,
         arguments.data,
         arguments.split,

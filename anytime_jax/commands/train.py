@@ -118,9 +118,10 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     clock, run_dir = config.clock, storage_path(config.run_dir)
     rows = read_records(run_dir, console.print)
     evaluated = loss_table.evaluations(rows)
+    begin = [x for x in evaluated[:1] if x[0].step == 0]  # of a model that is continued
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:
-        console.print(loss_table.loss_table(clock, doublings or evaluated[-1:]))
+        console.print(loss_table.loss_table(clock, begin + (doublings or evaluated[-1:])))
     if table := loss_table.set_table(rows):
         console.print(table)
     reason = "the data are used up" if outcome.reason == "data" else "its stop"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from anytime_jax.checks import is_number, require
+from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock, is_point
 from anytime_jax.config.fields import is_by_stages, values_by_stage
 from anytime_jax.config.model import ModelConfig
@@ -167,9 +167,16 @@ def check_sets(sets: Any, weights: Any) -> None:
         for pair in value:
             require(isinstance(pair, tuple) and len(pair) == 2, name, value, example)
             key, content = pair
-            require(isinstance(key, str) and re.fullmatch(_NAME, key), name, key, _NAMES)
-            ok = isinstance(content, str) if name == "sets" else is_number(content) and content >= 0
-            require(ok, f"{name}: {key}", content, example)
+            ok = isinstance(key, str) and re.fullmatch(_NAME, key) and not is_point(key)
+            require(ok, name, key, _NAMES)
+            if name == "sets":
+                require(isinstance(content, str), f"{name}: {key}", content, example)
+                require_directory(f"{name}: {key}", content)
+            else:
+                ok = is_number(content) and content >= 0
+                require(ok, f"{name}: {key}", content, example)
+        names = [key for key, _ in value]
+        require(len(set(names)) == len(names), name, value, example)
         if name == "weights" and value:
             require(any(weight for _, weight in value), name, value, example)
 

@@ -438,10 +438,10 @@ class Config(Settings):
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
         """The weight of every validation set in the mean; the sum is 1."""
-        weights = dict(self.eval.weights or self.stages[-1].weights)
-        if not self.eval.weights and not self.sets.keys() & weights.keys():
-            weights = dict.fromkeys(self.sets, 1)
-        weights = {name: float(weights.get(name, 0)) for name in self.sets}
+        given = dict(self.eval.weights or self.stages[-1].weights)
+        weights = {name: float(given.get(name, 0)) for name in self.sets}
+        if not any(weights.values()):  # none of the sets is in the mixture
+            weights = dict.fromkeys(self.sets, 1.0)
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
     def eval_windows(self, available: int) -> int:
@@ -653,6 +653,11 @@ def _check(config: Config) -> None:
     weighed, allowed = dict(config.eval.weights), f"one of the sets {', '.join(config.sets)}"
     for name in weighed:
         require(name in config.sets, "eval.weights", name, allowed)
+    labels = (averaging.LIVE, *config.averages)
+    for name in config.sets if len(config.sets) > 1 else ():
+        allowed = f"another name than those of weights: {', '.join(labels)}"
+        setting = "eval.sets" if config.eval.sets else "data.mixture"
+        require(name not in labels, setting, name, allowed)
     _check_branch(config)
     horizon, stop = config.horizon, config.stop_rule.step
     if horizon is not None and (stop is None or stop > horizon):

@@ -126,8 +126,8 @@ class Evaluator:
 class SetEvaluator:
     """Evaluates the weights of a run on its validation sets, at each length that it has had.
 
-    The sets at the first length have their names, and at another one NAME@LENGTH. Their mean at the
-    first length has fixed weights, so it does not jump when the mixture or the length changes.
+    Their mean at the first length has fixed weights, so it does not jump when the mixture or the
+    length changes.
 
     Args:
       sets: the dataset of every set, by name.
@@ -147,15 +147,10 @@ class SetEvaluator:
 
     def evaluators(self, step: int) -> dict[str, Evaluator]:
         """Returns the evaluators after `step` updates, by the name of the set."""
-        config, model = self._config, self._config.stage_at(step).model
-        lengths = dict.fromkeys(x.model.length for x in config.stages if x.step <= step)
-        found: dict[str, Evaluator] = {}
-        for length in lengths:
-            at = dataclasses.replace(config, model=dataclasses.replace(model, length=length))
-            for name, dataset in self._sets.items():
-                label = name if length == config.model.length else f"{name}@{length}"
-                found[label] = self._evaluator(at, name, dataset)
-        return found
+        return {
+            label: self._evaluator(config, name, self._sets[name])
+            for label, name, config in evaluated_sets(self._config, step)
+        }
 
     def _evaluator(self, config: Config, name: str, dataset: DatasetInfo) -> Evaluator:
         model = config.model
@@ -191,6 +186,20 @@ class SetEvaluator:
         if len(by_set) == 1:
             return mean
         return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
+
+
+def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, Config]]:
+    """Yields what a run evaluates after `step` updates: a label, the set, and its configuration.
+
+    The model is the one of the last update, which the weights have had. A set at the first length
+    has its name as label, and at another length NAME@LENGTH.
+    """
+    last = max(step - 1, 0)
+    model, first = config.stage_at(last).model, config.stages[0].model.length
+    for length in dict.fromkeys(x.model.length for x in config.stages if x.step <= last):
+        of_length = dataclasses.replace(config, model=dataclasses.replace(model, length=length))
+        for name in config.sets:
+            yield name if length == first else f"{name}@{length}", name, of_length
 
 
 def make_evaluator(

@@ -113,9 +113,11 @@ def start(
         batches = run_data.iterate_batches(plan, last)
         stack.enter_context(contextlib.closing(batches))
         evaluations = due_steps.evaluations(config, plan.stop)
-        # A model that is continued is evaluated first, to see what the training gains.
-        is_due = evaluations.due(plan.step) or (plan.step == 0 and plan.initial is not None)
-        misses_evaluation = is_due and not processes.broadcast(
+        # A model that is continued, or a branch on other data, is evaluated first, to see what the
+        # training gains.
+        is_continued = plan.initial is not None or bool(config.branch.data)
+        is_first = is_continued and plan.saved_step == 0
+        misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
             metric_records.is_evaluated(run_dir, plan.step)
         )
         profiler = Profiler(run_dir, profile, display.say)
@@ -176,15 +178,15 @@ def _make_plan(
             preflight.check_capacity(config, mesh, program.abstract_state)
         initial = pretrained.find_pretrained(config, resumes=saved_step > 0)
     datasets = datasets or run_data.prepare_builtin(config, say)
-    for name, dataset in datasets.items():
+    with processes.fail_together():
+        sets = run_data.open_sets(config, datasets)
+    for name, dataset in (*datasets.items(), *sets.items()):
         if dataset.eos_id != config.end_of_text:
             raise InputError(
                 f"config.data: the documents of {name} at {dataset.path} end with token "
                 f"{dataset.eos_id}, and those of others with {config.end_of_text}: prepare them "
                 "with the same --end-of-text"
             )
-    with processes.fail_together():
-        sets = run_data.open_sets(config, datasets)
     plan = Plan(
         config=config,
         mesh=mesh,
@@ -243,6 +245,7 @@ def _claim(
         "config": config.to_dict(),
         # Wherever one reads the run.
         "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
+        "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
         "stages": plan.stages,
         **({"branch": trunk.provenance} if trunk else {}),
     }

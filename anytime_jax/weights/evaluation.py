@@ -1,26 +1,103 @@
-"""Evaluation of a saved run: its mesh, its data, and its vocabulary."""
+"""Evaluation of a saved run: its mesh, its validation sets, and its vocabulary."""
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.schema import Config, MeshConfig
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.training.evaluator import Evaluator, make_evaluator
+from anytime_jax.formatting import format_count
+from anytime_jax.models.decoder import Params
+from anytime_jax.training.evaluator import Evaluator, evaluated_sets, make_evaluator
 from anytime_jax.training.step import make_program
 from anytime_jax.weights.saved_run import SavedRun
 
 
-def open_evaluator(
+@dataclasses.dataclass(frozen=True)
+class WindowLosses:
+    """Mean token loss in nats of each window of some sets, float64.
+
+    Attributes:
+      by_set: the losses by the label of the set.
+      weights: weight of each set in the mean; the sum is 1, and of others the weight is 0.
+    """
+
+    by_set: Mapping[str, np.ndarray]
+    weights: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the sets by their weights."""
+        return math.fsum(x * self.by_set[name].mean() for name, x in self.weights.items())
+
+    def halves(self) -> tuple["WindowLosses", "WindowLosses"]:
+        """Returns the first half of the windows of every set, an even number, and the second."""
+        halves = {name: np.split(losses, 2) for name, losses in self.by_set.items()}
+        first, second = ({name: x[i] for name, x in halves.items()} for i in range(2))
+        return WindowLosses(first, self.weights), WindowLosses(second, self.weights)
+
+    def minus(self, other: "WindowLosses") -> tuple[float, float]:
+        """Returns the difference of two means, and its standard error, window by window.
+
+        Windows are taken as independent; the error is not a number for a set of one window.
+        """
+        gaps = {
+            name: mean_and_standard_error(self.by_set[name] - other.by_set[name])
+            for name in self.weights
+        }
+        gap = math.fsum(x * gaps[name][0] for name, x in self.weights.items())
+        return gap, math.hypot(*(x * gaps[name][1] for name, x in self.weights.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluators:
+    """Evaluators of weights on some sets, by label, on one mesh.
+
+    Attributes:
+      weights: weight above 0 of a set in the mean; the sum is 1.
+    """
+
+    by_set: Mapping[str, Evaluator]
+    weights: Mapping[str, float]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of all of them."""
+        return next(iter(self.by_set.values())).mesh
+
+    @property
+    def of_mean(self) -> "Evaluators":
+        """The evaluators on the sets that count in the mean."""
+        return Evaluators({name: self.by_set[name] for name in self.weights}, self.weights)
+
+    def window_losses(self, params: Params) -> WindowLosses:
+        """Returns the loss of each window; in a single process only."""
+        losses = {name: each.window_losses(params) for name, each in self.by_set.items()}
+        return WindowLosses(losses, self.weights)
+
+    def describe(self, split: str, parts: int = 1) -> str:
+        """Returns the size of a part of the windows, of each set with its weight."""
+        sizes = {
+            name: f"{format_count(each.count // parts * each.length)} tokens"
+            for name, each in self.by_set.items()
+        }
+        if len(sizes) == 1:
+            return f"{next(iter(sizes.values()))} of {split}"
+        each = (f"{name} ({self.weights.get(name, 0):.3g}) {x}" for name, x in sizes.items())
+        return f"{split} of each set (weight): {', '.join(each)}"
+
+
+def open_evaluators(
     run: SavedRun,
     data: Path | None = None,
     split: str = "validation",
@@ -28,15 +105,38 @@ def open_evaluator(
     batch_size: int | None = None,
     parts: int = 1,
     say: Callable[[str], object] = warnings.warn,
-) -> Evaluator:
-    """Returns an evaluator of weights, on a number of windows that `parts` divides.
+) -> Evaluators:
+    """Returns evaluators of weights, each on a number of windows that `parts` divides.
 
-    The default data, tokens and batch size are those of the evaluations in training, and so is the
-    mesh, or `say` is told why not. Raises an InputError if the data are missing, too few or of
-    another vocabulary.
+    The default sets, tokens, batch size and weights of the mean are those of the evaluations in
+    training, and so is the mesh, or `say` is told why not; `data` is one other dataset. Raises an
+    InputError if data are missing, too few or of another vocabulary.
     """
     config = run.config
-    dataset = _load_evaluation_data(run, data)
+    mesh = make_mesh(config.mesh, say)
+    if data is not None:
+        dataset = load_dataset(data, "choose a dataset with --data")
+        _check_vocabulary(run, dataset, f"--data={dataset.path}")
+        config = dataclasses.replace(config, end_of_text=dataset.eos_id)
+        each = _make_evaluator(config, mesh, dataset, split, tokens, batch_size, parts)
+        return Evaluators({"": each}, {"": 1.0})
+    datasets = {name: _load_set(run, name) for name in config.sets}
+    evaluators = {
+        label: _make_evaluator(at, mesh, datasets[name], split, tokens, batch_size, parts)
+        for label, name, at in evaluated_sets(config, run.step)
+    }
+    return Evaluators(evaluators, {x: y for x, y in config.set_weights.items() if y})
+
+
+def _make_evaluator(
+    config: Config,
+    mesh: Mesh,
+    dataset: DatasetInfo,
+    split: str,
+    tokens: int | None,
+    batch_size: int | None,
+    parts: int,
+) -> Evaluator:
     length = config.model.length
     windows, least = count_windows(dataset, split, length), length * parts
     available = windows * length
@@ -46,10 +146,10 @@ def open_evaluator(
             f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
             f"most {available}, the {split} split of {dataset.path}"
         )
-    mesh = make_mesh(config.mesh, say)
     # Equal batches need the least padding.
     part = tokens // length // parts
-    batches = -(-part // (batch_size or config.eval.batch_size))
+    of_length = max(config.eval.batch_size * config.clock.length // length, 1)
+    batches = -(-part // (batch_size or of_length))
     size = -(-part // batches)
     config = dataclasses.replace(config, end_of_text=dataset.eos_id)
     program = make_program(config, mesh)
@@ -63,23 +163,29 @@ def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def _load_evaluation_data(run: SavedRun, data: Path | None) -> DatasetInfo:
-    if data is None:
-        dataset = _load_data_of_run(run, "choose a dataset with --data")
-    else:
-        dataset = load_dataset(data, "choose a dataset with --data")
-    if dataset.vocabulary_sha256 != run.vocabulary:
+def _load_set(run: SavedRun, name: str) -> DatasetInfo:
+    """Returns a validation set of a run; a source has to be the one that the run has read."""
+    path = run.set_path(name)
+    recorded = _recorded(run.recorded_sets.get(name), path)
+    advice = f"{recorded.removeprefix(', ')}; choose a dataset with --data".lstrip("; ")
+    dataset = load_dataset(path, advice)
+    label = f"{dataset.path}" if len(run.config.sets) == 1 else f"the set {name} at {dataset.path}"
+    _check_vocabulary(run, dataset, label)
+    is_source = run.config.sets[name] in run.config.sources.values()
+    if is_source and dataset.fingerprint not in {run.fingerprint, *run.sources}:
         raise InputError(
-            f"--data={dataset.path} has another vocabulary than the data of {run.run_dir}: prepare "
-            f"the text with --vocabulary={run.data_path}"
-        )
-    if data is None and dataset.fingerprint not in {run.fingerprint, *run.sources}:
-        raise InputError(
-            f"{dataset.path} is not the dataset that {run.run_dir} was trained on"
-            f"{_recorded(run, dataset.path)}: to score on it nevertheless, give "
-            f"--data={dataset.path}"
+            f"{dataset.path} is not the dataset that {run.run_dir} was trained on{recorded}: to "
+            f"score on it nevertheless, give --data={dataset.path}"
         )
     return dataset
+
+
+def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, label: str) -> None:
+    if dataset.vocabulary_sha256 != run.vocabulary:
+        raise InputError(
+            f"{label} has another vocabulary than the data of {run.run_dir}: prepare the text "
+            f"with --vocabulary={run.data_path}, or give a dataset with --data"
+        )
 
 
 def make_mesh(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
@@ -101,7 +207,9 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
     """
     if file is None:
         advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
-        file = _load_data_of_run(run, advice).vocabulary_path
+        recorded = _recorded(run.recorded_paths.get(next(iter(run.config.sources))), run.data_path)
+        advice = f"{recorded.removeprefix(', ')}; {advice}".lstrip("; ")
+        file = load_dataset(run.data_path, advice).vocabulary_path
     vocabulary = load_vocabulary(file)
     if vocabulary.sha256 != run.vocabulary:
         raise InputError(
@@ -111,14 +219,8 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
     return file, vocabulary
 
 
-def _load_data_of_run(run: SavedRun, advice: str) -> DatasetInfo:
-    recorded = _recorded(run, run.data_path)
-    return load_dataset(run.data_path, f"{recorded.removeprefix(', ')}; {advice}".lstrip("; "))
-
-
-def _recorded(run: SavedRun, path: Path) -> str:
+def _recorded(recorded: Path | None, path: Path) -> str:
     """Names the recorded path of a run's data in a message, if it is another one."""
-    recorded = run.recorded_data_path
     if recorded is None or recorded == path.absolute():
         return ""
     state = "" if recorded.exists() else ", which does not exist"

@@ -4,6 +4,7 @@ The first half of the windows selects a read-out; the second half measures its h
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -16,8 +17,7 @@ from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
-from anytime_jax.training.evaluator import Evaluator
-from anytime_jax.weights.evaluation import mean_and_standard_error
+from anytime_jax.weights.evaluation import Evaluators, WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
 from anytime_jax.weights.weight_names import MixtureLimits, resolve
@@ -33,30 +33,33 @@ class ScoredReadout:
 
     Attributes:
       selection_loss: mean token loss in nats on the half that selects.
-      heldout_losses: mean token loss in nats of each window of the other half, float64.
+      heldout_losses: losses of the windows of the other half.
     """
 
     name: str
     mixture: Mixture
     selection_loss: float
-    heldout_losses: np.ndarray
+    heldout_losses: WindowLosses
 
     @property
     def loss(self) -> float:
         """Mean token loss in nats on the held-out half."""
-        return float(self.heldout_losses.mean())
+        return self.heldout_losses.mean
 
     def minus(self, other: "ScoredReadout") -> tuple[float, float]:
         """Returns the difference in held-out loss to another read-out, and its standard error."""
-        return mean_and_standard_error(self.heldout_losses - other.heldout_losses)
+        return self.heldout_losses.minus(other.heldout_losses)
 
 
 class ReadoutSearch:
-    """Search that scores every read-out of a run on the same two halves of some windows."""
+    """Search that scores every read-out of a run on the same two halves of some windows.
 
-    def __init__(self, run: SavedRun, evaluator: Evaluator, limits: MixtureLimits):
-        """Halves the windows of the evaluator, an even number."""
-        self._run, self._evaluator, self._limits = run, evaluator, limits
+    The loss is the mean over the sets.
+    """
+
+    def __init__(self, run: SavedRun, evaluators: Evaluators, limits: MixtureLimits):
+        """Halves the windows of each evaluator, an even number."""
+        self._run, self._evaluators, self._limits = run, evaluators.of_mean, limits
 
     def score(self, name: str) -> ScoredReadout:
         """Scores weights by name."""
@@ -111,22 +114,25 @@ class ReadoutSearch:
     ) -> np.ndarray:
         """Returns the coefficients of the trees that minimize the selection loss."""
         stacked = self._put(jax.tree.map(lambda *x: np.stack(x), *trees))
-        half = self._evaluator.count // 2
         directions = _directions(trees)
         origin = np.eye(len(trees))[start]
 
-        @jax.jit
-        @jax.value_and_grad
-        def loss_sum(x: jax.Array, stacked: Params, tokens_BxT: jax.Array, weights_B: jax.Array):
+        @functools.partial(jax.jit, static_argnums=0)
+        @functools.partial(jax.value_and_grad, argnums=1)
+        def loss_sum(name: str, x: jax.Array, stacked: Params, tokens: jax.Array, rows: jax.Array):
             mixed = jax.tree.map(lambda w: jnp.tensordot(x, w, 1, precision="highest"), stacked)
-            return self._loss_sum(mixed, tokens_BxT, weights_B)
+            return self._loss_sum(name, mixed, tokens, rows)
 
         def loss_and_gradient(z: np.ndarray) -> tuple[float, np.ndarray]:
             x = jnp.asarray(origin + directions @ z, jnp.float32)
-            sums = [loss_sum(x, stacked, *batch) for batch in self._evaluator.batches(half)]
-            tokens = half * self._evaluator.length
-            loss = sum(float(value) for value, _ in sums) / tokens
-            gradient = sum(np.asarray(grad, np.float64) for _, grad in sums) / tokens
+            loss, gradient = 0.0, np.zeros(len(trees))
+            for name, weight in self._evaluators.weights.items():
+                evaluator = self._evaluators.by_set[name]
+                half = evaluator.count // 2
+                sums = [loss_sum(name, x, stacked, *batch) for batch in evaluator.batches(half)]
+                scale = weight / (half * evaluator.length)
+                loss += scale * sum(float(value) for value, _ in sums)
+                gradient += scale * sum(np.asarray(grad, np.float64) for _, grad in sums)
             report(f"a mixture of loss {loss:.4f}")
             return loss, directions.T @ gradient
 
@@ -148,16 +154,19 @@ class ReadoutSearch:
         return origin + directions @ result.x
 
     def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
-        selection, heldout = np.split(self._evaluator.window_losses(self._put(params)), 2)
-        return ScoredReadout(name, mixture, float(selection.mean()), heldout)
+        selection, heldout = self._evaluators.window_losses(self._put(params)).halves()
+        return ScoredReadout(name, mixture, selection.mean, heldout)
 
     def _put(self, params: Params) -> Params:
-        return put_on_mesh(self._run, params, self._evaluator.mesh)
+        return put_on_mesh(self._run, params, self._evaluators.mesh)
 
-    def _loss_sum(self, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array) -> jax.Array:
-        constrain = ShardingConstraint(self._evaluator.mesh)
-        model, rules = self._run.config.model, self._evaluator.rules
-        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, rules)
+    def _loss_sum(
+        self, name: str, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array
+    ) -> jax.Array:
+        evaluator = self._evaluators.by_set[name]
+        constrain = ShardingConstraint(evaluator.mesh)
+        model = dataclasses.replace(self._run.config.model, length=evaluator.length)
+        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, evaluator.rules)
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

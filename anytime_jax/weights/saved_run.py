@@ -44,7 +44,8 @@ class SavedRun:
       history: live weights and averages stored in this checkpoint and all before it, by step.
       iterates: further iterates of the optimizer in this checkpoint, by label.
       readouts: what the optimizer evaluates, such as "x", by label.
-      recorded_data_path: absolute path of the first source at the last start, if it was recorded.
+      recorded_paths: absolute paths of the sources by name, as the first start recorded them.
+      recorded_sets: the same of the validation sets.
     """
 
     run_dir: Path
@@ -54,7 +55,8 @@ class SavedRun:
     vocabulary: str
     fingerprint: str
     history: tuple[StoredWeights, ...]
-    recorded_data_path: Path | None = None
+    recorded_paths: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    recorded_sets: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     sources: frozenset[str] = frozenset()
     iterates: Mapping[str, StoredWeights] = dataclasses.field(default_factory=dict)
     readouts: Mapping[str, Mixture] = dataclasses.field(default_factory=dict)
@@ -70,11 +72,12 @@ class SavedRun:
 
         A relative path exists only from the working directory of the start.
         """
-        configured = storage_path(next(iter(self.config.sources.values())))
-        recorded = self.recorded_data_path
-        if recorded is not None and recorded.exists() and not configured.exists():
-            return recorded
-        return configured
+        name, path = next(iter(self.config.sources.items()))
+        return _find(path, self.recorded_paths.get(name))
+
+    def set_path(self, name: str) -> Path:
+        """Returns the directory of a validation set: as configured or recorded, as `data_path`."""
+        return _find(self.config.sets[name], self.recorded_sets.get(name))
 
     @property
     def weights(self) -> dict[str, StoredWeights]:
@@ -143,11 +146,19 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
         meta["vocabulary"],
         meta["fingerprint"],
         (*history, *_stored(meta, config)),
-        next((storage_path(x) for x in about.get("data_paths", {}).values()), None),
+        {name: storage_path(path) for name, path in about.get("data_paths", {}).items()},
+        {name: storage_path(path) for name, path in about.get("set_paths", {}).items()},
         frozenset(digest for x in meta["stages"] for digest, _ in x["sources"]),
         iterates,
         readouts,
     )
+
+
+def _find(path: str, recorded: Path | None) -> Path:
+    configured = storage_path(path)
+    if recorded is not None and recorded.exists() and not configured.exists():
+        return recorded
+    return configured
 
 
 def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> Params:

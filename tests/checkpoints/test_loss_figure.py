@@ -51,3 +51,17 @@ def test_figure_is_drawn(tmp_path, rows):
 def test_run_without_evaluation_has_no_figure(tmp_path, rows):
     assert loss_figure.draw(tmp_path, "run", rows) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_sets_have_a_part_of_their_own_and_step_0_no_place(tmp_path):
+    """The axis of tokens is logarithmic."""
+    first = Row(0, 0, {"eval/last/loss": 9.0, "eval/a/last/loss": 9.0, "eval/b/last/loss": 9.0})
+    rows = make_rows((10, 20, 40), ("last", "a/last", "b/last", "f25"))
+    plain = loss_figure.draw(tmp_path, "run", make_rows((10, 20, 40)))
+    widths = [matplotlib.image.imread(plain).shape[1]]
+    widths += [
+        matplotlib.image.imread(loss_figure.draw(tmp_path, "run", x)).shape[1]
+        for x in (rows, [first, *rows])
+    ]
+    assert widths[0] < widths[1] == widths[2]
+    assert loss_figure.draw(tmp_path / "other", "run", [first]) is None

@@ -4,7 +4,13 @@ import io
 
 from rich.console import Console
 
-from anytime_jax.checkpoints.loss_table import evaluations, gain_limits, loss_table
+from anytime_jax.checkpoints.loss_table import (
+    evaluations,
+    gain_limits,
+    loss_table,
+    set_table,
+    validation_sets,
+)
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 
@@ -52,3 +58,25 @@ def test_limits_of_gains_include_every_gain_but_no_early_loss():
     low, high = gain_limits(evaluations(rows))
     assert -0.4 < low < -0.3
     assert 0.05 < high < 0.1
+
+
+def test_table_of_sets_has_the_last_losses_of_each():
+    rows = [
+        Row(1, 10, {"eval/last/loss": 3.0, "eval/a/last/loss": 4.0, "eval/b.c/last/loss": 2.0}),
+        Row(2, 20, {
+            "eval/last/loss": 2.0, "eval/a/last/loss": 3.0, "eval/b.c/last/loss": 1.0,
+            "eval/f25/loss": 1.9, "eval/a/f25/loss": 2.75, "eval/b.c/f25/loss": 1.5,
+            "eval/a@16/last/loss": 2.5,
+        }),
+    ]  # fmt: skip
+    assert validation_sets(rows) == ["a", "b.c", "a@16"]
+    # What reads the mean does not see the sets.
+    assert evaluations(rows)[-1] == (rows[-1], {"last": 2.0, "f25": 1.9})
+    assert evaluations(rows, "a")[-1] == (rows[-1], {"last": 3.0, "f25": 2.75})
+    console = Console(file=io.StringIO(), width=80)
+    console.print(set_table(rows))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["a", "2", "3.0000", "2.7500*"] in lines
+    assert ["b.c", "2", "1.0000*", "1.5000"] in lines
+    assert ["a@16", "2", "2.5000*"] in lines
+    assert set_table([Row(1, 10, {"eval/last/loss": 3.0})]) is None

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 
 import pytest
 import small_run
@@ -38,6 +39,26 @@ def test_printed_configuration_is_the_run_and_prints_itself(file, tmp_path, caps
     (tmp_path / "printed.py").write_text(text)
     assert printed_config(capsys, "--config=printed.py") == (settings, text)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["printed.py", "run.py"]
+
+
+def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypatch, capsys):
+    """In a file, on the command line, and as it is printed."""
+    monkeypatch.chdir(tmp_path)
+    sets, lengths = {"py-v1.2": "data/python"}, {"0x": 128, "0.5x": 256}
+    (tmp_path / "mine.py").write_text(
+        "from configs import quickstart\n\n\ndef get_config():\n"
+        "    config = quickstart.get_config()\n"
+        f"    config.eval.sets = {sets}\n    config.model.length = {lengths}\n"
+        "    return config\n"
+    )
+    options = [f"--config.eval.sets={sets}", f"--config.model.length={lengths}"]
+    settings, _ = printed_config(capsys, "--config=mine.py")
+    assert printed_config(capsys, "--config=quickstart", *options)[0] == settings
+    built = schema.build(settings)
+    assert built.sets == sets
+    assert [x.model.length for x in built.stages] == [128, 256]
+    assert hash(built.eval)
+    assert schema.build(json.loads(json.dumps(settings))) == built
 
 
 def test_last_of_several_values_counts(file):

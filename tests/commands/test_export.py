@@ -195,7 +195,7 @@ def test_run_without_its_data_needs_a_vocabulary(
     def open_moved(*args):
         saved = open_run(*args)
         config = dataclasses.replace(saved.config, sources={"data": str(tmp_path / "gone")})
-        return dataclasses.replace(saved, config=config, recorded_data_path=None)
+        return dataclasses.replace(saved, config=config, recorded_paths={})
 
     monkeypatch.setattr(saved_run, "open_run", open_moved)
     assert "--vocabulary" in export_rejected()

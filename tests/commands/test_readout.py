@@ -9,6 +9,7 @@ import pytest
 
 from anytime_jax.commands import command_line, evaluate, readout, run_options
 from anytime_jax.weights import readout_search, saved_run, weight_names
+from anytime_jax.weights.evaluation import WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.readout_search import ScoredReadout
 
@@ -38,7 +39,8 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
 
 
 def scored(name, selection, heldout):
-    return ScoredReadout(name, Mixture(()), selection, np.array(heldout))
+    losses = WindowLosses({"": np.array(heldout)}, {"": 1.0})
+    return ScoredReadout(name, Mixture(()), selection, losses)
 
 
 NOISE = np.array([0.1, -0.1, 0.05, -0.05])
@@ -51,7 +53,9 @@ def test_stored_weights_are_recommended_unless_others_are_better():
     selected, verdict = readout.judge(STORED, [worse, noisy])
     assert selected.name == "f25"
     assert verdict.startswith("use f25: ")
-    alone = [scored(x.name, x.selection_loss, x.heldout_losses[:1]) for x in (*STORED, worse)]
+    alone = [
+        scored(x.name, x.selection_loss, x.heldout_losses.by_set[""][:1]) for x in (*STORED, worse)
+    ]
     assert readout.judge(alone[:2], alone[2:])[0].name == "f25"  # no standard error
 
 

@@ -57,7 +57,8 @@ def test_batches_are_not_padded_beyond_the_windows(
     arguments = argparse.Namespace(
         data=None, split="validation", tokens=tokens * small_run.LENGTH, batch_size=batch_size
     )
-    evaluator = run_options.open_evaluator(saved_run.open_run(trained), arguments, None, parts)
+    evaluators = run_options.open_evaluators(saved_run.open_run(trained), arguments, None, parts)
+    (evaluator,) = evaluators.by_set.values()
     assert (evaluator.count, evaluator.batch_size) == (tokens, expected)
 
 
@@ -70,7 +71,9 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     about = json.loads((run / "run.json").read_text())
 
     def record(path):
-        (run / "run.json").write_text(json.dumps({**about, "data_paths": {"data": str(path)}}))
+        paths = {"data": str(path)}
+        recorded = {**about, "data_paths": paths, "set_paths": paths}
+        (run / "run.json").write_text(json.dumps(recorded))
         return saved_run.open_run(run)
 
     saved = record(dataset.path)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import small_run
 from optimizer_kinds import kind_parameters, optimizer
-from training_runs import after, bits, records, saved, start, update_by_hand
+from training_runs import EVAL_NAMES, after, bits, records, saved, start, update_by_hand
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config import schema
 from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
+from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_format import split_layers
@@ -76,6 +77,17 @@ def run(model, dataset, tmp_path_factory):
     assert outcome == Outcome(10, "stop")
     assert f"weights  pretrained, from {model}\n" in output
     return run
+
+
+def test_pretrained_weights_are_evaluated_before_the_first_update(run, dataset):
+    rows = {step: values for step, _, values in records(run)}
+    order = {"length": small_run.LENGTH, "seed": 0}
+    tokens = Windows(dataset, "validation", **order).batch(0, 10)
+    logits = np.asarray(decoder.apply(MODEL, weights(), tokens[:, :-1]), np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    target = np.take_along_axis(shifted, tokens[:, 1:, None], axis=-1)[..., 0]
+    loss = (np.log(np.exp(shifted).sum(axis=-1)) - target).mean()
+    assert rows[0] == pytest.approx(dict.fromkeys(EVAL_NAMES, loss), rel=1e-5)
 
 
 def first_state(model, dataset, run, mesh=None, **changes):

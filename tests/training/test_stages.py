@@ -154,6 +154,10 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
         train(tmp_path / "bad", stop="10 steps", data__mixture=past, **branch)
     meta = read_meta(tmp_path / "other" / "checkpoints" / "10")
     assert [x["step"] for x in meta["stages"]] == [0, 7, 9, 10]
+    # On other data, the weights of the trunk are evaluated first, on the sets of the branch.
+    first = {x: records(tmp_path / x)[0] for x in ("same", "other")}
+    assert (first["same"][0], first["other"][0]) == (10, 9)
+    assert {"eval/last/loss", "eval/math/last/loss"} <= first["other"][2].keys()
 
 
 def test_losses_by_set_and_their_mean(train, tmp_path):
@@ -164,8 +168,8 @@ def test_losses_by_set_and_their_mean(train, tmp_path):
         losses = {x: values[f"eval/{x}/f25/loss"] for x in NAMES}
         mean = 0.75 * losses["web"] + 0.25 * losses["math"]
         assert values["eval/f25/loss"] == pytest.approx(mean, rel=1e-12)
-        # At the change, and after it, the new length is evaluated too.
-        assert ("eval/web@16/f25/loss" in values) == (step >= 10)
+        # After the change, the new length is evaluated too.
+        assert ("eval/web@16/f25/loss" in values) == (step > 10)
 
 
 def test_a_mixture_of_one_is_the_dataset_by_itself(train, tmp_path):

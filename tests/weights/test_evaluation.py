@@ -9,7 +9,7 @@ import pytest
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluator
+from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluators
 
 
 def with_config(saved, **changes):
@@ -17,9 +17,9 @@ def with_config(saved, **changes):
 
 
 def losses_of(saved, dataset, batch_size=8, **options):
-    evaluator = open_evaluator(
-        saved, tokens=11 * saved.config.model.length, batch_size=batch_size, **options
-    )
+    tokens = 11 * saved.config.model.length
+    evaluators = open_evaluators(saved, tokens=tokens, batch_size=batch_size, **options)
+    (evaluator,) = evaluators.by_set.values()
     mixture = saved_run.Mixture((saved.weights["f25"],))
     params = saved_run.load_weights(saved, mixture, evaluator.mesh)
     return evaluator.window_losses(params), evaluator, params
@@ -60,6 +60,8 @@ def test_standard_error_of_independent_values():
 
 def test_split_shorter_than_a_window_is_rejected(run):
     saved = saved_run.open_run(run)
-    longer = with_config(saved, model=dataclasses.replace(saved.config.model, length=10**6))
+    model = dataclasses.replace(saved.config.model, length=10**6)
+    stages = (dataclasses.replace(saved.config.stages[0], model=model),)
+    longer = with_config(saved, model=model, stages=stages)
     with pytest.raises(InputError, match=r'"validation" of .* fewer than the 1,000,001'):
-        open_evaluator(longer)
+        open_evaluators(longer)

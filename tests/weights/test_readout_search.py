@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from anytime_jax.weights import readout_search
+from anytime_jax.weights.evaluation import Evaluators, WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.readout_search import ReadoutSearch, ScoredReadout
 
@@ -20,7 +21,8 @@ class QuadraticSearch(ReadoutSearch):
     def score(self, name):
         f = float(name.removeprefix("f="))
         loss = 2 + 0.1 * np.log(f / self._best_f) ** 2
-        return ScoredReadout(name, Mixture((), ()), loss, np.full(4, loss))
+        heldout = WindowLosses({"": np.full(4, loss)}, {"": 1.0})
+        return ScoredReadout(name, Mixture((), ()), loss, heldout)
 
 
 @pytest.mark.parametrize("best_f", [17.0, 3.0, 220.0])
@@ -31,27 +33,43 @@ def test_best_window_is_the_vertex_of_the_parabola(best_f):
 
 
 class DistanceSearch(ReadoutSearch):
-    """Losses that are the squared distance of a tree from a target."""
+    """Losses on sets that are the squared distance of a tree from the target of each set."""
 
-    def __init__(self, target):
-        batches = [(np.zeros((4, 2)), np.ones(4))]
-        self._evaluator = types.SimpleNamespace(count=8, length=1, batches=lambda count: batches)
-        self._target = target
+    def __init__(self, targets, weights):
+        def evaluator(count, length):
+            def batches(rows):
+                return [(np.zeros((1, length + 1)), np.ones(1))] * rows
+
+            return types.SimpleNamespace(count=count, length=length, batches=batches)
+
+        sizes = [(8, 1), (4, 3)]
+        sets = {x: evaluator(*size) for x, size in zip(targets, sizes, strict=False)}
+        self._evaluators = Evaluators(sets, weights)
+        self._targets = targets
 
     def _put(self, params):
         return jax.device_put(params)
 
-    def _loss_sum(self, params, tokens_BxT, weights_B):
-        return weights_B.sum() * ((params["w"] - self._target) ** 2).sum()
+    def _loss_sum(self, name, params, tokens_BxT, weights_B):
+        tokens = weights_B.sum() * (tokens_BxT.shape[1] - 1)
+        return tokens * ((params["w"] - self._targets[name]) ** 2).sum()
 
 
-def test_minimize_finds_the_best_affine_combination():
-    """A quadratic loss of three trees in a plane."""
+@pytest.mark.parametrize(
+    ("targets", "weights"),
+    [
+        ({"": np.array([0.3, 0.9])}, {"": 1.0}),
+        ({"a": np.array([0.3, 0.9]), "b": np.array([0.7, -0.5])}, {"a": 0.25, "b": 0.75}),
+    ],
+)
+def test_minimize_finds_the_best_affine_combination(targets, weights):
+    """A quadratic loss of three trees in a plane, and the mean of two such losses."""
     points = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 2.0]])
-    target = np.array([0.3, 0.9])
     trees = [{"w": np.float32(point)} for point in points]
-    coefficients = DistanceSearch(target)._minimize(trees, 0, lambda text: None)
+    search = DistanceSearch(targets, weights)
+    coefficients = search._minimize(trees, 0, lambda text: None)
     assert coefficients.sum() == pytest.approx(1)
+    target = sum(weight * targets[name] for name, weight in weights.items())
     np.testing.assert_allclose(coefficients @ points, target, atol=1e-4)
 
 

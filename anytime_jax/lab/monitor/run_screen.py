@@ -15,6 +15,7 @@ from anytime_jax.checkpoints.loss_table import (
     loss_table,
     weight_labels,
 )
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
 from anytime_jax.lab.monitor.terminal_chart import Line, LineChart
 
@@ -91,8 +92,13 @@ class Screen:
         grid.add_row(losses, self._gain_chart(averages[1:], height))
         return grid
 
+    @property
+    def _drawn(self) -> list[tuple[Row, dict[str, float]]]:
+        """The evaluations on the logarithmic axis: one at step 0 has no place there."""
+        return [(row, losses) for row, losses in self._snapshot.evaluated if row.step]
+
     def _loss_chart(self, height: int) -> LineChart:
-        snapshot, evaluated = self._snapshot, self._snapshot.evaluated
+        snapshot, evaluated = self._snapshot, self._drawn
         begin = snapshot.rows[-1].step / 2**_DOUBLINGS
         if evaluated:
             begin = max(begin, evaluated[0][0].step / 4)
@@ -114,7 +120,7 @@ class Screen:
         return LineChart(title, lines, limits, _format_multiple, height)
 
     def _gain_chart(self, averages: Sequence[str], height: int) -> LineChart:
-        evaluated, clock = self._snapshot.evaluated, self._snapshot.clock
+        evaluated, clock = self._drawn, self._snapshot.clock
         lines = [
             Line(label, [(clock.multiple(r.step), x) for r, x in gains(evaluated, label)], *mark)
             for label, mark in zip(averages, _AVERAGES, strict=False)

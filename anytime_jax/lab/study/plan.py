@@ -201,7 +201,12 @@ def _make_run(
     settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
     own = {"name": name, "run_dir": f"{root}/{name}"}
     fields.change(schema.Settings, settings, {**change, **own}, EVERY_PACKAGE)
-    return StudyRun(name, ConfigDict(settings), trunk)
+    # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"0x": 128}, does not.
+    groups = {
+        name: ConfigDict(value, convert_dict=False) if isinstance(value, dict) else value
+        for name, value in settings.items()
+    }
+    return StudyRun(name, ConfigDict(groups), trunk)
 
 
 def _label(change: Change) -> list[str]:

@@ -295,7 +295,7 @@ def _read_run(
         )
     rows = read_records(run.run_dir, warn)
     _warn_of_missing_rows(run, rows, warn)
-    losses = {_multiple(clock, row.step): losses for row, losses in evaluations(rows)}
+    losses = {_multiple(clock, row.step): losses for row, losses in evaluations(rows) if row.step}
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
         name=run.name,

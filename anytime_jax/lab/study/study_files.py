@@ -126,6 +126,7 @@ def pack(study: Study, path: Path) -> Path:
             if not segments or about is None:
                 continue
             about.pop("data_paths", None)
+            about.pop("set_paths", None)
             if "branch" in about:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
             _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))

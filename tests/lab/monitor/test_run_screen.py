@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import LABELS, RecordedRun
 
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.run_screen import Screen
 
@@ -79,3 +80,16 @@ def test_average_that_was_replaced_is_not_shown(tmp_path):
     run = RecordedRun(tmp_path / "run").add(60, 120).add(240, labels=("last", "f7"))
     text = "\n".join(show(run.run_dir, 120, 40))
     assert "* f7" in text
+
+
+def test_evaluation_before_the_first_update_is_in_the_table(tmp_path):
+    """A model that is continued has one; the axis of the chart is logarithmic."""
+    run = RecordedRun(tmp_path / "run")
+    writer = RecordWriter(run.run_dir, 0, {})
+    writer.write(0, 0, {"eval/last/loss": 7.5, "eval/f25/loss": 7.5})
+    writer.close()
+    assert "nothing to draw yet" in "\n".join(show(run.run_dir, 120, 40))
+    run.add(60, 120)
+    text = "\n".join(show(run.run_dir, 120, 40))
+    assert re.search(r"^ *0x +0 .* 7\.5000", text, re.MULTILINE)
+    assert "o last" in text
