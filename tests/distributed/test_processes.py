@@ -56,8 +56,14 @@ def assert_same_losses(run_dir, other, name="train/loss"):
 
 
 def test_two_processes_write_one_run(dataset, tmp_path):
-    both = start_run(tmp_path, dataset, devices=2, stop="6 steps", mesh__fsdp=2)
+    sets = {"a": str(dataset.path), "b": str(dataset.path)}
+    changes = {"stop": "6 steps", "mesh__fsdp": 2, "eval__sets": sets}
+    both = start_run(tmp_path, dataset, devices=2, **changes)
     both.succeed()
+    one, *others = (losses(tmp_path / "run", f"eval/{x}last/loss") for x in ("", "a/", "b/"))
+    assert list(one) == [6]
+    assert all(x == pytest.approx(one) for x in others)
+    assert both.output(0).count("80 tokens in 10 windows") == 2
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
     assert len(list((tmp_path / "run" / "records").iterdir())) == 1
     assert checkpoint_metadata(tmp_path / "run", 6)["samples"] == 6 * small_run.BATCH
