@@ -24,7 +24,7 @@ from anytime_jax.errors import InputError
 # The first docstring line of each module, repeated so that listing them imports none.
 COMMANDS = {
     "train": "Train a model, or resume its training.",
-    "prepare": "Turn text into a dataset of token windows.",
+    "prepare": "Turn text into a dataset of tokens.",
     "evaluate": "Loss and perplexity of any weights of a run, or their scores in tasks.",
     "readout": "Find the best read-out of a run without training.",
     "generate": "Generate text with any weights of a run.",

@@ -1,6 +1,6 @@
 """The study of rivals with four times the parameters, to 2x: which conclusions move.
 
-    python -m anytime_jax sweep --study=rivals_4x --run --jobs=2 --records=docs/evidence/rivals_4x
+    python -m anytime_jax sweep --study=rivals_4x --run --jobs=2
     python -m anytime_jax leaderboard --study=rivals_4x --page=docs/evidence/leaderboard_4x.md
 
 Cost:   189M tokens, an hour on two CPU cores.
