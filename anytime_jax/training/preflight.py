@@ -17,6 +17,7 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import count_windows
@@ -94,6 +95,20 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
                 f"config.model.{name} = {heads} is not divisible by config.mesh.tensor = {tensor}: "
                 "choose a mesh that keeps heads whole"
             )
+    for stage in config.stages:
+        windows = part * config.clock.length // stage.model.length
+        if windows % shards:
+            point = config.clock.describe(stage.step)
+            raise InputError(
+                f"config.model.length = {stage.model.length} from {point}: a microbatch has {windows} windows, which is not divisible by the {shards} parts "
+                f"into which a mesh of {mesh.size} devices splits a batch: choose fewer "
+                "microbatches, a larger batch_size, or a mesh with fewer parts"
+            )
+        _check_attention(config, stage.model, mesh)
+
+
+def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
+    """Raises an InputError if the kind of attention does not fit the devices or the length."""
     device = mesh.devices.flat[0]
     platform = device.platform
     path = attention.resolve_path(model, platform, model.length)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 import small_run
@@ -13,7 +14,7 @@ from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.data.mixed_windows import order_seed
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
-from anytime_jax.training import run_data
+from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
 
 NAMES = ("web", "code", "math")
@@ -136,6 +137,37 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
             train(tmp_path, stop="2x", **{**past, "data__mixture": ordered})
     assert json.loads((tmp_path / "run.json").read_text()) == about
     train(tmp_path, stop="2x", data__mixture=later)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 8}, r"length = 16 from 10 steps .* 4 windows.* the 8 parts"),
+        ({"batch_size": 16}, None),
+        ({"batch_size": 16, "microbatches": 2}, "a microbatch has 4 windows"),
+    ],
+)
+def test_a_later_length_fits_the_devices_or_is_refused_at_the_start(changes, message):
+    config = small_run.config("run", model__length={"0x": 8, "10 steps": 16}, **changes)
+    if message is None:
+        preflight.make_mesh(config, jax.devices()[:8])
+        return
+    with pytest.raises(InputError, match=message):
+        preflight.make_mesh(config, jax.devices()[:8])
+
+
+def test_a_later_length_that_the_attention_cannot_take_is_refused_at_the_start(monkeypatch):
+    lengths = {"0x": 128, "10 steps": 64}
+    splash = {"model__attention": "splash", "eval__tokens": "all"}
+    config = small_run.config("run", model__length=lengths, **splash)
+    need = "windows of a multiple of 128 tokens"
+
+    def unmet_need(path, model, platform, length):
+        return need if length % 128 else ""
+
+    monkeypatch.setattr(preflight.attention, "unmet_need", unmet_need)
+    with pytest.raises(InputError, match=need):
+        preflight.make_mesh(config, jax.devices()[:1])
 
 
 def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_path):
