@@ -281,6 +281,10 @@ def parse(hint: Any, name: str, text: str) -> Any:
     Raises a ValueError that names the setting.
     """
     plain, words = _alternatives(hint)
+    if text not in words and (tuple in plain or _may_have_stages(hint)):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            if isinstance(value := ast.literal_eval(text), list | tuple | dict):
+                return _tuples(value)
     if text in words or str in plain:
         return str(text)
     if text == "None" and type(None) in typing.get_args(hint):
@@ -288,7 +292,7 @@ def parse(hint: Any, name: str, text: str) -> Any:
     if is_time(hint):
         return int(text) if text.isdecimal() else str(text)
     for kind in plain:
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, OverflowError, MemoryError):
+        with contextlib.suppress(ValueError, OverflowError):
             if kind is bool and text in ("True", "False", "true", "false"):
                 return text.lower() == "true"
             if kind is int:
@@ -297,12 +301,6 @@ def parse(hint: Any, name: str, text: str) -> Any:
                     return int(number)
             if kind is float:
                 return float(text)
-            if kind is tuple and isinstance(value := ast.literal_eval(text), list | tuple | dict):
-                return _tuples(value)
-    if _may_have_stages(hint):
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            if isinstance(value := ast.literal_eval(text), list | tuple | dict):
-                return _tuples(value)
     return reject(name, text, _allowed(hint))
 
 

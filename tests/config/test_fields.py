@@ -28,6 +28,7 @@ class Group:
     flag: bool = False
     pair: tuple = ()
     text: str = ""
+    place: str | tuple = ""
 
     def __post_init__(self):
         if self.count < 0:
@@ -93,6 +94,8 @@ def test_unknown_and_missing_names_are_told():
         *(("flag", "True", True), ("flag", "false", False)),
         *(("pair", '("1x", 2)', ("1x", 2)), ("pair", "[1, [2]]", (1, (2,))), ("pair", "()", ())),
         *(("text", "1", "1"), ("text", "", ""), ("text", "a=b", "a=b")),
+        *(("place", "data/x", "data/x"), ("place", '{"a": ("x", 1.0)}', (("a", ("x", 1.0)),))),
+        ("pair", '{"0x": 8, "0.5x": 16}', (("0x", 8), ("0.5x", 16))),
     ],
 )
 def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
