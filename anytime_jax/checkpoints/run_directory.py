@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,25 +107,16 @@ def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, A
 
 def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) -> None:
     """Raises an InputError if the stages of a run of `step` updates have changed in its past."""
-    was, now = ([_compared(x) for x in y] for y in (_saved_stages(run_dir), stages))
-    if not was:
-        return
-    begun = max(step, 1)
-    past = [[x for x in y if x["step"] < begun] for y in (was, json.loads(json.dumps(now)))]
-    if past[0] != past[1]:
-        pairs = itertools.zip_longest(*past, fillvalue={})
-        old, new = next((x, y) for x, y in pairs if x != y)
-        names = [x for x in {**old, **new} if old.get(x) != new.get(x)]
-        differences = "; ".join(
-            f"{name} was {old.get(name, 'not set')!r}, is {new.get(name, 'not set')!r}"
-            for name in names
-        )
-        at = new.get("step", old.get("step"))
-        raise InputError(
-            f"config.data.mixture or config.model: the stage from step {at:,} has changed "
-            f"({differences}), and the run has made {step:,} updates: change stages that are still "
-            "to come, or set this one back"
-        )
+    was = (read_run_file(run_dir) or {}).get("stages", stages)
+    past = stages_before(was, max(step, 1)), stages_before(stages, max(step, 1))
+    for old, new in itertools.zip_longest(*past, fillvalue={}):
+        if old != new:
+            at = new.get("step", old.get("step"))
+            raise InputError(
+                f"config.data.mixture or config.model: the stage from step {at:,} has changed "
+                f"({describe_differences(old, new)}), and the run has made {step:,} updates: "
+                "change stages that are still to come, or set this one back"
+            )
 
 
 def record_stages(
@@ -135,24 +127,24 @@ def record_stages(
     The entry "stage_changes" keeps what the stages were, and the step of each change.
     """
     content = read_run_file(run_dir)
-    was = content["stages"] if content else []
-    now = json.loads(json.dumps(stages))
-    if content is None or [*map(_compared, was)] == [*map(_compared, now)]:
+    if content is None or stages_before(content["stages"]) == stages_before(stages):
         return False
-    changes = [*content.get("stage_changes", []), {"step": step, "was": was}]
-    content |= {"stages": now, "config": config, "stage_changes": changes}
+    changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
+    content |= {"stages": stages, "config": config, "stage_changes": changes}
     with atomic_write(run_dir / RUN_FILE) as file:
         file.write_text(json.dumps(content, indent=1), encoding="utf-8")
     return True
 
 
-def _saved_stages(run_dir: Path) -> list[dict[str, Any]]:
-    return (read_run_file(run_dir) or {}).get("stages", [])
-
-
-def _compared(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a stage; its mixture is the text of its sources."""
-    return {name: value for name, value in stage.items() if name != "mixture"}
+def stages_before(
+    stages: Sequence[Mapping[str, Any]], step: float = math.inf
+) -> list[dict[str, Any]]:
+    """Returns what makes each stage that begins before a step: not the names of its sources."""
+    return [
+        {name: value for name, value in stage.items() if name != "mixture"}
+        for stage in stages
+        if stage["step"] < step
+    ]
 
 
 def lock(

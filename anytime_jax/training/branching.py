@@ -7,7 +7,6 @@ clock and position in the data. Only the decay of the learning rate changes, and
 
 import dataclasses
 import itertools
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,8 +157,7 @@ def check_data(
     if trunk.meta is None:
         return
     ours, theirs = (
-        [{k: v for k, v in x.items() if k != "mixture"} for x in y if x["step"] < trunk.step]
-        for y in (json.loads(json.dumps(stages)), trunk.meta["stages"])
+        run_directory.stages_before(x, trunk.step) for x in (stages, trunk.meta["stages"])
     )
     if ours != theirs:
         raise InputError(

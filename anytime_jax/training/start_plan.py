@@ -7,6 +7,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_stages import MODEL_FIELDS, describe_weights
 from anytime_jax.config.schema import Config
@@ -89,11 +90,11 @@ class Plan:
 
     @property
     def stages(self) -> list[dict[str, Any]]:
-        """What the run file says of the stages."""
+        """What the run file says of the stages, as JSON has it."""
         return [
             {
                 "step": stage.step,
-                **{name: getattr(stage.model, name) for name in MODEL_FIELDS},
+                **flatten({name: getattr(stage.model, name) for name in MODEL_FIELDS}),
                 "mixture": describe_weights(stage.weights),
                 "sources": [[self.datasets[x].fingerprint, weight] for x, weight in stage.weights],
             }
