@@ -97,36 +97,42 @@ def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, 
     `datasets` are the sources.
     """
     opened = {config.sources[name]: x for name, x in datasets.items()}
-    vocabulary = next(iter(datasets.values()))
     sets: dict[str, DatasetInfo] = {}
     for name, path in config.sets.items():
         with naming("config.eval.sets"):
             sets[name] = opened.get(path) or load_dataset(path, _prepare_hint(config, path))
-        if sets[name].vocabulary_sha256 != vocabulary.vocabulary_sha256:
-            raise InputError(
-                f"config.eval.sets: {name} at {path} has another vocabulary than the data of the "
-                f"run: prepare its text with --vocabulary={vocabulary.path}"
-            )
+        _check_tokens("config.eval.sets", name, sets[name], next(iter(datasets.values())))
         check_evaluated(config, sets[name])
     return sets
 
 
 def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
-    """Raises an InputError unless sources have one vocabulary and different tokens."""
+    """Raises an InputError unless sources have the same vocabulary and different tokens."""
     (first, dataset), *others = datasets.items()
     seen = {dataset.fingerprint: first}
     for name, other in others:
-        if other.vocabulary_sha256 != dataset.vocabulary_sha256:
-            raise InputError(
-                f"config.data.mixture: {name} at {other.path} has another vocabulary than {first} "
-                f"at {dataset.path}: prepare its text with --vocabulary={dataset.path}"
-            )
+        _check_tokens("config.data.mixture", name, other, dataset)
         if twin := seen.get(other.fingerprint):
             raise InputError(
                 f"config.data.mixture: {name} and {twin} are the same text and split: leave one "
                 "out, and give the other the sum of their weights"
             )
         seen[other.fingerprint] = name
+
+
+def _check_tokens(setting: str, name: str, dataset: DatasetInfo, first: DatasetInfo) -> None:
+    """Raises an InputError unless tokens of a dataset mean what those of the first source do."""
+    if dataset.vocabulary_sha256 != first.vocabulary_sha256:
+        raise InputError(
+            f"{setting}: {name} at {dataset.path} has another vocabulary than the run's data at "
+            f"{first.path}: prepare its text with --vocabulary={first.path}"
+        )
+    if dataset.eos_id != first.eos_id:
+        raise InputError(
+            f"{setting}: the documents of {name} at {dataset.path} end with token "
+            f"{dataset.eos_id}, and those at {first.path} with {first.eos_id}: prepare them with "
+            "the same --end-of-text"
+        )
 
 
 def _prepare_hint(config: Config, path: str) -> str:

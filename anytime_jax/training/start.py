@@ -161,8 +161,9 @@ def _make_plan(
         datasets = run_data.open_datasets(config) if is_prepared else None
         if datasets is None:
             run_data.check_place(config)
-        ends = {x.eos_id for x in datasets.values()} if datasets else {TRAINED_END_OF_TEXT}
-        config = dataclasses.replace(config, end_of_text=ends.pop())
+        first = next(iter(datasets.values())) if datasets else None
+        end_of_text = TRAINED_END_OF_TEXT if first is None else first.eos_id
+        config = dataclasses.replace(config, end_of_text=end_of_text)
         trunk = branching.find_trunk(config, resumes=saved_step > 0)
         step = saved_step or (trunk.step if trunk else 0)
         with explain_errors(config.packages()):
@@ -180,13 +181,6 @@ def _make_plan(
     datasets = datasets or run_data.prepare_builtin(config, say)
     with processes.fail_together():
         sets = run_data.open_sets(config, datasets)
-    for name, dataset in (*datasets.items(), *sets.items()):
-        if dataset.eos_id != config.end_of_text:
-            raise InputError(
-                f"config.data: the documents of {name} at {dataset.path} end with token "
-                f"{dataset.eos_id}, and those of others with {config.end_of_text}: prepare them "
-                "with the same --end-of-text"
-            )
     plan = Plan(
         config=config,
         mesh=mesh,

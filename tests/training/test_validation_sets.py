@@ -8,6 +8,7 @@ import grain
 import numpy as np
 import pytest
 import small_run
+import training_runs
 from tensorboardX.proto import event_pb2
 from training_runs import records, saved, start
 
@@ -201,10 +202,19 @@ def test_sets_are_found_from_another_directory(dataset, other, tmp_path, monkeyp
 # Sets that do not fit
 
 
-def test_unfit_set_is_named(dataset, other, tmp_path):
+def test_unfit_set_is_named(dataset, other, tmp_path, monkeypatch):
     few = write_set(tmp_path / "few", dataset.vocabulary_path, 4)
     strange = write_set(tmp_path / "strange", 290, 40)
+    ended = {str(other.path): dataclasses.replace(other, eos_id=dataset.eos_id + 1)}
+    load = training_runs.load
+    monkeypatch.setattr(
+        training_runs, "load", lambda path, hint: ended.get(str(path)) or load(path, hint)
+    )
     for sets, message in (
+        (
+            {"far": str(other.path)},
+            r"config\.eval\.sets: .*far at .* end with token .*--end-of-text",
+        ),
         ({"far": str(strange.path)}, r"config\.eval\.sets: far at .*strange.* another vocabulary"),
         ({"far": str(few.path)}, r"validation split of .*few/data does not fit: .*eval\.tokens"),
         ({"far": str(tmp_path / "gone")}, r"config\.eval\.sets|gone"),
