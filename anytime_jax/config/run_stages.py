@@ -6,7 +6,6 @@ A setting by stages has a value from each point on: {"0x": 1024, "8x": 4096}.
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from anytime_jax.checks import is_number, require, require_directory
@@ -43,62 +42,35 @@ def first_model(model: ModelConfig) -> ModelConfig:
     return dataclasses.replace(model, **first)
 
 
-def source_paths(path: str, mixture: Any, branch_data: Any) -> dict[str, str]:
-    """Returns the dataset of every source by name; raises a ValueError for a malformed mixture.
+def resolve_stages(
+    model: ModelConfig, data: Any, branch_data: Any, branch_step: int | None, clock: Clock
+) -> tuple[tuple[RunStage, ...], dict[str, str]]:
+    """Returns the stages of a run, the first at step 0, and the dataset of every source by name.
 
-    Without a mixture, the source is the dataset at `path`, named by that.
+    `data` is the mixture, whose order does not matter, or the path of the only source. From
+    `branch_step` on, a branch has `branch_data` in its place if given. Raises a ValueError for
+    stages that are malformed or out of order, or a name or a dataset that is two sources'.
     """
-    found: dict[str, str] = {}
-    for name, value in (("data.mixture", mixture or path), ("branch.data", branch_data)):
-        if value in found.values():
-            continue
-        for part in values_by_stage(value) if value else ():
-            for source, (place, _) in _read_mixture(part, name).items():
-                allowed = f"the dataset that this source has elsewhere, {found.get(source)!r}"
-                require(
-                    found.setdefault(source, place) == place, f"{name}: {source}", place, allowed
-                )
-    places: dict[str, str] = {}
-    for source, place in found.items():
-        twin = places.setdefault(place, source)
-        require(twin == source, "data.mixture", source, f"one source for {place!r}, as {twin!r} is")
-    return found
-
-
-def run_stages(
-    model: ModelConfig,
-    data: Any,
-    branch_data: Any,
-    branch_step: int | None,
-    clock: Clock,
-    sources: Mapping[str, str],
-) -> tuple[RunStage, ...]:
-    """Returns the stages of a run in order, the first at step 0.
-
-    `data` is the mixture, whose order does not matter, or the path of the only source; `sources`
-    are those of `source_paths`. From `branch_step` on, a branch has `branch_data` in its place if
-    given. Raises a ValueError for stages that are malformed or out of order.
-    """
+    paths: dict[str, str] = {}
     mixtures = [
-        (step, tuple(sorted(_weights(value, "data.mixture").items())))
+        (step, _read_mixture(value, "data.mixture", paths))
         for step, value in _with_steps(data, clock, "data.mixture")
     ]
     if branch_data:
         assert branch_step is not None
-        named = {path: name for name, path in sources.items()}
-        own = tuple(sorted(_weights(branch_data, "branch.data", named).items()))
+        own = _read_mixture(branch_data, "branch.data", paths)
         mixtures = [x for x in mixtures if x[0] < branch_step] + [(branch_step, own)]
-    settings: dict[str, list[tuple[int, Any]]] = {
+    every: dict[str, list[tuple[int, Any]]] = {
         name: list(_with_steps(getattr(model, name), clock, f"model.{name}"))
         for name in MODEL_FIELDS
     }
-    every = {"weights": mixtures, **settings}
+    every["weights"] = mixtures
     stages: list[RunStage] = []
     for step in sorted({step for values in every.values() for step, _ in values}):
         here = {name: [x for at, x in values if at <= step][-1] for name, values in every.items()}
         weights = here.pop("weights")
         stages.append(RunStage(step, dataclasses.replace(model, **here), weights))
-    return tuple(stages)
+    return tuple(stages), paths
 
 
 def mixture_setting(stages: Sequence[RunStage], sources: Mapping[str, str]) -> tuple[Any, ...]:
@@ -126,36 +98,37 @@ def _with_steps(value: Any, clock: Clock, name: str) -> Iterator[tuple[int, Any]
         last = step
 
 
-def _read_mixture(value: Any, name: str) -> dict[str, tuple[str, float]]:
-    """Returns path and weight of each source of a mixture, or of the only one, by its path."""
+def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[str, int], ...]:
+    """Returns the whole weights of a mixture, or of the only source, which is given by its path.
+
+    Adds the dataset of each source to `paths`.
+    """
+    named = {path: source for source, path in paths.items()}
+
+    def add(source: str, path: str) -> None:
+        place, other = f"{name}: {source}", paths.setdefault(source, path)
+        require(other == path, place, path, f"the dataset that it has elsewhere, {other!r}")
+        twin = named.setdefault(path, source)
+        require(twin == source, name, source, f"one source for {path!r}, as {twin!r} is")
+
     if isinstance(value, str):
-        return {_name_of(value): (value, 1.0)}
-    sources: dict[str, tuple[str, float]] = {}
+        by_path = re.sub("[^A-Za-z0-9.-]+", "_", value).strip("_")[-60:] or "data"
+        source = named.get(value, by_path)
+        add(source, value)
+        return ((source, 1),)
+    weights: dict[str, float] = {}
     require(isinstance(value, tuple) and value, name, value, _MIXTURE)
     for pair in value:
         ok = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], tuple)
         require(ok and len(pair[1]) == 2, name, pair, _MIXTURE)
-        source, (place, weight) = pair
+        source, (path, weight) = pair
         ok = isinstance(source, str) and re.fullmatch(_NAME, source) and not is_point(source)
         require(ok, name, source, _NAMES)
-        require(
-            isinstance(place, str) and place, f"{name}: {source}", place, "a dataset's directory"
-        )
-        sources[source] = place, weight
-    return sources
-
-
-def _name_of(path: str) -> str:
-    """Returns a name for the source at a path that is given without one."""
-    return re.sub("[^A-Za-z0-9.-]+", "_", path).strip("_")[-60:] or "data"
-
-
-def _weights(
-    value: Any, name: str, named: Mapping[str, str] = MappingProxyType({})
-) -> Mapping[str, int]:
-    if isinstance(value, str):
-        return {named.get(value) or _name_of(value): 1}
-    return whole_weights({x: weight for x, (_, weight) in _read_mixture(value, name).items()}, name)
+        ok = isinstance(path, str) and path
+        require(ok, f"{name}: {source}", path, "a dataset's directory")
+        add(source, path)
+        weights[source] = weight
+    return tuple(sorted(whole_weights(weights, name).items()))
 
 
 def check_sets(sets: Any, weights: Any) -> None:

@@ -51,8 +51,7 @@ from anytime_jax.config.run_stages import (
     RunStage,
     check_sets,
     first_model,
-    run_stages,
-    source_paths,
+    resolve_stages,
 )
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError
@@ -435,6 +434,11 @@ class Config(Settings):
         """The dataset of every validation set, by name."""
         return dict(self.eval.sets) or self.sources
 
+    @property
+    def eval_rows(self) -> int:
+        """Windows evaluated at once: longer ones are fewer, so that the tokens stay the same."""
+        return max(self.eval.batch_size * self.clock.length // self.model.length, 1)
+
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
         """The weight of every validation set in the mean; the sum is 1."""
@@ -550,8 +554,8 @@ def _resolve(settings: Settings) -> Config:
     _check_rates(settings.schedule, rate)
     horizon = None if rate.end is None else clock.step_of(rate.end)
     keep = settings.checkpoint.keep_every
-    sources = source_paths(settings.data.path, settings.data.mixture, branch.data)
     data = settings.data.mixture or settings.data.path
+    stages, sources = resolve_stages(settings.model, data, branch.data, branch_step, clock)
     values: dict[str, Any] = {
         x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)
     }
@@ -562,7 +566,7 @@ def _resolve(settings: Settings) -> Config:
         learning_rate=rate,
         horizon=horizon,
         averaging_rules=_averaging_rules(settings.averages),
-        stages=run_stages(settings.model, data, branch.data, branch_step, clock, sources),
+        stages=stages,
         sources=sources,
         stop_rule=read_stop(settings.stop, clock, horizon),
         branch_step=branch_step,

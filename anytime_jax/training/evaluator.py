@@ -219,6 +219,5 @@ def make_evaluator(
     count = count or config.eval_windows(dataset.splits[split].windows(length))
     windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
     shards = sharding.batch_shards(mesh)
-    of_length = max(config.eval.batch_size * config.clock.length // length, 1)
-    size = -(-min(batch_size or of_length, count) // shards) * shards
+    size = -(-min(batch_size or config.eval_rows, count) // shards) * shards
     return Evaluator(program, windows, length, count, size, mesh, document_rules(config))

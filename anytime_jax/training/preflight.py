@@ -100,9 +100,10 @@ def _check_layout(config: Config, mesh: Mesh) -> None:
         if windows % shards:
             point = config.clock.describe(stage.step)
             raise InputError(
-                f"config.model.length = {stage.model.length} from {point}: a microbatch has {windows} windows, which is not divisible by the {shards} parts "
-                f"into which a mesh of {mesh.size} devices splits a batch: choose fewer "
-                "microbatches, a larger batch_size, or a mesh with fewer parts"
+                f"config.model.length = {stage.model.length} from {point}: a microbatch has "
+                f"{windows} windows, which is not divisible by the {shards} parts into which a "
+                f"mesh of {mesh.size} devices splits a batch: choose fewer microbatches, a larger "
+                "batch_size, or a mesh with fewer parts"
             )
         _check_attention(config, stage.model, mesh)
 

@@ -148,8 +148,7 @@ def _make_evaluator(
         )
     # Equal batches need the least padding.
     part = tokens // length // parts
-    of_length = max(config.eval.batch_size * config.clock.length // length, 1)
-    batches = -(-part // (batch_size or of_length))
+    batches = -(-part // (batch_size or config.eval_rows))
     size = -(-part // batches)
     config = dataclasses.replace(config, end_of_text=dataset.eos_id)
     program = make_program(config, mesh)
