@@ -39,7 +39,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path, data, monkeypatch):
-    """The working directory: empty, but for a quickstart that makes 20 updates to 1x."""
+    """The working directory: empty, but for a quickstart that makes 40 updates to 1x."""
     configs, shipped = tmp_path / "configs", REPOSITORY / "configs"
     configs.mkdir()
     quickstart = doc_blocks.shorten((shipped / "quickstart.py").read_text("utf-8"))

@@ -17,12 +17,12 @@ _FILES = (
     *(REPOSITORY / "docs").rglob("*.md"),
     *(REPOSITORY / "tests").rglob("*.md"),
 )
-# The configuration of the quickstart in the tests of pages: 20 updates to 1x.
+# The configuration of the quickstart in the tests of pages: 40 updates to 1x.
 _SHORTER = {
     "config.batch_size = 32": "config.batch_size = 8",
-    "20 * 81_920": "20 * 8 * 128",
-    '"160 steps"': '"8 steps"',
-    "builtin_megabytes = 70.0": "builtin_megabytes = 1.5",
+    "20 * 81_920": "40 * 8 * 128",
+    '"160 steps"': '"16 steps"',
+    "builtin_megabytes = 70.0": "builtin_megabytes = 3.0",
     "tokens = 32_768": "tokens = 2_048",
 }
 PAGES = sorted(page for page in _FILES if not page.with_suffix(".ipynb").exists())
