@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from anytime_jax.checks import format_value, is_number, reject, require
-from anytime_jax.config.clock import is_point
+from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.errors import InputError
 
@@ -273,6 +273,13 @@ def is_by_stages(value: Any) -> bool:
 def values_by_stage(value: Any) -> list[Any]:
     """Returns the values that a setting has one after another; one, for a plain setting."""
     return [x for _, x in value] if is_by_stages(value) else [value]
+
+
+def first_value(value: Any) -> Any:
+    """Returns the value that a setting has at the start of a run."""
+    if not is_by_stages(value):
+        return value
+    return next((x for point, x in value if is_start(point)), value[0][1])
 
 
 def parse(hint: Any, name: str, text: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock, is_point
-from anytime_jax.config.fields import is_by_stages, values_by_stage
+from anytime_jax.config.fields import first_value, is_by_stages
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
 
@@ -38,8 +38,7 @@ class RunStage:
 
 def first_model(model: ModelConfig) -> ModelConfig:
     """Returns a model with the first value of every setting by stages."""
-    first = {x: values_by_stage(getattr(model, x))[0] for x in MODEL_FIELDS}
-    return dataclasses.replace(model, **first)
+    return dataclasses.replace(model, **{x: first_value(getattr(model, x)) for x in MODEL_FIELDS})
 
 
 def resolve_stages(
@@ -49,7 +48,7 @@ def resolve_stages(
 
     `data` is the mixture, whose order does not matter, or the path of the only source. From
     `branch_step` on, a branch has `branch_data` in its place if given. Raises a ValueError for
-    stages that are malformed or out of order, or a name or a dataset that is two sources'.
+    stages that are malformed or of one update, or a name or a dataset that is two sources'.
     """
     paths: dict[str, str] = {}
     mixtures = [
@@ -89,10 +88,12 @@ def _with_steps(value: Any, clock: Clock, name: str) -> Iterator[tuple[int, Any]
     if not is_by_stages(value):
         yield 0, value
         return
+    # A ConfigDict sorts its keys as text, "16x" before "2x": the points give the order.
+    steps = sorted((clock.step_at(point, name), i) for i, (point, _) in enumerate(value))
     last = -1
-    for point, x in value:
-        step = clock.step_at(point, name)
-        allowed = "points in the order of the run, each a later update, the first of them 0x"
+    for step, i in steps:
+        point, x = value[i]
+        allowed = "points of different updates, one of them 0x"
         require(step > last and (last >= 0 or step == 0), name, point, allowed)
         yield step, x
         last = step

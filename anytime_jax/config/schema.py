@@ -81,8 +81,9 @@ class DataConfig:
         own document only.
       boundary_loss: whether the loss of an end of text, which predicts the first token of another
         document, counts in training.
-      most_documents: documents of a window that cuDNN's attention can keep apart, with "mask".
-      surplus: what to do with a window that has more for cuDNN: "merge" the others into one, or
+      most_documents: documents of a window that "mask" keeps apart; cuDNN's attention takes memory
+        for as many.
+      surplus: what to do with a window that has more: "merge" the others into the last one, or
         "refuse" it, which ends the run.
       repeat: whether to start another pass when the windows of a source are used up, rather than
         stop.
@@ -97,7 +98,7 @@ class DataConfig:
     seed: int = 0
     documents: Literal["join", "mask"] = setting("join", branch="named")
     boundary_loss: bool = setting(True, branch="named")
-    most_documents: int = setting(64, identity=False)
+    most_documents: int = setting(64, branch="named")
     surplus: Literal["merge", "refuse"] = setting("merge", identity=False)
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
 

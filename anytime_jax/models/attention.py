@@ -28,8 +28,8 @@ class Documents(NamedTuple):
     """The documents in a batch of windows, which attention keeps apart.
 
     Attributes:
-      ids_BxL: number of each token's document in its window, from 0.
-      most: documents of a window that a packed layout has room for; more are merged into the last.
+      ids_BxL: number of each token's document in its window, from 0 to `most` − 1.
+      most: documents of a window that a packed layout has room for.
     """
 
     ids_BxL: jax.Array
@@ -46,8 +46,7 @@ class Documents(NamedTuple):
         What is left of M, the room, is filled up with -1.
         """
         slots_M = jnp.arange(self.most)
-        ids_BxL = jnp.minimum(self.ids_BxL, self.most - 1)
-        lengths_BxM = (ids_BxL[:, None] == slots_M[:, None]).sum(-1, dtype=jnp.int32)
+        lengths_BxM = (self.ids_BxL[:, None] == slots_M[:, None]).sum(-1, dtype=jnp.int32)
         starts_BxM = jnp.cumsum(lengths_BxM, axis=1) - lengths_BxM
         is_there_BxM = lengths_BxM > 0
         starts_BxM, lengths_BxM = (
@@ -57,9 +56,14 @@ class Documents(NamedTuple):
 
 
 def find_documents(tokens_BxL: jax.Array, end_of_text: int, most: int) -> Documents:
-    """Returns the documents of windows; a token that ends a text belongs to that text."""
+    """Returns the documents of windows; a token that ends a text belongs to that text.
+
+    A window with more than `most` documents has the others merged into the last one, so that all
+    implementations of attention keep the same ones apart.
+    """
     ends_BxL = (tokens_BxL == end_of_text).astype(jnp.int32)
-    return Documents(jnp.cumsum(ends_BxL, axis=1) - ends_BxL, most)
+    before_BxL = jnp.cumsum(ends_BxL, axis=1) - ends_BxL
+    return Documents(jnp.minimum(before_BxL, most - 1), most)
 
 
 def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int) -> str:

@@ -101,7 +101,10 @@ class Evaluator:
         size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
         for start in range(0, count, size):
             weights = (np.arange(start, start + size) < count).astype(np.float32)[rows]
-            batch = self.windows.batch(start, size, rows), weights
+            read = self.windows.batch(start, size, rows)
+            if self.rules:
+                self.rules.check(read, f"the evaluation of {self.windows.info.path}")
+            batch = read, weights
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B
 

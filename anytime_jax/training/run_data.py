@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Mapping
 
 import jax
-import numpy as np
 
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
@@ -16,12 +15,13 @@ from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_datas
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.preflight import check_data, check_evaluated, naming
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
+from anytime_jax.training.step import document_rules
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 
@@ -33,10 +33,12 @@ def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
         plan.datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat
     )
 
+    rules = document_rules(config)
+
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))
-        if config.data.documents == "mask" and config.data.surplus == "refuse":
-            _check_surplus(config, first, rows)
+        if rules:
+            rules.check(rows, f"the batch at sample {first:,}")
         return sharding.put_batch(mesh, rows, size)
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow
@@ -45,17 +47,6 @@ def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
     )
     with last.named():
         yield from read_ahead(read, config.samples(plan.step), sizes)
-
-
-def _check_surplus(config: Config, first: int, tokens_BxT: np.ndarray) -> None:
-    """Raises a RunError if a window has more documents than there is room for."""
-    documents = 1 + int((tokens_BxT[:, :-2] == config.end_of_text).sum(axis=1).max(initial=0))
-    if documents > (most := config.data.most_documents):
-        raise RunError(
-            f"a window of the batch at sample {first:,} has {documents} documents, and "
-            f"config.data.most_documents = {most}: set it to {documents} or more, or "
-            "config.data.surplus = 'merge'"
-        )
 
 
 def is_prepared(config: Config) -> bool:

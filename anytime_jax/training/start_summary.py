@@ -111,14 +111,14 @@ def _describe_evaluation(plan: Plan, evaluator: SetEvaluator) -> Iterator[str]:
 
 
 def _describe_masks(plan: Plan) -> str:
-    """How documents are kept apart, and what happens to those that cuDNN has no room for."""
+    """How documents are kept apart, and what happens to more than are."""
     config, platform = plan.config, plan.mesh.devices.flat[0].platform
     path = resolve_path(config.model, platform, config.model.length)
-    text = f"a token attends to its own document only ({path} attention)"
-    if path == "cudnn":
-        surplus = "are merged" if config.data.surplus == "merge" else "end the run"
-        text += f"; more than {config.data.most_documents} documents in a window {surplus}"
-    return text
+    surplus = "are merged" if config.data.surplus == "merge" else "end the run"
+    return (
+        f"a token attends to its own document only ({path} attention); more than "
+        f"{config.data.most_documents} documents in a window {surplus}"
+    )
 
 
 def _describe_passes(plan: Plan, name: str) -> str:

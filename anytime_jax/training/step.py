@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -19,6 +20,7 @@ from anytime_jax.config.model import Dtype
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
+from anytime_jax.errors import RunError
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import Documents, find_documents, resolve_path
 from anytime_jax.models.loss import (
@@ -40,18 +42,33 @@ class DocumentRules:
     Attributes:
       end_of_text: id of the token that ends a document.
       masks: whether tokens attend to their own document only.
-      most: documents of a window that a packed layout has room for.
+      most: documents of a window that are kept apart; more are merged into the last one.
       counts_boundaries: whether the loss of an end of text counts in training.
+      refuses: whether a window with more documents is an error.
     """
 
     end_of_text: int
     masks: bool
     most: int
     counts_boundaries: bool
+    refuses: bool = False
 
     def find(self, tokens_BxL: jax.Array) -> Documents | None:
         """Returns the documents of a batch that attention keeps apart, None for none."""
         return find_documents(tokens_BxL, self.end_of_text, self.most) if self.masks else None
+
+    def check(self, tokens_BxT: np.ndarray, where: str) -> None:
+        """Raises a RunError if a window that is refused is among those read, `where` says where."""
+        if not (self.masks and self.refuses):
+            return
+        ends_BxL = tokens_BxT[:, :-2] == self.end_of_text
+        documents = 1 + int(ends_BxL.sum(axis=1).max(initial=0))
+        if documents > self.most:
+            raise RunError(
+                f"a window of {where} has {documents} documents, and config.data.most_documents = "
+                f"{self.most}: set it to {documents} or more, which needs a new run or "
+                "branch.change, or set config.data.surplus = 'merge'"
+            )
 
     def boundary_scale(self, tokens_BxT: jax.Array) -> jax.Array | None:
         """Returns by what a batch's losses grow as some do not count; None if all do."""
@@ -72,7 +89,13 @@ def document_rules(config: Config) -> DocumentRules | None:
         return None
     if config.end_of_text is None:
         raise ValueError("the configuration has no end_of_text: replace it by the dataset's")
-    return DocumentRules(config.end_of_text, masks, data.most_documents, data.boundary_loss)
+    return DocumentRules(
+        config.end_of_text,
+        masks,
+        data.most_documents,
+        data.boundary_loss,
+        refuses=data.surplus == "refuse",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from training_runs import after, bits, records, start, updates
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.data.mixed_windows import order_seed
 from anytime_jax.data.windows import Windows
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
 
@@ -39,12 +39,13 @@ RUN = {
 
 @pytest.fixture(scope="module", name="sources")
 def sources_fixture(tmp_path_factory):
-    """Three datasets of random tokens, by name, and no text."""
+    """Datasets of random tokens, by name, and no text; "short" has documents of few tokens."""
     folder = tmp_path_factory.mktemp("sources")
     rng = np.random.default_rng(0)
+    sizes = (("web", 700, 300), ("code", 500, 300), ("math", 900, 300), ("short", 500, 5))
     return {
-        name: write_dataset(folder / name, rng.integers(0, 300, size))
-        for name, size in (("web", 700), ("code", 500), ("math", 900))
+        name: write_dataset(folder / name, rng.integers(0, vocabulary, size))
+        for name, size, vocabulary in sizes
     }
 
 
@@ -131,10 +132,8 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
         {"data__mixture": {x: y for x, y in later.items() if x != "0.7x"}},
         {"data__mixture": later, "model__length": {"0x": 8, "0.5x": 16}},
     ):
-        mixture = past["data__mixture"]
-        ordered = {x: mixture[x] for x in sorted(mixture, key=lambda x: float(x[:-1]))}
         with pytest.raises(InputError, match=r"has made 9 updates|fingerprint was"):
-            train(tmp_path, stop="2x", **{**past, "data__mixture": ordered})
+            train(tmp_path, stop="2x", **past)
     assert json.loads((tmp_path / "run.json").read_text()) == about
     train(tmp_path, stop="2x", data__mixture=later)
 
@@ -190,6 +189,23 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
     first = {x: records(tmp_path / x)[0] for x in ("same", "other")}
     assert (first["same"][0], first["other"][0]) == (10, 9)
     assert {"eval/last/loss", "eval/math/last/loss"} <= first["other"][2].keys()
+
+
+def test_a_window_of_too_many_documents_is_merged_or_refused(train, tmp_path):
+    """In training and in evaluations, on any device."""
+    settings = {"data__documents": "mask", "data__most_documents": 2, "stop": "2 steps"}
+    settings |= {"model__length": 64, "batch_size": 4, "microbatches": 1, "data__mixture": ()}
+    short = {"data__path": "short"}
+    outcome, output = train(tmp_path / "merged", **settings, **short)
+    assert outcome.step == 2
+    assert "more than 2 documents in a window are merged" in output
+    with pytest.raises(RunError, match=r"batch at sample 0 has .* documents"):
+        train(tmp_path / "refused", **settings, **short, data__surplus="refuse")
+    sets = {"eval__sets": {"short": "short"}, "data__path": "web", "data__most_documents": 9}
+    settings |= {"eval__every": "1 steps", "eval__tokens": "all", "data__repeat": True}
+    settings |= {"eval__batch_size": 4, **sets}
+    with pytest.raises(RunError, match=r"evaluation of .*short has .* documents"):
+        train(tmp_path / "sets", **settings, data__surplus="refuse")
 
 
 def test_losses_by_set_and_their_mean(train, tmp_path):

@@ -43,6 +43,7 @@ from anytime_jax.training.state_memory import ADVICE
 EXAMPLES = (
     "--config=150m_inv_sqrt --topology=v5e:4x4",
     "--config=7b_inv_sqrt --topology=h100:8x8 --config.mesh.fsdp=8 --json",
+    "--config=my_growing.py --topology=h100:8 --at=2x",
 )
 
 _KERNELS = 10  # rows of the table
@@ -53,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     config_file.add_option(parser)
     add = parser.add_argument
     add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
+    add("--at", metavar="POINT", help="take the length and rotation of this point of the run")
     add("--json", action="store_true", help="print the report as JSON")
     add("--search", action="store_true", help="find the fastest layout that fits")
     add("--tries", type=positive_int, default=12, metavar="N", help="layouts that it compiles")
@@ -67,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
+    if arguments.search and arguments.at:
+        raise InputError("--search and --at exclude each other: it searches for the first stage")
+    config = _at_point(config, arguments.at)
     topology = topologies.parse(arguments.topology)
     devices = topologies.make_devices(topology)
     device = device_spec(devices[0])
@@ -89,6 +94,14 @@ def run(arguments: argparse.Namespace) -> int:
         for part in _describe(config, topology, report):
             console.print(part)
     return 0 if report.fits else 2
+
+
+def _at_point(config: schema.Config, point: str | None) -> schema.Config:
+    """Returns the configuration of the stage in which a point lies, the first one for None."""
+    try:
+        return config.at(config.clock.step_at(point, "--at") if point else 0)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _compile(
@@ -164,8 +177,8 @@ def _describe(
     program, device = report.roofline, report.device
     tokens = config.clock.tokens_per_step
     yield (
-        f"{config.name} on {topology.name}: {report.devices} devices, "
-        f"compiled in {report.compile_seconds:.0f} s"
+        f"{config.name} on {topology.name}: {report.devices} devices, windows of "
+        f"{config.model.length:,} tokens, compiled in {report.compile_seconds:.0f} s"
     )
     parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in report.memory.items())
     verdict = "fits" if report.fits else "DOES NOT FIT"

@@ -55,6 +55,16 @@ def test_report_has_memory_roofline_and_communication(compile_small_run, capsys,
     assert file.read_text().startswith("HloModule")
 
 
+def test_a_point_chooses_the_stage(compile_small_run, capsys):
+    lengths = {"16x": 32, "0x": 8, "2x": 16}  # a ConfigDict sorts them as text
+    for words, length in (([], 8), (["--at=3x"], 16), (["--at=99x"], 32)):
+        assert compile_small_run(10**9, *words, model__length=lengths, batch_size=16) == 0
+        assert f"windows of {length} tokens" in capsys.readouterr().out
+    for words in (["--at=soon"], ["--at=2x", "--search"]):
+        assert compile_small_run(10**9, *words) == 2
+        assert "--at" in capsys.readouterr().err
+
+
 def test_json_report_of_a_run_that_does_not_fit(compile_small_run, capsys):
     assert compile_small_run(1000, "--json", mesh__fsdp=2) == 2
     report = json.loads(capsys.readouterr().out)
