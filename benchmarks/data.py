@@ -96,7 +96,7 @@ def _read(
     info: DatasetInfo, length: int, batches: Sequence[int], seconds: float
 ) -> list[record.Row]:
     windows = Windows(info, "train", length=length, seed=0, repeat=True)
-    # Three sources of the same files: what the mixture itself costs.
+    # Three sources of the same files, to be compared with `read_ahead` of one.
     weights = whole_weights({"a": 0.5, "b": 0.3, "c": 0.2})
     mixture = Mixture([DataStage(0, length, weights)])
     mixed = MixedWindows(dict.fromkeys(weights, info), mixture, seed=0, repeat=True)
@@ -104,7 +104,7 @@ def _read(
         "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
         "read_ahead": lambda size: read_ahead(windows.batch, 0, itertools.repeat(size)),
     }
-    readers["mixture"] = lambda size: (mixed.batch(n, size) for n in itertools.count(0, size))
+    readers["mixture"] = lambda size: read_ahead(mixed.batch, 0, itertools.repeat(size))
     rows = []
     for size in batches:
         # The readers take turns, so that all of them meet the same other work on the machine.
