@@ -109,9 +109,14 @@ def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) 
     """Raises an InputError if the stages of a run of `step` updates have changed in its past."""
     was = (read_run_file(run_dir) or {}).get("stages", stages)
     past = stages_before(was, max(step, 1)), stages_before(stages, max(step, 1))
-    for old, new in itertools.zip_longest(*past, fillvalue={}):
+    for number, (old, new) in enumerate(itertools.zip_longest(*past, fillvalue={})):
         if old != new:
             at = new.get("step", old.get("step"))
+            old, new = (dict(x[number]) if number < len(x) else {} for x in (was, stages))
+            # The names of the sources say more than their fingerprints, if they differ.
+            hidden = "mixture" if old.get("mixture") == new.get("mixture") else "sources"
+            old.pop(hidden, None)
+            new.pop(hidden, None)
             raise InputError(
                 f"config.data.mixture or config.model: the stage from step {at:,} has changed "
                 f"({describe_differences(old, new)}), and the run has made {step:,} updates: "

@@ -237,6 +237,8 @@ def _convert(hint: Any, name: str, value: Any) -> Any:
         return value
     if float in plain and int not in plain and type(value) is int and is_number(value):
         return float(value)
+    if _may_have_stages(hint):
+        require_points(name, _tuples(value))
     if _may_have_stages(hint) and is_by_stages(stages := _tuples(value)):
         return tuple((point, _convert(_plain_hint(hint), name, x)) for point, x in stages)
     if tuple in plain and isinstance(value, list | tuple | Mapping):
@@ -268,6 +270,15 @@ def is_by_stages(value: Any) -> bool:
         and len(value) > 0
         and all(isinstance(x, tuple | list) and len(x) == 2 and is_point(x[0]) for x in value)
     )
+
+
+def require_points(name: str, value: Any) -> None:
+    """Raises a ValueError for pairs of which some begin with a point, and others do not."""
+    if isinstance(value, tuple) and all(isinstance(x, tuple) and len(x) == 2 for x in value):
+        points = [is_point(x) for x, _ in value]
+        if any(points) and not all(points):
+            allowed = 'a point such as "0x", "4x" or "3B tokens", as the other stages have'
+            require(False, name, value[points.index(False)][0], allowed)
 
 
 def values_by_stage(value: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock, is_point
-from anytime_jax.config.fields import first_value, is_by_stages
+from anytime_jax.config.fields import first_value, is_by_stages, require_points
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
 
@@ -85,6 +85,7 @@ def mixture_setting(stages: Sequence[RunStage], sources: Mapping[str, str]) -> t
 
 def _with_steps(value: Any, clock: Clock, name: str) -> Iterator[tuple[int, Any]]:
     """Yields the step from which a setting has each of its values, and the value."""
+    require_points(name, value)
     if not is_by_stages(value):
         yield 0, value
         return

@@ -209,7 +209,8 @@ class EvalConfig:
         the sources of the run.
       weights: weight of each set in the mean, {"web": 0.5, "code": 0.5}; empty for the mixture of
         the last stage, or equal ones.
-      tokens: tokens of a validation split, rounded down to windows: the same random ones always.
+      tokens: tokens of a validation split, rounded down to windows: the same random ones always. Of
+        several sets, each has as many, or all that it has.
       batch_size: sequences evaluated at once.
     """
 
@@ -452,7 +453,7 @@ class Config(Settings):
     def eval_windows(self, available: int) -> int:
         """Returns the number of validation windows per evaluation, of those available."""
         tokens = self.eval.tokens
-        return available if isinstance(tokens, str) else tokens // self.model.length
+        return available if isinstance(tokens, str) else min(tokens // self.model.length, available)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `build`."""
@@ -659,7 +660,7 @@ def _check(config: Config) -> None:
     for name in weighed:
         require(name in config.sets, "eval.weights", name, allowed)
     labels = (averaging.LIVE, *config.averages)
-    for name in config.sets if len(config.sets) > 1 else ():
+    for name in config.sets if config.eval.sets or len(config.sets) > 1 else ():
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)

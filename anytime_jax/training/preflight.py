@@ -211,10 +211,13 @@ def check_data(config: Config, dataset: DatasetInfo) -> None:
 
 
 def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError if a validation split has too few tokens for an evaluation."""
+    """Raises an InputError if a validation split has too few tokens for an evaluation.
+
+    Of several sets, a small one is evaluated whole.
+    """
     for length in dict.fromkeys(stage.model.length for stage in config.stages):
         tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
-        if not isinstance(given, str) and given > tokens:
+        if not isinstance(given, str) and given > tokens and len(config.sets) == 1:
             raise InputError(
                 f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
                 f"{given:,}, but it has {tokens:,} in windows of {length:,}: set "

@@ -66,7 +66,7 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
         processes.wait_until_visible((storage_path(builtin) / METADATA_NAME).exists)
     datasets: dict[str, DatasetInfo] = {}
     for name, path in config.sources.items():
-        is_trunks = config.data.mixture or path == config.data.path
+        is_trunks = path in jax.tree.leaves(config.data.mixture or config.data.path)
         setting = "config.data.mixture" if config.data.mixture else "config.data.path"
         with naming(setting if is_trunks else "config.branch.data"):
             datasets[name] = load_dataset(path, _prepare_hint(config, path))
@@ -77,8 +77,9 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
                 f"{datasets[name].path} has {prepared:g}: set that, or give another "
                 "config.data.path"
             )
-        check_data(config, datasets[name])
     _check_sources(datasets)
+    for dataset in datasets.values():
+        check_data(config, dataset)
     return datasets
 
 

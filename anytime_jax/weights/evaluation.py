@@ -140,7 +140,7 @@ def _make_evaluator(
     length = config.model.length
     windows, least = count_windows(dataset, split, length), length * parts
     available = windows * length
-    tokens = tokens or min(config.eval_windows(windows), windows) * length
+    tokens = tokens or config.eval_windows(windows) * length
     if not least <= tokens <= available:
         raise InputError(
             f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "

@@ -23,6 +23,7 @@ def test_data_reports_rates_of_preparing_and_reading(tmp_path, read_record):
         "preparing",
         "reading: batch, 4 windows",
         "reading: read_ahead, 4 windows",
+        "reading: mixture, 4 windows",
     ]
     assert all(row["tokens_per_s"] > 0 for row in rows)
 

@@ -226,3 +226,16 @@ def test_a_mixture_of_one_is_the_dataset_by_itself(train, tmp_path):
     one = {"data__mixture": {"any": ("web", 1.0)}, "model__length": {"0x": 8}}
     train(tmp_path / "b", stop="5 steps", **one, model__rope_theta=1e4)
     assert bits(tmp_path / "a", 5) == bits(tmp_path / "b", 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__mixture": {**STAGES, "2y": {"web": ("web", 1.0)}}}, "data.mixture = '2y'"),
+        ({"model__length": {"0x": 8, "-2x": 16}}, "model.length = '-2x'"),
+        ({"eval__sets": {"f25": "web"}}, "eval.sets = 'f25'"),
+    ],
+)
+def test_an_error_names_the_entry_that_is_wrong(changes, message):
+    with pytest.raises(InputError, match=message):
+        small_run.config("run", **{**RUN, **changes})

@@ -280,3 +280,9 @@ def test_step_at_which_the_model_changes_is_evaluated_with_the_model_so_far(
         assert rows[step]["eval/last/loss"] == pytest.approx(losses.mean(), rel=1e-5)
         out = command(evaluate, f"--run={tmp_path}", f"--step={step}", "--weights=last")[1]
         assert re.search(rf"^last +{losses.mean():.4f}", out, re.MULTILINE)
+
+
+def test_a_small_set_among_several_is_evaluated_whole():
+    """A set with fewer tokens than `eval.tokens` has all of its windows evaluated."""
+    config = small_run.config("run", eval__tokens=80, eval__sets={"a": "data/a", "b": "data/b"})
+    assert [config.eval_windows(x) for x in (4, 100)] == [4, 80 // small_run.LENGTH]
