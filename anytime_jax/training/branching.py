@@ -77,6 +77,8 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     if any(not storage_path(path).exists() for path in trunk.sources.values()):
         found = {trunk.sources[x]: y for x, y in recorded.items() if x in trunk.sources}
         settings["data"] |= {name: _replace(data[name], found) for name in ("path", "mixture")}
+    if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
+        settings["eval"] |= {"weights": trunk.set_weights}
     if any(not storage_path(path).exists() for path in dict(trunk.eval.sets).values()):
         found = {trunk.sets[x]: y for x, y in run_file.get("set_paths", {}).items()}
         settings["eval"] |= {"sets": _replace(settings["eval"]["sets"], found)}

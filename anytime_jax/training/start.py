@@ -155,6 +155,7 @@ def _make_plan(
     saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
     is_prepared = processes.broadcast(run_data.is_prepared(config))
     with processes.fail_together():
+        config = _with_kept_weights(config, run_dir, say)
         if processes.is_primary():
             check_wandb(config.log)
         _check_owner(config, run_dir)
@@ -204,6 +205,21 @@ def _make_plan(
         return plan.starting_from(step)
 
 
+def _with_kept_weights(config: Config, run_dir: Path, say: Callable[[str], None]) -> Config:
+    """Returns a configuration whose mean of validation sets is the one that the run began with.
+
+    Settings without `eval.weights` have those of the last stage, which a resume may change; the
+    mean would jump. A set that has joined has no weight.
+    """
+    began = (run_directory.read_run_file(run_dir) or {}).get("set_weights", config.set_weights)
+    kept = {name: weight for name, weight in began.items() if name in config.sets}
+    if config.eval.weights or began == config.set_weights or not any(kept.values()):
+        return config
+    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in kept.items())
+    say(f"eval     the mean keeps the weights {weights}: config.eval.weights gives it others")
+    return config.replace(eval=dataclasses.replace(config.eval, weights=tuple(kept.items())))
+
+
 def _check_owner(config: Config, run_dir: Path) -> None:
     """Raises an InputError if the directory is another run's, as far as is known without data."""
     owner = run_directory.read_identity(run_dir) or {}
@@ -240,6 +256,7 @@ def _claim(
         # Wherever one reads the run.
         "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
         "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
+        "set_weights": config.set_weights,
         "stages": plan.stages,
         **({"branch": trunk.provenance} if trunk else {}),
     }

@@ -135,6 +135,10 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
         with pytest.raises(InputError, match=r"has made 9 updates|fingerprint was"):
             train(tmp_path, stop="2x", **past)
     assert json.loads((tmp_path / "run.json").read_text()) == about
+    # The mean of the validation sets stays the one of the first start.
+    assert about["set_weights"] == {"code": 1.0, "math": 0.0, "web": 0.0}
+    assert dict(about["config"]["eval"]["weights"]) == about["set_weights"]
+    assert "the mean keeps the weights web 0, code 1, math 0" in output
     train(tmp_path, stop="2x", data__mixture=later)
 
 
