@@ -251,7 +251,7 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     step = clock.step_at(point, "stop")
     require(step >= 1, "stop", text, "at least one update")
     doubles = text.endswith("+")
-    allowed = 'a point without "+": this schedule has a horizon'
+    allowed = 'a point without "+", or "horizon": this schedule has a horizon'
     require(not doubles or horizon is None, "stop", text, allowed)
     return Stop(step, doubles)
 

@@ -35,6 +35,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from anytime_jax.checks import format_value, is_number, reject, require
 from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
+from anytime_jax.config.other_names import ABSENT, NAMES
 from anytime_jax.errors import InputError
 
 _PLAIN = {
@@ -159,52 +160,72 @@ def read(cls: type[T], values: Any, trust: Trust = NOBODY) -> T:
     try:
         require(isinstance(values, Mapping), "config", values, "a group of settings")
         with errors_named("config"):
-            return cls(**_read_fields(cls, values, trust))
+            return cls(**_read_fields(cls, values, trust, cls))
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _read_fields(cls: Any, values: Mapping[str, Any], trust: Trust) -> dict[str, Any]:
-    """Returns the arguments of a dataclass, each as its declared type."""
+def _read_fields(
+    cls: Any, values: Mapping[str, Any], trust: Trust, root: Any, group: str = "", kind: str = ""
+) -> dict[str, Any]:
+    """Returns the arguments of a dataclass, a group of `root`, each as its declared type."""
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     for name in values:
         if name not in fields:
             shown = name if re.fullmatch(_SHOWN, str(name)) else format_value(name)
-            raise ValueError(f"{shown} is not a setting: {nearest(str(name), list(fields))}")
+            hint = _hint(root, group, str(name), list(fields))
+            raise ValueError(f"{shown} is not a setting: {hint}")
     arguments = {}
     for name, field in fields.items():
         kinds, is_group = field.metadata.get("kinds"), dataclasses.is_dataclass(types_of(cls)[name])
         if name in values or kinds or is_group:
             value = values.get(name, {})
-            arguments[name] = _read_value(types_of(cls)[name], kinds, name, value, trust)
+            arguments[name] = _read_value(types_of(cls)[name], kinds, name, value, trust, root)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{name} is missing: it has no default; give {_allowed_of(cls, name)}")
+            raise ValueError(_why_missing(cls, name, values, group, kind))
     return arguments
 
 
-def _allowed_of(cls: Any, name: str) -> str:
-    meaning = meanings(cls).get(name, "")
-    return _allowed(types_of(cls)[name]) + (f" ({meaning})" if meaning else "")
+def _why_missing(cls: Any, name: str, values: Mapping[str, Any], group: str, kind: str) -> str:
+    """Says that a setting is missing, and with which others a kind can be given."""
+    allowed, meaning = _allowed(types_of(cls)[name]), meanings(cls).get(name, "")
+    allowed += f" ({meaning})" if meaning else ""
+    if not kind:
+        return f"{name} is missing: it has no default; give {allowed}"
+    required = [
+        x.name
+        for x in dataclasses.fields(cls)
+        if x.init and x.default is x.default_factory is dataclasses.MISSING
+    ]
+    options = [f"--config.{group}.kind={kind}"]
+    for x in required:
+        example = "4x" if is_time(types_of(cls)[x]) else "VALUE"
+        options += [] if x in values else [f"--config.{group}.{x}={example}"]
+    return f"{name} is missing: kind = {kind!r} needs it, {allowed}; as in {' '.join(options)}"
 
 
-def _read_value(hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Trust) -> Any:
+def _read_value(
+    hint: Any, kinds: Kinds | None, name: str, value: Any, trust: Trust, root: Any
+) -> Any:
     if kinds is None and not dataclasses.is_dataclass(hint):
         return _convert(hint, name, value)
     require(isinstance(value, Mapping), name, value, "a group of settings")
     with errors_named(name):
         if kinds is None:
-            return cast(Any, hint)(**_read_fields(hint, value, trust))
+            return cast(Any, hint)(**_read_fields(hint, value, trust, root, name))
         rest = dict(value)
         cls = kinds.find(rest.pop("kind", kinds.default), trust)
         _check_types(cls)
+        kind = kinds.name_of(cls)
         try:
-            arguments = _read_fields(cls, rest, trust)
+            arguments = _read_fields(cls, rest, trust, root, name, kind)
         except ValueError as error:
-            raise ValueError(f"{error} (kind = {kinds.name_of(cls)!r})") from error
+            told = f"kind = {kind!r}"
+            raise ValueError(f"{error}" if told in f"{error}" else f"{error} ({told})") from error
         with explain_errors([cls.__module__]):
             defaults = {x.name: _default(x) for x in dataclasses.fields(cls) if x.init}
-        kind = Kind(kinds.name_of(cls), cls, {**defaults, **arguments})
-        return kind if kinds.has_times else kind.build()
+        read_kind = Kind(kind, cls, {**defaults, **arguments})
+        return read_kind if kinds.has_times else read_kind.build()
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -344,11 +365,12 @@ class Text(str):
 def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: Trust) -> None:
     *groups, last = name.split(".")
     kinds: Kinds | None = None
+    root = cls
     for depth, group in enumerate(groups):
         field, hint = _field(cls, group), types_of(cls).get(group)
         kinds = field.metadata.get("kinds") if field else None
         if not kinds and not dataclasses.is_dataclass(hint):
-            raise ValueError(_why_unknown(cls, name, depth))
+            raise ValueError(_why_unknown(root, cls, name, depth))
         values = values.setdefault(group, {})
         require(isinstance(values, dict), group, values, "a group of settings")
         if not kinds:
@@ -366,7 +388,7 @@ def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: 
     field = _field(cls, last)
     if field is None:
         of_kind = f" of {kinds.name_of(cls)}" if kinds else ""
-        raise ValueError(_why_unknown(cls, name, len(groups), of_kind))
+        raise ValueError(_why_unknown(root, cls, name, len(groups), of_kind))
     hint = types_of(cls)[last]
     if field.metadata.get("kinds") or dataclasses.is_dataclass(hint):
         example = "kind" if field.metadata.get("kinds") else next(iter(types_of(hint)))
@@ -380,13 +402,31 @@ def _field(cls: Any, name: str) -> dataclasses.Field[Any] | None:
     return next((x for x in dataclasses.fields(cls) if x.name == name and x.init), None)
 
 
-def _why_unknown(cls: Any, name: str, depth: int, of_kind: str = "") -> str:
-    """Says that a dotted name is no setting, from the part at a depth on."""
+def _why_unknown(root: Any, cls: Any, name: str, depth: int, of_kind: str = "") -> str:
+    """Says that a dotted name is no setting of `root`, from the part at a depth on."""
     shown = name if re.fullmatch(_SHOWN, name) else format_value(name)
     parts = name.split(".")
-    prefix = "".join(f"{part}." for part in parts[:depth])
-    hint = nearest(parts[depth], list(types_of(cls)))
-    return f"{shown} is not a setting{of_kind}: {hint.replace('mean ', f'mean {prefix}')}"
+    group, rest = ".".join(parts[:depth]), ".".join(parts[depth:])
+    return f"{shown} is not a setting{of_kind}: {_hint(root, group, rest, list(types_of(cls)))}"
+
+
+def _hint(root: Any, group: str, name: str, allowed: Sequence[str]) -> str:
+    """Returns what an unknown name in a group of `root` may mean.
+
+    It may be of another kind, a word for a setting of another trainer, of another group, or
+    misspelt.
+    """
+    prefix, last, known = f"{group}." if group else "", name.rpartition(".")[2], declarations(root)
+    if (own := known.get(f"{prefix}{name}")) and own.kinds:
+        return f"only with kind = {' or '.join(map(repr, own.kinds))}"
+    word = last.lower()
+    if absent := next((x for x, words in ABSENT.items() if word in words.split()), None):
+        return absent
+    meant = [x for x in known if word in NAMES.get(x, "").split() or x.rpartition(".")[2] == last]
+    if meant:
+        meaning = f" ({known[meant[0]].meaning})" if len(meant) == 1 else ""
+        return f"did you mean {' or '.join(meant)}{meaning}?"
+    return nearest(name.partition(".")[0], [f"{prefix}{x}" for x in allowed])
 
 
 def to_dict(settings: Any, cls: Any = None) -> dict[str, Any]:

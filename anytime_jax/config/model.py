@@ -88,7 +88,12 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "mlp_width", "vocab_size"):
             require_count(name, getattr(self, name), least=1)
-        require_count("embedding_rows", self.embedding_rows, least=self.vocab_size)
+        require_count("embedding_rows", self.embedding_rows, least=1)
+        if self.vocab_size > self.embedding_rows:
+            raise ValueError(
+                f"vocab_size = {self.vocab_size} is more than embedding_rows = "
+                f"{self.embedding_rows}: set both"
+            )
         for value in values_by_stage(self.length):
             require_count("length", value, least=1)
         for value in values_by_stage(self.rope_theta):

@@ -128,7 +128,7 @@ RELATED = {
     "model.layers": {"run_dir"},
     "model.width": {"run_dir"},
     "model.mlp_width": {"run_dir"},
-    "model.embedding_rows": {"run_dir"},
+    "model.embedding_rows": {"run_dir", "model.vocab_size"},
     "averages": {"run_dir", "model"},
 }
 NEEDS_DATA = r"config\.(eval\.tokens|stop|data\.)"  # refused only once the data are prepared

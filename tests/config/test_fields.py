@@ -75,7 +75,7 @@ def test_unknown_and_missing_names_are_told():
         ({"one": {}}, "config.one.count is missing"),
         (
             {"one": {"count": 1, "wrds": "a"}},
-            "config.one.wrds is not a setting: did you mean words",
+            "config.one.wrds is not a setting: did you mean one.words?",
         ),
         ({"one": 3}, "config.one = 3"),
         ([], "config = []"),

@@ -12,7 +12,7 @@ import pytest
 from paths import REPOSITORY
 
 from anytime_jax import averaging, schedules
-from anytime_jax.config import fields, schema
+from anytime_jax.config import fields, other_names, schema
 from anytime_jax.config.clock import Stop
 from anytime_jax.errors import InputError
 from configs import optimizers
@@ -164,7 +164,7 @@ BAD = {
     "model.heads": [5],  # does not divide the width
     "model.dtype": ["float16"],
     "model.attention": ["flash"],
-    "model.embedding_rows": [1000],  # fewer than tokens
+    "model.embedding_rows": [0],
     "model.rope_theta": [math.nan],
     "data.path": [""],
     "data.builtin_megabytes": [-1, math.nan],
@@ -244,6 +244,57 @@ def test_missing_setting_is_named(name):
     *groups, last = name.split(".")
     del functools.reduce(dict.__getitem__, groups, source)[last]
     assert refusal(source).startswith(f"config.{name} is missing")
+
+
+def test_new_kind_says_what_it_needs():
+    needs = "--config.schedule.peak=VALUE --config.schedule.gamma=VALUE"
+    assert refusal(quickstart(schedule={"kind": "power"})).endswith(needs)
+    message = refusal(quickstart(schedule={"kind": "cosine", "peak": 1e-2}))
+    assert message.startswith("config.schedule.horizon is missing: kind = 'cosine' needs it")
+    assert message.endswith("--config.schedule.kind=cosine --config.schedule.horizon=4x")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("lr", "did you mean schedule.peak (largest learning rate)?"),
+        ("optimizer.lr", "did you mean schedule.peak (largest learning rate)?"),
+        ("training.Learning_Rate", "did you mean schedule.peak (largest learning rate)?"),
+        ("model.arch", "did you mean model.kind ("),
+        ("model.d_model", "did you mean model.width ("),
+        ("num_epochs", "did you mean stop or data.repeat?"),
+        ("schedule.weight_decay", "did you mean optimizer.weight_decay ("),
+        ("model.dropout", "there is no dropout"),
+        ("optimizer.momentum", "only with kind = 'muon'"),
+        ("optimizer.weigth_decay", "did you mean optimizer.weight_decay?"),
+    ],
+)
+def test_word_of_another_trainer_is_answered(name, answer):
+    source = quickstart()
+    with pytest.raises(InputError) as caught:
+        fields.change(schema.Settings, source, {name: fields.Text("1")}, ())
+    assert str(caught.value).startswith(f"config.{name} is not a setting")
+    assert f": {answer}" in str(caught.value)
+    group, _, last = name.rpartition(".")
+    if group in source:  # the same in a file
+        source[group][last] = 1
+        assert f"config.{name} is not a setting: {answer}" in refusal(source)
+
+
+def test_answers_to_words_of_other_trainers_are_settings():
+    settings = schema.all_settings()
+    assert set(other_names.NAMES) <= set(settings)
+    words = [x for text in other_names.NAMES.values() for x in text.split()]
+    absent = [x for text in other_names.ABSENT.values() for x in text.split()]
+    assert not set(absent) & {*words, *(x.rpartition(".")[2] for x in settings)}
+    assert all(word == word.lower() and word not in settings for word in words)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(2**31 - 1, 1024), (1024, 1000)])
+def test_embedding_without_rows_for_the_vocabulary_is_refused(tokens, rows):
+    message = refusal(quickstart(model__vocab_size=tokens, model__embedding_rows=rows))
+    named = f"config.model.vocab_size = {tokens} is more than embedding_rows = {rows}: "
+    assert message.startswith(named)
 
 
 def test_decay_and_its_stop():
