@@ -23,8 +23,9 @@ test: $(VENV)/.installed-dev  ## Run the default tests
 test-all: $(VENV)/.installed-dev  ## Run every test, the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not faults"
 
-test-faults: $(VENV)/.installed-dev  ## Make 500 random faults, and print what came of them
+test-faults: $(VENV)/.installed-dev $(VENV312)/.installed-dev  ## Make 1,000 random faults on both Pythons, and print what came of them
 	$(BIN)/python -m pytest tests/faults -m faults -s
+	$(VENV312)/bin/python -m pytest tests/faults -m faults -s
 
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
 	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"

@@ -15,6 +15,7 @@ a bucket, where nothing can be renamed, Orbax writes the file that completes a c
 import contextlib
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,16 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
     step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
+
+
+class _IsNotRaised(logging.Filter):
+    """Leaves out Orbax's traceback of a save in the background, whose error it raises as well."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "background save thread" not in record.getMessage()
+
+
+logging.getLogger("absl").addFilter(_IsNotRaised())
 
 
 class _OrbaxManager(ocp.CheckpointManager):

@@ -40,16 +40,25 @@ class Lease:
     def confirm(self) -> None:
         """Renews the lease; raises a RunError if another process has taken it."""
         with self._guard:
-            generation = None
-            if self._is_ours:
-                generation = replace(self._path, self._content, self._generation)
-            if generation is None:
-                self._is_ours = False
+            if not self._is_renewed():
                 raise self._lost()
-            self._generation = generation
+
+    def _is_renewed(self, seconds: float | None = None) -> bool:
+        """Renews the lease, whose guard is held; returns false if another process has taken it."""
+        if self._is_ours:
+            generation = replace(self._path, self._content, self._generation, seconds)
+            self._is_ours, self._generation = generation is not None, generation or b""
+        return self._is_ours
 
     def explain(self, error: Exception) -> Exception:
-        """Returns `error`, or if the lease was lost, a RunError that says so, the real cause."""
+        """Returns `error`, or if the lease was lost, a RunError that says so, the real cause.
+
+        Asks the bucket, since a process that was suspended may fail before it renews.
+        """
+        if self._guard.acquire(timeout=_RELEASE_SECONDS):
+            with contextlib.suppress(OSError):
+                self._is_renewed(_RELEASE_SECONDS)
+            self._guard.release()
         return error if self._is_ours else self._lost()
 
     def release(self) -> None:

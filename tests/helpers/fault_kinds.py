@@ -11,19 +11,44 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
+import bucket_copies
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
 from forked_starts import environment as environment_of
+from training_runs import bits
 
+from anytime_jax.commands import dispatch
+from anytime_jax.commands.command_line import Parser
 from anytime_jax.config.schema import all_settings
+from anytime_jax.storage.paths import storage_path
 
 WORDS = [
     *("", "0", "-1", "nan", "inf", "1e400", "2147483648", "3", "2.5", "abc", "all", "4x", "1 step"),
     *("None", "True", "(1,", "(25.0,)", "[1]", "{}", '"', "0x10", "\n", "\x1b[0m", "9" * 5000),
     *("data", "other", "run.py", "/dev/null", "/proc/self", "~/x", "gs://bucket/x", "x" * 300),
+    *('{"0x": 8, "2x": 16}', '{"a": ("data", 1.0)}', '{"0x": {"a": ("data", 0.5)}}'),
+    *("1e-320", "-0.0", "9" * 19, "mask", "x=1", "f25", "a:b", "constant:peak=1,peak=2"),
 ]
+# Arguments with which each command works, or asks for what is not here; options are added.
+ARGUMENTS = {
+    "train": ("--config=run.py",),
+    "prepare": ("--input=run.py", "--train-vocabulary=300", "--output=prepared"),
+    "evaluate": ("--run=run",),
+    "readout": ("--run=run", "--max-error=9"),
+    "generate": ("--run=run", "--tokens=5"),
+    "export": ("--run=run", "--output=exported"),
+    "runs": ("--run=run",),
+    "watch": ("--run=run",),
+    "report": ("--run=run",),
+    "forecast": ("--run=run",),
+    "sweep": ("--list",),
+    "leaderboard": ("--study=.", "--page=page.md"),
+    "compile": ("--config=run.py", "--topology=h100:1"),
+    "theory": ("risk",),
+}
 READERS = (
     ("runs", "--run=run", "--verify"),
     ("runs", "--run=."),
@@ -54,6 +79,79 @@ def configuration(box: Sandbox) -> str:
     if ended.status == 2 and box.fingerprint() != before:
         raise Violation(f"refused, but files changed: {ended.errors}")
     return f"{[x[:80] for x in overrides]}"
+
+
+def options(box: Sandbox) -> str:
+    """One to three options of a command with odd values, or an argument that is left out."""
+    command = box.draw.choice(list(ARGUMENTS))
+    parser = Parser(add_help=False)
+    dispatch.import_command(command).add_options(parser)
+    names = sorted({x for action in parser._actions for x in action.option_strings})
+    argv = [x for x in ARGUMENTS[command] if box.draw.random() < 0.9]
+    for name in box.draw.sample(names, min(len(names), box.draw.choice((1, 1, 2, 3)))):
+        word = box.draw.choice([x for x in WORDS if not x.startswith("gs:")])
+        argv += [name] if box.draw.random() < 0.2 else [f"{name}={word}"]
+    before = box.fingerprint("run", "data", "other", "run.py", "other.py")
+    start = box.begin(command, *argv, environment={"HOME": str(box.folder / "home")})
+    deadline = time.monotonic() + 20
+    while not start.has_ended and time.monotonic() < deadline:
+        time.sleep(0.1)
+    start.kill(signal.SIGTERM)  # an odd value may be much work
+    ended = box.end(start)
+    after = box.fingerprint("run", "data", "other", "run.py", "other.py")
+    if ended.status == 2 and after != before:
+        raise Violation(f"{command} {argv} was refused, but files changed: {ended.errors}")
+    return f"{command} {[x[:80] for x in argv]}: status {ended.status}"
+
+
+def python(box: Sandbox) -> str:
+    """Odd calls of the Python API, some of them in threads."""
+    spec = {"python": box.draw.randrange(10**9)}
+    ended = box.do("runs", **spec)
+    if ended.status:
+        raise Violation(f"{spec}: {ended.output[-500:]} {ended.errors}")
+    box.recover(STOP_LATER)  # a call may have trained the run to there
+    return f"{spec}: {ended.output.strip()[:200]}"
+
+
+_bucket_guard = threading.Lock()  # one at a time: they share a server, which makes the faults
+
+
+def bucket(box: Sandbox) -> str:
+    """A bucket that fails, answers nothing or closes its connections while a run trains there."""
+    with _bucket_guard:
+        server, target = box.original.server, f"gs://bucket/{box.folder.name}"
+        bucket_copies.to_bucket(box.run, storage_path(f"{target}/run"))
+        argv = ("--config=run.py", STOP_LATER, f"--config.run_dir={target}/run")
+        spec = {"environment": dict(server.environment), "quick_lease": True}
+        name = box.draw.choice(("503", "429", "silent", "closed", "killed", "none"))
+        seconds = box.draw.uniform(0, 8)
+        start = box.begin("train", *argv, **spec)
+        time.sleep(seconds)
+        try:
+            if name.isdecimal():
+                server.fail(box.draw.randrange(1, 40), int(name))
+            elif name == "silent":
+                server.be_silent(box.draw.uniform(1, 20))
+            elif name == "closed":
+                server.stop()
+                time.sleep(box.draw.uniform(0, 10))
+                server.start()
+            elif name == "killed":
+                start.kill(signal.SIGKILL)
+            first = box.end(start, limit=3 * LIMIT_SECONDS)
+        finally:
+            server.failures.clear()
+            server.silent_until = 0.0
+        text = f"{name} after {seconds:.1f} s: status {first.status}"
+        if first.status:
+            ended = box.do("train", *argv, limit=3 * LIMIT_SECONDS, **spec)
+            if ended.status:
+                raise Violation(f"{text}; the run does not resume: {ended.errors[-500:]}")
+        copied = bucket_copies.to_disk(storage_path(f"{target}/run"), box.folder / "copied")
+    if bits(copied, 40) != box.original.arrays[40]:
+        raise Violation(f"{text}; other arrays than those of the unbroken run")
+    return text
 
 
 def damage(box: Sandbox) -> str:
@@ -346,6 +444,9 @@ def texts(box: Sandbox) -> str:
 # Kinds with their shares of all faults.
 KINDS = {
     configuration: 4,
+    options: 8,
+    python: 3,
+    bucket: 0.5,
     damage: 5,
     misplaced: 3,
     signals: 3,
