@@ -1,15 +1,15 @@
 """Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
 
-import contextlib
-import os
-import sys
-from typing import NoReturn
+from anytime_jax.commands import interrupts
 
-from anytime_jax.commands import standard_streams
+interrupts.on_interrupt(interrupts.end_interrupted)  # before imports that take time
 
-standard_streams.on_interrupt(standard_streams.end_interrupted)  # before imports that take time
+import contextlib  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from typing import NoReturn  # noqa: E402
 
-from anytime_jax.commands import dispatch  # noqa: E402
+from anytime_jax.commands import dispatch, standard_streams  # noqa: E402
 
 
 def main() -> NoReturn:

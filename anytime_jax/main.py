@@ -1,13 +1,13 @@
 """Training: `python -m anytime_jax.main --config=FILE`, the command `train` by its own name."""
 
-import sys
-
-from anytime_jax.commands import standard_streams
+from anytime_jax.commands import interrupts
 
 if __name__ == "__main__":
-    standard_streams.on_interrupt(standard_streams.end_interrupted)  # before imports that take time
+    interrupts.on_interrupt(interrupts.end_interrupted)  # before imports that take time
 
-from anytime_jax.commands import dispatch
+import sys
+
+from anytime_jax.commands import dispatch, standard_streams
 
 if __name__ == "__main__":
     python = dispatch.display_path(sys.executable, "python")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from anytime_jax.commands import standard_streams
+from anytime_jax.commands import interrupts, standard_streams
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
@@ -123,7 +123,7 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         return status
     except KeyboardInterrupt:
         standard_streams.print_error("\ninterrupted")
-        return standard_streams.INTERRUPTED
+        return interrupts.INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and standard_streams.discard_closed():
             return standard_streams.BROKEN_PIPE

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from anytime_jax import __version__
-from anytime_jax.commands import standard_streams
+from anytime_jax.commands import interrupts, standard_streams
 from anytime_jax.commands.command_line import exit_status, parse
 from anytime_jax.errors import InputError
 
@@ -94,11 +94,11 @@ def _run(name: str, program: str, argv: Sequence[str]) -> int:
         ) from error
     faulthandler.enable()
     # This handler raises KeyboardInterrupt.
-    standard_streams.on_interrupt(signal.default_int_handler)
+    interrupts.on_interrupt(signal.default_int_handler)
     try:
         return command.run(parse(command, program, argv))
     finally:
-        standard_streams.on_interrupt(standard_streams.end_interrupted)
+        interrupts.on_interrupt(interrupts.end_interrupted)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -110,7 +110,7 @@ def _refuse(name: str) -> NoReturn:
 @contextlib.contextmanager
 def _uninterrupted_imports() -> Iterator[None]:
     """Makes Ctrl-C end the process at once during the imports, which take seconds."""
-    standard_streams.on_interrupt(standard_streams.end_interrupted)
+    interrupts.on_interrupt(interrupts.end_interrupted)
     gc.disable()  # imported objects are permanent; scanning them for garbage takes 0.3 s of a start
     try:
         yield

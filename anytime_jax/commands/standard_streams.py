@@ -1,4 +1,4 @@
-"""Standard streams and end of a process: closed pipes, missing characters, and Ctrl-C."""
+"""Standard streams and end of a process: closed pipes, missing characters."""
 
 import atexit
 import codecs
@@ -9,11 +9,12 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from anytime_jax.commands import interrupts
+
 BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports for a program that a closed pipe ended
-INTERRUPTED = 130  # 128 + SIGINT
 
 _SIGNS = {"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"}
 _ASCII = _SIGNS | {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"}
@@ -109,28 +110,14 @@ def exit_process(status: int) -> NoReturn:
     if status:
         os._exit(status)
     # The work is done: Ctrl-C ends what is left of this process, with its status.
-    on_interrupt(lambda number, frame: os._exit(status))
+    interrupts.on_interrupt(lambda number, frame: os._exit(status))
     sys.exit(status)
-
-
-def on_interrupt(handler: Callable[[int, Any], Any]) -> None:
-    """Sets a handler of Ctrl-C, unless this process was told to ignore it (`&` in a shell)."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, handler)
-
-
-def end_interrupted(*signal_and_frame: object) -> None:
-    """Handler of SIGINT that ends the process if there is nothing to clean up."""
-    del signal_and_frame
-    with contextlib.suppress(OSError):
-        os.write(2, b"\ninterrupted\n")
-    os._exit(INTERRUPTED)
 
 
 def _handle_unraisable(unraisable: Any) -> None:
     """Ends the process on a KeyboardInterrupt in a callback; Python would only report it."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        end_interrupted()
+        interrupts.end_interrupted()
     # Orbax raises the error of the first array that it cannot read, and abandons the reads of
     # others, whose coroutines raise theirs when they are garbage-collected.
     if not inspect.iscoroutine(unraisable.object):

@@ -84,6 +84,25 @@ def test_closed_output_is_no_failure(whole):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("module", ["anytime_jax", "anytime_jax.main"])
+def test_interrupt_during_the_imports_is_one_line(module):
+    """The module that handles it comes first: each import of another one interrupts the process."""
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *unused):\n"
+        "        if name.removeprefix('anytime_jax.commands.') not in first:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"first = 'anytime_jax', {module + '.__main__'!r}, {module!r}, 'anytime_jax.commands',"
+        " 'interrupts', 'collections.abc'\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"runpy.run_module({module!r}, run_name='__main__')\n"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+
+
 def interrupt(words, seconds):
     """Exit status and output of a command that gets SIGINT after some seconds."""
     process = launch(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
