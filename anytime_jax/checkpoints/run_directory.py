@@ -12,7 +12,7 @@ from typing import Any
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
-from anytime_jax.storage.failures import read_failure, storage_errors
+from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
 from anytime_jax.storage.files import create_file, is_directory
 from anytime_jax.storage.json_files import load_json
 
@@ -157,6 +157,14 @@ def lock(
 ) -> contextlib.AbstractContextManager[Callable[[], None]]:
     """Locks a run directory until the block or the process ends, as `locks.hold` does."""
     return locks.hold(run_dir / LOCK_FILE, f"config.run_dir = {str(run_dir)!r}", report)
+
+
+def check_files(run_dir: Path, directories: Sequence[str]) -> None:
+    """Raises an InputError if something else is where a run has its lock or a directory."""
+    name = f"config.run_dir = {str(run_dir)!r}"
+    locks.check(run_dir / LOCK_FILE, name)
+    for path in (run_dir / x for x in directories):
+        check_no_file(path, f"{name}: {path}", "remove it, or choose another run_dir")
 
 
 def lock_holder(run_dir: Path) -> str:

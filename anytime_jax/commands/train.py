@@ -29,6 +29,7 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
+from anytime_jax.training.metric_writers import TENSORBOARD
 from anytime_jax.training.profiler import StepRange
 
 EXAMPLES = (
@@ -133,7 +134,7 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     )
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
     if config.log.tensorboard:
-        files["TensorBoard"] = run_dir / "tensorboard"
+        files["TensorBoard"] = run_dir / TENSORBOARD
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:
             console.print(f"  {name:12} {path}")

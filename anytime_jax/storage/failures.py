@@ -64,16 +64,21 @@ def check_directory(path: Path, name: str) -> None:
                 raise FileNotFoundError(f"there is no {bucket}")
         except (ValueError, *storage_errors()) as error:
             raise read_failure(path, error, name) from error
+    check_no_file(path, name, "choose another")
+
+
+def check_no_file(path: Path, name: str, advice: str) -> None:
+    """Raises an InputError if a local path, called `name`, is there and is no directory."""
+    if is_remote(path):  # where a directory is only a part of names
         return
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "it is a file")
-    except FileNotFoundError:
-        return
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            raise InputError(f"{name} is a link to a directory that is gone: {advice}") from error
     except OSError as error:
-        raise InputError(
-            f"{name} cannot be a directory ({error.strerror}): choose another"
-        ) from error
+        raise InputError(f"{name} cannot be a directory ({error.strerror}): {advice}") from error
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,16 @@ from anytime_jax.storage.buckets import is_remote
 from anytime_jax.storage.failures import in_use
 
 _SECONDS = 0.3  # time limit of a wait: `is_held` holds a lock for an instant
+
+
+def check(path: Path, name: str) -> None:
+    """Raises an InputError that begins with `name` if what is at a path cannot be a lock."""
+    with contextlib.suppress(OSError):  # there is none, or to lock it says what is wrong
+        if not (is_remote(path) or stat.S_ISREG(os.lstat(path).st_mode)):
+            raise InputError(
+                f"{name}: {path} is not a file that can be locked: remove it, or choose another "
+                "directory"
+            )
 
 
 @contextlib.contextmanager
@@ -39,6 +50,7 @@ def hold(
         with lease.hold(path, name, report) as held:
             yield held.confirm
         return
+    check(path, name)
     lock = filelock.FileLock(path, timeout=_SECONDS, thread_local=False)
     try:
         lock.acquire()
@@ -47,8 +59,8 @@ def hold(
         raise in_use(name, holder(path)) from error
     except OSError as error:
         raise InputError(
-            f"{name}: {path} cannot be locked ({error.strerror}): remove it, or choose another "
-            "directory"
+            f"{name}: {path} cannot be locked ({error.strerror or error}): remove it, or choose "
+            "another directory"
         ) from error
     try:
         yield lambda: None

@@ -22,6 +22,8 @@ from anytime_jax.storage.growing_files import GrowingDirectory
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training.step import Metrics
 
+TENSORBOARD = "tensorboard"  # directory of its event files in a run
+
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
 # the device busy, few enough that batches do not pile up in its memory.
 AHEAD = 4
@@ -143,7 +145,7 @@ class _TensorBoard:
     def __init__(self, config: Config, from_step: int):
         from tensorboardX import SummaryWriter
 
-        self._files = GrowingDirectory(storage_path(config.run_dir) / "tensorboard")
+        self._files = GrowingDirectory(storage_path(config.run_dir) / TENSORBOARD)
         self._writer = SummaryWriter(str(self._files.local), purge_step=from_step + 1)
         settings = json.dumps(config.to_dict(), indent=1)
         # Of the step at which this start began, so that the settings of earlier ones stay.

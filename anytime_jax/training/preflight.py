@@ -12,8 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.checkpoints import checkpoint_listing, run_directory
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
@@ -29,6 +28,7 @@ from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
+from anytime_jax.training.metric_writers import TENSORBOARD
 from anytime_jax.training.state_memory import describe, measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
 
@@ -47,7 +47,7 @@ def naming(setting: str) -> Iterator[None]:
 
 
 def check_paths(config: Config) -> None:
-    """Raises an InputError if the path of the run or the data is not usable as a directory."""
+    """Raises an InputError if a directory of the run or the data cannot be one."""
     with naming("config.run_dir"):
         run_dir = str(absolute_path(config.run_dir))
     if bad := next((x for x in _MISREAD if x in run_dir), None):
@@ -59,6 +59,9 @@ def check_paths(config: Config) -> None:
         with naming(f"config.{name}"):
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
+    mirrors = [TENSORBOARD] if config.log.tensorboard else []
+    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
+    run_directory.check_files(storage_path(config.run_dir), parts)
 
 
 def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
@@ -228,7 +231,7 @@ def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
 def check_not_lost(config: Config, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
     run_dir = storage_path(config.run_dir)
-    rows = read_records(run_dir)
+    rows = metric_records.read_records(run_dir)
     if not rows:
         return
     saving = due_steps.saves(config, math.inf)

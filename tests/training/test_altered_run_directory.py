@@ -14,6 +14,7 @@ from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
+from anytime_jax.training import preflight
 from anytime_jax.training.loop import Outcome
 
 STOP = "2x"  # of the run `whole`, which keeps the checkpoints 9, 10, 18 and 20
@@ -113,6 +114,28 @@ def test_removed_directory_ends_the_run(dataset, tmp_path):
 
     with pytest.raises(RunError, match="the directory was removed while the run trained"):
         start(run, dataset, interrupted, stop="1x")
+
+
+@pytest.mark.parametrize("name", ["records", "checkpoints", "tensorboard", "lock"])
+@pytest.mark.parametrize("kind", ["file", "pipe", "dangling link"])
+def test_what_is_no_part_of_a_run_is_refused_at_once(run, dataset, monkeypatch, name, kind):
+    path = run / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "dangling link":
+        path.symlink_to("gone")
+    elif name == "lock":
+        path.mkdir()
+    else:
+        path.write_text("mine")
+    monkeypatch.setattr(preflight, "make_mesh", None)  # all that takes time comes later
+    with pytest.raises(
+        InputError, match=rf"^config\.run_dir = .*: \S+/{name} .*: remove it"
+    ) as bad:
+        start(run, dataset, stop="22 steps", log__tensorboard=True)
+    assert "None" not in str(bad.value)
 
 
 @pytest.mark.parametrize("name", ["run.json", "records/0000.jsonl", "checkpoints/20/meta/metadata"])
