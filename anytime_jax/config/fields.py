@@ -46,6 +46,7 @@ _PLAIN = {
     tuple: "a tuple, in parentheses, or a dictionary",
 }
 BY_STAGES = "by stages"  # of a field that may have a value from each point of a run on
+BY_NAME = "by name"  # of a tuple of pairs that is given as a dictionary
 _TIME = 'a time in updates, or a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
 _SHOWN = "[A-Za-z_][A-Za-z_0-9.]{0,80}"  # names that a message shows as they are
 T = TypeVar("T")
@@ -103,18 +104,21 @@ class Declaration(NamedTuple):
     def type_text(self) -> str:
         """The type as help and documentation name it."""
         plain, words = _alternatives(self.type)
-        names = (
-            ["int", "point"]
-            if is_time(self.type)
-            else [x.__name__.replace("str", "text") for x in plain]
-        )
+        if is_time(self.type):
+            names = ["int", "point"]
+        elif _is_by_name(self.type):
+            names = ["dictionary"]
+        else:
+            names = [x.__name__.replace("str", "text") for x in plain]
         return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
     def default_text(self) -> str:
         """The default as help and documentation name it; empty where there is none."""
-        missing = self.default is dataclasses.MISSING or self.default is None
-        return "" if missing else repr(self.default).replace("'", '"')
+        if self.default is dataclasses.MISSING or self.default is None:
+            return ""
+        default = dict(self.default) if _is_by_name(self.type) else self.default
+        return repr(default).replace("'", '"')
 
 
 @functools.cache
@@ -145,6 +149,8 @@ def _alternatives(hint: Any) -> tuple[list[type], tuple[str, ...]]:
 def _allowed(hint: Any) -> str:
     plain, words = _alternatives(hint)
     texts = [_TIME] if is_time(hint) else [_PLAIN[x] for x in plain if x in _PLAIN]
+    if _is_by_name(hint):
+        texts = ['a dictionary, such as {"web": ...}']
     if _may_have_stages(hint):
         texts.append('one from each point on, such as {"0x": ..., "8x": ...}')
     choices = " or ".join(f'"{word}"' for word in words)
@@ -277,6 +283,10 @@ def _tuples(value: Any) -> Any:
 
 def _may_have_stages(hint: Any) -> bool:
     return BY_STAGES in getattr(hint, "__metadata__", ())
+
+
+def _is_by_name(hint: Any) -> bool:
+    return BY_NAME in getattr(hint, "__metadata__", ())
 
 
 def _plain_hint(hint: Any) -> Any:

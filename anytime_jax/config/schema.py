@@ -8,7 +8,7 @@ paper's 150M model. docs/settings.md is generated from these declarations.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from anytime_jax.checks import (
 from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_stop
 from anytime_jax.config.fields import (
+    BY_NAME,
     Declaration,
     Facts,
     declarations,
@@ -90,7 +91,7 @@ class DataConfig:
     """
 
     path: str = setting("data/c4-t5", identity=False)
-    mixture: tuple = setting((), identity=False)
+    mixture: Annotated[tuple, BY_NAME] = setting((), identity=False)
     text: str = setting("", identity=False)
     validation_text: str = setting("", identity=False)
     vocabulary: str = setting("", identity=False)
@@ -215,8 +216,8 @@ class EvalConfig:
     """
 
     every: str = "1x"
-    sets: tuple = ()
-    weights: tuple = ()
+    sets: Annotated[tuple, BY_NAME] = ()
+    weights: Annotated[tuple, BY_NAME] = ()
     tokens: int | Literal["all"] = 32_800_000
     batch_size: int = 32
 
