@@ -13,6 +13,7 @@ from anytime_jax.config import python_files, schema
 
 CONFIGS = sorted([*python_files.SHIPPED.glob("*.py"), *python_files.SHIPPED_STUDIES.glob("*.py")])
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
+SITE = (REPOSITORY / "mkdocs.yml").read_text("utf-8")
 COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w+) *(.*)", re.MULTILINE)
 
 
@@ -57,12 +58,25 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def site_lacks(file):
+    """Whether the site, which has the files of docs/ but for some, lacks a file."""
+    excluded = re.findall(
+        r"^  (\S+)$", SITE.partition("exclude_docs: |\n")[2].partition("theme:")[0], re.M
+    )
+    assert excluded
+    if not file.is_relative_to(REPOSITORY / "docs"):
+        return True
+    name = file.relative_to(REPOSITORY / "docs").as_posix()
+    return any(name == x or (x.endswith("/") and name.startswith(x)) for x in excluded)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_to_files_and_headings(page):
     for link in re.findall(r"\]\(([^):]+)\)", page.read_text("utf-8")):
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
         assert target.exists(), link
+        assert site_lacks(page) or not site_lacks(target.resolve()), link
         assert not anchor or anchor in headings(target), link
 
 
