@@ -224,7 +224,10 @@ def _decay(text: str) -> DecayPlan:
     try:
         if not 1 <= len(numbers) <= 2:
             raise ValueError("give SHAPE:FRACTION or SHAPE:FRACTION:FLOOR, as linear:0.1")
-        return DecayPlan(shape, *(float(x) for x in numbers))  # pyright: ignore[reportArgumentType]
+        values = (
+            fields.parse(float, *x) for x in zip(("fraction", "floor"), numbers, strict=False)
+        )
+        return DecayPlan(shape, *values)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
 
@@ -242,12 +245,13 @@ def _schedule(text: str) -> tuple[Schedule, int]:
         name, _, value = part.partition("=")
         if name not in hints:
             raise argparse.ArgumentTypeError(f"{kind} has no {name!r}: it has {', '.join(hints)}")
-        is_time = kinds.is_time(hints[name])
+        if name in values:
+            raise argparse.ArgumentTypeError(f"{text} gives {name} twice: give it once")
+        hint = int if kinds.is_time(hints[name]) else hints[name]
         try:
-            number = value if name == "shape" else float(value)
-            values[name] = int(number) if is_time and number == int(number) else number
+            values[name] = fields.parse(hint, name, value)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{part}: {value!r} is not a number") from error
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     required = {k for k, x in parameters.items() if x.default is inspect.Parameter.empty}
     if missing := sorted(required - values.keys()):
         raise argparse.ArgumentTypeError(f"{text} lacks {', '.join(missing)}")
@@ -264,5 +268,7 @@ def _columns(text: str) -> dict[str, str]:
         if name not in _COLUMNS or not column:
             allowed = "give pairs such as step=_step,lr=lr,loss=train/loss"
             raise argparse.ArgumentTypeError(f"{text}: {allowed}")
+        if name in columns:
+            raise argparse.ArgumentTypeError(f"{text} gives {name} twice: give it once")
         columns[name] = column
     return columns

@@ -95,7 +95,7 @@ def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
     over = None
     if row.decayed is not None and forecast.has_seen_noise:
         over = forecast.difference(row.losses[weights], row.decayed)
-    start, fraction = forecast.history.step, forecast.plan.fraction
+    start, plan = forecast.history.step, forecast.plan
     unit = "tokens" if subject.has_tokens else "steps"
     return Outlook(
         f"{subject.clock.multiple(row.step):.4g}x",
@@ -103,8 +103,8 @@ def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
         _name(weights),
         gain,
         over,
-        f"a decay over the last {100 * fraction:.3g}%",
-        max(round(row.step * (1 - fraction)), start),
+        f"a decay over the last {100 * plan.fraction:.3g}%",
+        plan.start(row.step, start),
         row.calibrated,
     )
 

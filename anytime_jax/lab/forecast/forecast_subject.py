@@ -9,14 +9,18 @@ from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import loss_csv, run_forecast, run_loss_history, study_prior
-from anytime_jax.lab.forecast.loss_history import MIN_LOSSES, LossHistory, RecordedRates
+from anytime_jax.lab.forecast.loss_history import (
+    LONGEST,
+    MIN_LOSSES,
+    LossHistory,
+    RecordedRates,
+)
 from anytime_jax.lab.forecast.prior import Prior, general_prior
 from anytime_jax.lab.forecast.run_forecast import DEFAULT_PLAN, FARTHEST, DecayPlan, RunForecast
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.paths import storage_path
 
 _MIN_LOSSES_WITH_STUDY = 3  # a study supplies the rest
-_MOST = 100  # multiples of the run so far
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,9 +162,9 @@ def _read_point(subject: Subject, to: str) -> int:
             f"--to={to} is step {step:,}, and the schedule of {subject.name} ends at step {end:,}: "
             "give a point up to there"
         )
-    if step > _MOST * now:
+    if step > LONGEST * now:
         raise InputError(
-            f"--to={to} is step {step:,}, over {_MOST} times the {now:,} steps so far: no forecast "
-            "reaches so far"
+            f"--to={to} is step {step:,}, over {LONGEST} times the {now:,} steps so far: no "
+            "forecast reaches so far"
         )
     return step

@@ -189,9 +189,10 @@ class FunctionalFit:
         low[WEIGHT_GROWTH], high[WEIGHT_GROWTH] = self._log_growths[[1, -2]]
         start = np.clip(start, low + 1e-9, high - 1e-9)
         bounds = (low, high)
-        return least_squares(
-            residuals, start, bounds=bounds, x_scale=_UNIT, max_nfev=200, ftol=1e-6
-        )
+        with np.errstate(all="ignore"):  # laws that it tries and rejects may overflow
+            return least_squares(
+                residuals, start, bounds=bounds, x_scale=_UNIT, max_nfev=200, ftol=1e-6
+            )
 
 
 def _believed(x: np.ndarray, now: Terms) -> dict[str, float]:

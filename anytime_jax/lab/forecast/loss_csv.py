@@ -100,6 +100,8 @@ def from_columns(
         )
     order = np.argsort(steps, kind="stable")
     at = np.asarray(steps, np.int64)[order]
+    if at[0] < 0 or (np.diff(at) == 0).any():
+        raise InputError(f"{name}: steps must be numbers from 0, each given once")
     end = schedule.end if schedule else None
     if end is not None and at[-1] > end:
         raise InputError(
@@ -108,10 +110,9 @@ def from_columns(
         )
     if rates is not None:
         recorded = np.asarray(rates, float)[order]
-        if not np.isfinite(recorded).all() or recorded.min() < 0 or recorded.max() == 0:
-            raise InputError(f"{name}: learning rates must be numbers of 0 or more, not all 0")
+        log_rates = RecordedRates(tuple(at.tolist()), tuple(recorded.tolist()))
         if schedule is None:
-            schedule = RecordedRates(tuple(at.tolist()), tuple(recorded.tolist()))
+            schedule = log_rates
         else:
             _check_rates(name, schedule, at, recorded)
     if schedule is None:

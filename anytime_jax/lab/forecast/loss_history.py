@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule
+from anytime_jax.checks import LARGEST_COUNT
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 
 MIN_LOSSES = 8  # number of losses after the warmup
+LONGEST = 100  # multiples of the run so far that a forecast may reach
+# Ranges in which the fit is computed. It has an error of 0.004 nats, which smaller losses are
+# within, and bounds its parameters, which have units of the rates.
+_LOSSES = 1e-3, 1e6
+_PEAKS = 1e-12, 1e3
+_LAST_STEP = LARGEST_COUNT // LONGEST - 1  # every point of a forecast is then a count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,14 @@ class RecordedRates(Schedule):
 
     steps: tuple[int, ...]
     rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Leaves the check of the peak to the history that has these rates."""
+        for step, rate in zip(self.steps, self.rates, strict=True):
+            if not 0 <= rate < math.inf:
+                raise InputError(
+                    f"the learning rate at step {step:,} is {rate}: give a number from 0"
+                )
 
     @property
     def peak(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,9 +76,25 @@ class LossHistory:
     rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raises an InputError for values outside of the ranges in which the fit is computed."""
+        low, high = _LOSSES
         for step, loss in zip(self.last, self.losses, strict=True):
-            if not math.isfinite(loss):
-                raise InputError(f"the loss at step {step:,} is {loss}: leave that row out")
+            if not low <= loss <= high:
+                raise InputError(
+                    f"the loss at step {step:,} is {loss}, and a forecast is of losses from "
+                    f"{low:g} to {high:g} nats: leave that row out"
+                )
+        low, high = _PEAKS
+        if not low <= self.schedule.peak <= high:
+            raise InputError(
+                f"the largest learning rate is {self.schedule.peak}, and a forecast is for one "
+                f"from {low:g} to {high:g}: give the rates of that run"
+            )
+        if len(self.last) and self.step > _LAST_STEP:
+            raise InputError(
+                f"the last loss is at step {self.step:,}, and a forecast is of runs of up to "
+                f"{_LAST_STEP:,} updates: give the column that counts updates, not tokens"
+            )
 
     @property
     def step(self) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 
 from anytime_jax.lab.forecast.loss_history import LossHistory
 
+_SAMPLES = 10_000  # updates of a longer warmup whose rates stand for all
 TYPICAL_VARIANCE = 0.02**2  # variance of the initial weights
 
 
@@ -68,9 +69,10 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
     times its squared rate to the variance of the weights, which is `initial_variance` at first.
     """
     peak = history.schedule.peak
-    warmup = np.arange(max(history.warmup_steps, int(history.first.min()), 1))
+    updates = max(history.warmup_steps, int(history.first.min()), 1)
+    sampled = np.linspace(0, updates - 1, min(updates, _SAMPLES)).astype(int)
     # If the first recorded rates are all 0, their sum is 0 too and has no logarithm.
-    warmup_time = float(history.schedule.evaluate(warmup).sum()) or peak
+    warmup_time = updates * float(history.schedule.evaluate(sampled).mean()) or peak
     return Prior(
         signal=Belief(math.log(0.4), 0.7),
         noise=Belief(math.log(0.08), 0.7),

@@ -11,7 +11,7 @@ from anytime_jax.averaging import LIVE, GrowingWindow, Rule
 from anytime_jax.checks import require, require_choice, require_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
-from anytime_jax.lab.forecast.loss_history import MIN_LOSSES, LossHistory
+from anytime_jax.lab.forecast.loss_history import LONGEST, MIN_LOSSES, LossHistory
 from anytime_jax.lab.forecast.prior import Prior
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 
@@ -47,7 +47,10 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class DecayPlan:
-    """A decay at the end of a run: over the last `fraction` of it, to `floor` times the peak."""
+    """A decay at the end of a run: over the last `fraction` of it, to `floor` times the peak.
+
+    It takes at least one update.
+    """
 
     shape: DecayShape = "linear"
     fraction: float = 0.1
@@ -56,7 +59,13 @@ class DecayPlan:
     def __post_init__(self) -> None:
         require_choice("shape", self.shape, get_args(DecayShape))
         require_fraction("floor", self.floor)
-        require(0 < self.fraction < 1, "fraction", self.fraction, "above 0 and below 1")
+        longest = 1 - 1 / LONGEST  # longer decays that start now end farther away
+        allowed = f"above 0 and up to {longest:g}"
+        require(0 < self.fraction <= longest, "fraction", self.fraction, allowed)
+
+    def start(self, horizon: int, now: int) -> int:
+        """Returns the step, `now` or later, at which the decay that ends at `horizon` starts."""
+        return min(max(round(horizon * (1 - self.fraction)), now), horizon - 1)
 
     def schedule(self, trunk: Schedule, start: int, horizon: int) -> Schedule:
         """Returns the trunk with this decay from `start` to `horizon`."""
@@ -232,10 +241,9 @@ def _rows(
     losses = [*_losses(fit, reached, rules), *[{}] * (len(steps) - len(reached))]
     rows = []
     for i, step in enumerate(steps):
-        start = round(step * (1 - plan.fraction))
-        decayed = None
+        start, decayed = plan.start(step, now), None
         if step > now and (end is None or start <= end):
-            decay = plan.schedule(schedule, max(start, now), step)
+            decay = plan.schedule(schedule, start, step)
             decayed = _estimate(fit.predict(decay, [step]))
         calibrated = step <= FARTHEST * now
         rows.append(ForecastRow(step, losses[i], decayed, _cosine(fit, step), calibrated))

@@ -1,7 +1,9 @@
 """The forecast command: a run, a log, a run that trains, JSON, bad input."""
 
 import json
+import re
 import shutil
+from random import Random
 
 import pytest
 from paths import REPOSITORY
@@ -114,6 +116,12 @@ def test_bad_option_of_a_run_is_named(forecasted, rejected, option):
         ("--schedule=cosine:peak=3e-3,end=2000", "'end'"),
         ("--schedule=cosine:peak=-1,horizon=5000", "peak = -1"),
         ("--schedule=sine:peak=3e-3", "'sine'"),
+        ("--schedule=constant:peak=3e-3,peak=2e-3", "gives peak twice"),
+        ("--schedule=constant:peak=3e-3,warmup=inf", "warmup = 'inf'"),
+        ("--schedule=constant:peak=3e-3,warmup=1.5", "warmup = '1.5'"),
+        ("--decay=cosine:0.99999999", "fraction = 0.99999999"),
+        ("--decay=linear:0.1:", "floor = ''"),
+        ("--columns=lr=lr,lr=loss", "gives lr twice"),
         ("--columns=rate=lr", "--columns"),
         ("--columns=step", "--columns"),
         ("--output=log.csv", "--output"),
@@ -123,6 +131,56 @@ def test_bad_option_of_a_log_is_named(log, rejected, tmp_path, monkeypatch, opti
     source = log()
     monkeypatch.chdir(tmp_path)
     assert named in rejected(forecast, source, option)
+
+
+EXTREMES = ("0", "-1", "nan", "inf", "5e-324", "1e-300", "1e300", "2147483647", "1e400", "", "x")
+POINTS = ("4x", "100x", "1.0001x", "2147483647 steps", "3B tokens", *EXTREMES)
+SCHEDULES = ("constant:peak={0}", "cosine:peak=3e-3,horizon={0}", "wsd:peak={0},horizon=2147483647")
+
+
+def _random_log(random):
+    """Lines of a log in which a value, a column or all of them are extreme, or none is."""
+    count = random.choice([0, 1, 8, 9, 20])
+    gap = random.choice([1, 100, 100, 100, 10**6, 10**8])
+    peak = random.choice([3e-3, 3e-3, 3e-3, 0, -1, 1e-12, 1e3, 1e200, 1e-300, 5e-324])
+    scale = random.choice([1, 1, 1, 1e-300, 1e300, -1])
+    values = [[(i + 1) * gap, peak, scale * (2 + 6 * (i + 1) ** -0.35)] for i in range(count)]
+    if count and random.random() < 0.4:
+        random.choice(values)[random.randrange(3)] = random.choice(EXTREMES)
+    header = random.choice(["step,lr,loss"] * 8 + ["step,loss,lr", "step;lr;loss", ""])
+    return [header, *(",".join(map(str, row)) for row in values)]
+
+
+def _random_options(random):
+    options = {
+        "--to": POINTS,
+        "--decay": [f"linear:{x}" for x in ("0.99", "0.0001", "0.1:1", *EXTREMES)],
+        "--schedule": [x.format(y) for x in SCHEDULES for y in ("3e-3", *EXTREMES)],
+        "--warmup": EXTREMES,
+        "--tokens-per-step": EXTREMES,
+    }
+    return [f"{x}={random.choice(y)}" for x, y in options.items() if random.random() < 0.15]
+
+
+@pytest.mark.usefixtures("quick_fits")
+@pytest.mark.filterwarnings("error")
+def test_random_logs_have_a_forecast_or_one_line_that_says_why_not(tmp_path, command):
+    """And none has a traceback, a warning of a library, or a number that is not finite."""
+    path, seen = tmp_path / "log.csv", {0: 0, 2: 0}
+    for seed in range(150):
+        random = Random(seed)
+        path.write_text("\n".join(_random_log(random)))
+        options = _random_options(random)
+        status, out, err = command(forecast, f"--csv={path}", "--json", *options)
+        case = seed, options, err
+        assert status in seen, case
+        seen[status] += 1
+        if status == 2:
+            assert (out, err.count("\n"), err[:7]) == ("", 1, "error: "), case
+        else:
+            assert err == "", case
+            assert not {"NaN", "Infinity"} & set(re.findall(r"\w+", out)), case
+    assert min(seen.values()) >= 5
 
 
 def test_one_source_is_required(forecasted, log, rejected):

@@ -117,9 +117,14 @@ def test_rows_with_an_empty_cell_and_blank_lines_are_skipped(write):
         ("inf,0.001,3", "line 3: inf"),
         ("1e30,0.001,3", "line 3: 1e"),
         ("60,0.001,nan", "step 60 is nan"),
+        ("60,0.001,1e-300", "step 60 is 1e-300, .*from 0.001 to 1e\\+06 nats"),
+        ("60,0.001,-3", "step 60 is -3"),
+        ("60,0.001,1e300", "step 60 is 1e\\+300"),
         ("60,0.001,inf", "step 60 is inf"),
         ("60,nan,3", "learning rate"),
         ("60,-0.001,3", "learning rate"),
+        ("60,1e200,3", "learning rate is 1e\\+200, .*from 1e-12 to 1000"),
+        ("21474836,0.001,3", "step 21,474,836, .*counts updates, not tokens"),
     ],
 )
 def test_cell_that_is_no_number_is_refused(write, line, names):
@@ -141,6 +146,19 @@ def test_cell_that_is_no_number_is_refused(write, line, names):
 def test_missing_and_ambiguous_columns_are_named(write, header, names):
     with pytest.raises(InputError, match=names):
         loss_csv.read_csv(write(rows(header)))
+
+
+@pytest.mark.parametrize("peak", [0, 5e-324, 1e-300, 9e-13])
+def test_rates_too_small_for_the_law_are_refused(write, peak):
+    log = [f"{step},{peak},{3 + 30 / (step + 10)}" for step in STEPS]
+    with pytest.raises(InputError, match=r"largest learning rate is .*from 1e-12 to 1000"):
+        loss_csv.read_csv(write(["step,lr,loss", *log]))
+
+
+@pytest.mark.parametrize("steps", [[5, 10, 10], [-1, 5, 10]])
+def test_columns_have_each_step_once_from_0(steps):
+    with pytest.raises(InputError, match="steps must be numbers from 0, each given once"):
+        loss_csv.from_columns(steps, [3.0] * 3, schedule=SCHEDULE)
 
 
 @pytest.mark.parametrize("lines", [[], ["step,lr,loss"], ["", ""]])

@@ -104,6 +104,35 @@ def test_run_without_averages_has_one_that_it_could_have_had():
     assert set(made.decays) == {0.05, 0.1, 0.2, 0.3, 0.4}
 
 
+@pytest.mark.usefixtures("quick_fits")
+@pytest.mark.parametrize("fraction", [5e-324, 1e-4, 0.99])
+def test_decays_of_any_length_take_an_update_at_least_and_end_within_reach(fraction):
+    made = forecast(history(rules={}), [2_000], plan=DecayPlan(fraction=fraction))
+    assert made.rows[0].decayed.loss < made.now.losses["last"].loss
+    assert made.plan.start(2_000, NOW) == (NOW if fraction == 0.99 else 1_999)
+    assert max(end for end, _ in made.decays.values()) <= 100 * NOW
+
+
+def test_long_warmup_is_not_summed_update_by_update(monkeypatch):
+    """The prior knows the time of a warmup from some of its rates, and of a short one from all."""
+    rates, evaluate = [], schedules.Constant.evaluate
+    monkeypatch.setattr(
+        schedules.Constant,
+        "evaluate",
+        lambda self, t: rates.append(np.size(t)) or evaluate(self, t),
+    )
+    for warmup, first in ((1_000, 1_000), (20_000_000, 10_000)):
+        run = loss_csv.from_columns(
+            [warmup + 10 * i for i in range(9)],
+            [3.0 - i / 9 for i in range(9)],
+            schedule=schedules.constant(PEAK, warmup),
+        )
+        rates.clear()
+        mean = general_prior(run).signal_time.mean
+        assert rates == [first]
+        assert np.exp(mean) == pytest.approx(0.2 * 0.55 * PEAK * warmup, rel=1e-3)
+
+
 def test_steps_that_are_over_are_refused():
     for step in (NOW, 500):
         with pytest.raises(InputError, match="step 1,000"):
@@ -121,6 +150,7 @@ def test_losses_that_no_law_fits_are_refused():
     [
         ({"fraction": 0.0}, "fraction"),
         ({"fraction": 1.0}, "fraction"),
+        ({"fraction": 0.99999999}, "fraction .* up to 0.99"),
         ({"floor": -0.1}, "floor"),
         ({"shape": "square"}, "shape"),
     ],
