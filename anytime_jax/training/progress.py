@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
@@ -14,7 +14,10 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
 
 class Display:
-    """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling."""
+    """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling.
+
+    On a terminal, also the time since the loop began, with the compilation of the update.
+    """
 
     def __init__(self, clock: Clock, console: Console):
         self.console = console
@@ -22,12 +25,15 @@ class Display:
         self._last_line = -float("inf")
         self._live: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=None))
-            self._live = Progress(*columns, console=console, transient=True, expand=True)
-            self._task = self._live.add_task("compiling the train step ...", total=None)
+            text, bar = TextColumn("{task.description}"), BarColumn(bar_width=None)
+            self._live = Progress(
+                text, bar, TimeElapsedColumn(), console=console, transient=True, expand=True
+            )
+            self._task = self._live.add_task("compiling ...", start=False, total=None)
 
     def __enter__(self) -> "Display":
         if self._live is not None:
+            self._live.start_task(self._task)
             self._live.start()
         return self
 

@@ -101,6 +101,8 @@ class Run:
         )
         self._updates += 1
         if (key := (model, tokens.shape)) not in self._compiled:
+            if not self._compiled:
+                self.say("update   compiling ...")
             began = time.perf_counter()
             train_step = self.plan.programs[model].train_step
             compiled = train_step.lower(state, tokens, rate).compile()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import re
 import shutil
 import types
 
@@ -143,6 +144,7 @@ def test_stopped_and_resumed_run_equals_unbroken_one(whole, dataset, tmp_path):
     outcome, output = start(tmp_path, dataset, stop="2x")
     assert outcome == Outcome(20, "stop")
     assert "from     10 steps (1x, 640 tokens) to 20 steps" in output
+    assert re.search(r"^update   compiling \.\.\.\nupdate   compiled in ", output, re.MULTILINE)
     check_equals_whole(tmp_path, whole)
     assert saved_steps(tmp_path) == saved_steps(whole)
     assert saved(tmp_path, 20).meta["samples"] == 160
