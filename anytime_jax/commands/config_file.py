@@ -5,7 +5,7 @@ A configuration file is Python code and is executed, so use only files you trust
 
 import argparse
 import pprint
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from anytime_jax.commands import config_help
@@ -28,13 +28,27 @@ def add_option(parser: argparse.ArgumentParser, is_run: bool = True) -> None:
         "--config.NAME=VALUE overrides a setting",
     )
     if is_run:
-        config_help.add(parser)
+        config_help.add(parser, _values)
         parser.add_argument(
             "--print-config",
             action="store_true",
-            help="print all settings as a configuration file that can be run, and exit",
+            help="print all settings as a configuration file that can be run, with a comment where "
+            "the file or the command line gives one, and exit",
         )
         add_trust(parser)
+
+
+def _values(argv: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings that a command line gives; none without `--config`."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_option(parser, is_run=False)
+    add_trust(parser)
+    overrides = [word for word in argv if word.startswith(SETTING_PREFIX)]
+    arguments, _ = parser.parse_known_args([word for word in argv if word not in overrides])
+    if not arguments.config:
+        return {}
+    arguments.overrides = overrides
+    return load(arguments).to_dict()
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -85,16 +99,39 @@ def override(
     return settings
 
 
-def print_config(config: Config) -> None:
-    """Prints every setting of a configuration as a file that can be run."""
-    settings = pprint.pformat(config.to_dict(), indent=1, width=96, sort_dicts=False)
+def print_config(config: Config, arguments: argparse.Namespace) -> None:
+    """Prints every setting of a configuration as a file that can be run.
+
+    A comment says where a value comes from, unless it is the default.
+    """
+    (file,) = arguments.config
+    given = fields.flatten(read(file, arguments.overrides, arguments.trust))
+    # A setting may be a dictionary, and have further names in it.
+    origins = {".".join(x.split(".")[:depth]): f"from {file!r}" for x in given for depth in (1, 2)}
+    typed = (word.removeprefix(SETTING_PREFIX) for word in arguments.overrides)
+    origins |= {word.partition("=")[0]: "from the command line" for word in typed}
+    settings = "".join(_lines(config.to_dict(), origins))
     print(
-        f'"""All settings of {config.name}."""\n\n'
+        f'"""All settings of {config.name}; those without a comment are defaults."""\n\n'
         "from ml_collections import ConfigDict\n\n\n"
         "def get_config() -> ConfigDict:\n"
         '    """Returns the configuration."""\n'
-        f"    return ConfigDict(SETTINGS, type_safe=False)\n\n\nSETTINGS = {settings}"
+        f"    return ConfigDict(SETTINGS, type_safe=False)\n\n\nSETTINGS = {{\n{settings}}}"
     )
+
+
+def _lines(settings: Mapping[str, Any], origins: Mapping[str, str], group: str = "") -> list[str]:
+    """Returns the source of the entries of a dictionary of settings, each with its origin."""
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            lines += [f"    {name!r}: {{\n", *_lines(value, origins, f"{name}."), "    },\n"]
+            continue
+        indent = " " * (8 if group else 4)
+        source = pprint.pformat(value, width=80, sort_dicts=False).replace("\n", f"\n{indent}    ")
+        origin = origins.get(f"{group}{name}")
+        lines.append(f"{indent}{name!r}: {source},{f'  # {origin}' if origin else ''}\n")
+    return lines
 
 
 def _file(arguments: argparse.Namespace, example: str) -> str:

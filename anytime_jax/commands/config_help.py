@@ -6,7 +6,7 @@ All of it is derived: from the docstrings of the files, and from the declaration
 import argparse
 import itertools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anytime_jax.config import python_files, schema
@@ -21,36 +21,41 @@ _TITLES: dict[Kind, str] = {
 _HEAD = """\
 settings (--config.NAME=VALUE)
 
-Each has its meaning, type and default. A point in a run is text such as "12500 steps",
-"3.3B tokens" or "4x", a multiple of chinchilla_tokens.
+Each has its meaning, type and default, and with --config what it is now. A point in a run is text
+such as "12500 steps", "3.3B tokens" or "4x", a multiple of chinchilla_tokens.
 """
 
 
 class _Print(argparse.Action):
-    """Option that prints a text and exits, like `--help`."""
+    """Option that prints a text, made of the command line, and exits, like `--help`."""
 
-    def __init__(self, text: Callable[[], str], **facts: Any):
+    def __init__(self, text: Callable[[Sequence[str]], str], **facts: Any):
         super().__init__(nargs=0, **{**facts, "dest": argparse.SUPPRESS})
         self._text = text
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: object) -> None:
-        print(self._text())
+        print(self._text(getattr(parser, "argv", ())))
         parser.exit()
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds `--list` and `--help-settings`, and the names of both to `--help`."""
+def add(
+    parser: argparse.ArgumentParser, values: Callable[[Sequence[str]], Mapping[str, Any]]
+) -> None:
+    """Adds `--list` and `--help-settings`, and the names of both to `--help`.
+
+    `values` returns the settings that a command line gives, empty if it gives no configuration.
+    """
     parser.add_argument(
         "--list",
         action=_Print,
-        text=lambda: list_files("configuration", "study"),
+        text=lambda argv: list_files("configuration", "study"),
         help="list the configurations and studies that have a name, and exit",
     )
     parser.add_argument(
         "--help-settings",
         action=_Print,
-        text=_explain,
-        help="explain every setting, and exit",
+        text=lambda argv: _explain(values(argv)),
+        help="explain every setting, with its value if --config is given, and exit",
     )
     for kind, title in _TITLES.items():
         names = ", ".join(python_files.summaries(kind))
@@ -74,13 +79,17 @@ def list_files(*kinds: Kind) -> str:
     return "\n".join([*lines, f"They are the files of {places}. To change one, copy it."])
 
 
-def _explain() -> str:
-    """Returns every setting with its meaning, its type and its default."""
+def _explain(values: Mapping[str, Any]) -> str:
+    """Returns every setting with its meaning, its type, its default, and its value if known."""
     lines = [_HEAD]
     for name, setting in schema.all_settings().items():
         kinds = f"of {', '.join(setting.kinds)}" if setting.kinds else ""
         default = setting.default_text and f"default {setting.default_text}"
-        facts = "; ".join(filter(None, (setting.type_text, default, kinds)))
+        group, _, last = name.rpartition(".")
+        value = setting.format(values.get(group, values).get(last))
+        facts = "; ".join(
+            filter(None, (setting.type_text, default, kinds, value and f"now {value}"))
+        )
         lines.append(_entry(name, f"{setting.meaning} [{facts}]"))
     return "\n".join(lines)
 

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     config = config_file.load(arguments)
     if arguments.print_config:
-        config_file.print_config(config)
+        config_file.print_config(config, arguments)
         return 0
     jax_settings.configure()
     processes.initialize(

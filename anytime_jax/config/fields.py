@@ -115,10 +115,12 @@ class Declaration(NamedTuple):
     @property
     def default_text(self) -> str:
         """The default as help and documentation name it; empty where there is none."""
-        if self.default is dataclasses.MISSING or self.default is None:
-            return ""
-        default = dict(self.default) if _is_by_name(self.type) else self.default
-        return repr(default).replace("'", '"')
+        return self.format(None if self.default is dataclasses.MISSING else self.default)
+
+    def format(self, value: Any) -> str:
+        """Returns a value as help and documentation show it; empty for None."""
+        shown = dict(value) if _is_by_name(self.type) else value
+        return "" if value is None else repr(shown).replace("'", '"')
 
 
 @functools.cache

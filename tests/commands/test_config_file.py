@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import re
 
 import pytest
 import small_run
@@ -37,8 +38,27 @@ def test_printed_configuration_is_the_run_and_prints_itself(file, tmp_path, caps
     assert built == schema.build(config_file.read(str(file), overrides))
     assert (built.schedule.name, built.horizon, built.model.attention) == ("wsd", 20, "auto")
     (tmp_path / "printed.py").write_text(text)
-    assert printed_config(capsys, "--config=printed.py") == (settings, text)
+    again, text_again = printed_config(capsys, "--config=printed.py")
+    assert again == settings
+    assert re.sub("  # .*", "", text_again) == re.sub("  # .*", "", text)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["printed.py", "run.py"]
+
+
+def test_printed_configuration_says_where_values_come_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from configs import quickstart\n\n\ndef get_config():\n"
+        "    config = quickstart.get_config()\n"
+        "    config.model.length = {'0x': 128, '0.5x': 256}\n"
+        "    return config\n"
+    )
+    options = ["--config.seed=3", "--config.schedule.peak=0.5"]
+    _, text = printed_config(capsys, "--config=mine.py", *options)
+    origins = dict(re.findall(r"^ +'(\w+)': .*,  # (.*)$", text, re.MULTILINE))
+    assert {origins.pop(x) for x in ("seed", "peak")} == {"from the command line"}
+    assert {"batch_size", "alpha", "length"} <= set(origins)
+    assert set(origins.values()) == {"from 'mine.py'"}
+    assert not {"clip_norm", "b2", "tensorboard"} & set(origins)
 
 
 def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypatch, capsys):

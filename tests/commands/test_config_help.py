@@ -44,6 +44,14 @@ def test_settings_are_explained(text):
         assert setting.default_text in joined
 
 
+def test_settings_are_explained_with_the_values_in_hand(text):
+    words = ["--config.seed=7", "--help-settings", "--config=quickstart"]
+    printed = " ".join(text(train, *words, '--config.eval.sets={"a": "data/a"}').split())
+    for fact in ("default 0; now 7]", "default 256; now 32]", 'default {}; now {"a": "data/a"}]'):
+        assert fact in printed
+    assert "now" not in re.search(r"model\.head_norm .*?\]", printed)[0]  # of another kind
+
+
 def test_configurations_are_listed_with_their_first_lines(text):
     printed = text(train, "--list")
     assert re.search(r"^  quickstart +Anytime training of a small model", printed, re.MULTILINE)

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compiles the update and prints the report."""
     config = config_file.load(arguments)
     if arguments.print_config:
-        config_file.print_config(config)
+        config_file.print_config(config, arguments)
         return 0
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
