@@ -119,8 +119,9 @@ class Declaration(NamedTuple):
 
     def format(self, value: Any) -> str:
         """Returns a value as help and documentation show it; empty for None."""
-        shown = dict(value) if _is_by_name(self.type) else value
-        return "" if value is None else repr(shown).replace("'", '"')
+        if value is None:
+            return ""
+        return repr(dict(value) if _is_by_name(self.type) else value).replace("'", '"')
 
 
 @functools.cache
