@@ -10,11 +10,12 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
+from anytime_jax.checks import format_value
 from anytime_jax.commands import interrupts, standard_streams
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 from anytime_jax.storage.failures import is_temporary, storage_errors
@@ -28,6 +29,8 @@ EXIT_STATUS = (
 
 SETTING_PREFIX = "--config."  # prefix of a setting on the command line
 _MAX_MESSAGE = 580  # characters of a message
+_SECONDS = "a number of seconds from 0.1 to 86400"
+T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +41,30 @@ class Parser(argparse.ArgumentParser):
     """
 
     argv: Sequence[str] = ()
+
+    def __init__(self, *arguments: Any, **options: Any):
+        """Makes a parser that says what a number of an option has to be."""
+        super().__init__(*arguments, **options)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _number)
+
+    def require_values(self, words: Sequence[str]) -> None:
+        """Raises an InputError for empty text, which would mean the current folder as a path.
+
+        Only an option that is empty by default may be.
+        """
+        may_be_empty = {
+            x for action in self._actions if action.default == "" for x in action.option_strings
+        }
+        option = ""
+        for word in words:
+            name, equals, value = word.partition("=")
+            if word.startswith("--"):
+                option, is_empty = name, equals and not value.strip()
+            else:
+                is_empty = not word.strip()
+            if is_empty and option not in may_be_empty:
+                self.error(f"{option or 'an argument'} has no value: give one, or leave it out")
 
     def error(self, message: str) -> NoReturn:
         """Raises an InputError, with the nearest option to the first one that is not known."""
@@ -60,18 +87,50 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def positive_int(text: str) -> int:
     """Type of an option that is a whole number from 1, such as `200` or `1e6`."""
-    number = float(text)
-    if not 1 <= number <= 2**31 or number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
-    return int(number)
+    return _count(text, 1)
+
+
+def count(text: str) -> int:
+    """Type of an option that is a whole number from 0."""
+    return _count(text, 0)
 
 
 def seconds(text: str) -> float:
     """Type of an option that is a number of seconds, from 0.1 to a day."""
-    number = float(text)
-    if not 0.1 <= number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
-    return number
+    number = _convert(float, text, _SECONDS)
+    return number if 0.1 <= number <= 86_400 else _reject(text, _SECONDS)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Type of an option that is one number or several, separated by commas."""
+    return tuple(_convert(float, part, "a number") for part in text.split(","))
+
+
+def _count(text: str, least: int) -> int:
+    allowed = f"a whole number from {least} to 2^31"
+    number = _convert(float, text, allowed)
+    if not least <= number <= 2**31 or number != int(number):
+        _reject(text, allowed)
+    return int(number)
+
+
+def _whole_number(text: str) -> int:
+    return _convert(int, text, "a whole number")
+
+
+def _number(text: str) -> float:
+    return _convert(float, text, "a number")
+
+
+def _convert(kind: Callable[[str], T], text: str, allowed: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        _reject(text, allowed)
+
+
+def _reject(text: str, allowed: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"{format_value(text)} is not {allowed}")
 
 
 def path(text: str) -> Path:
@@ -83,7 +142,7 @@ def path(text: str) -> Path:
 
 
 def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the parsed options of a command, together with `program` and `argv`."""
+    """Returns the parsed options of a command, with `program`, `argv` and the options `given`."""
     examples = "".join(f"\n  {program} {example}".rstrip() for example in command.EXAMPLES)
     parser = Parser(
         prog=program,
@@ -99,13 +158,23 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     others = [word for word in argv if not word.startswith(SETTING_PREFIX)]
     if bare := next((word for word in overrides if "=" not in word), None):
         parser.error(f"{bare} has no value: give it as {bare}=VALUE")
+    parser.require_values(others)
     # Parsers of subcommands have no --debug.
     arguments = parser.parse_args([word for word in others if word != "--debug"])
     if overrides and "config" not in arguments:
         parser.error(f"unrecognized arguments: {overrides[0]}")
     arguments.debug, arguments.overrides = "--debug" in argv, overrides
     arguments.program, arguments.argv = program, argv
+    options = (word.partition("=")[0] for word in argv if word.startswith("--"))
+    arguments.given = dict.fromkeys(x for x in options if x != "--debug")
     return arguments
+
+
+def refuse(arguments: argparse.Namespace, options: Iterable[str], where: str) -> None:
+    """Raises an InputError if one of the options was given, as it has no effect there."""
+    for option in options:
+        if option in arguments.given:
+            raise InputError(f"{option} has no effect {where}: leave it out")
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from anytime_jax.commands import run_options
+from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
@@ -40,7 +40,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_vocabulary(parser)
     add = parser.add_argument
     add("--tasks", metavar="A,B", help="tasks of lm-evaluation-harness, or YAML files")
-    add("--shots", type=_count, metavar="N", help="examples in a prompt (default: the task's)")
+    add(
+        "--shots",
+        type=command_line.count,
+        metavar="N",
+        help="examples in a prompt (default: the task's)",
+    )
     add("--limit", type=positive_int, metavar="N", help="documents of a task (default: all)")
 
 
@@ -120,16 +125,7 @@ def _format(score: float) -> str:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Raises an InputError for an option that has no effect with, or without, --tasks."""
-    of_data = {"data": None, "tokens": None, "split": "validation"}
-    of_tasks = {"shots": None, "limit": None, "vocabulary": None}
-    without = of_tasks if arguments.tasks is None else of_data
-    kind = "without" if arguments.tasks is None else "with"
-    for option, default in without.items():
-        if getattr(arguments, option) != default:
-            raise InputError(f"--{option} has no effect {kind} --tasks: leave it out")
-
-
-def _count(text: str) -> int:
-    """Type of an option that is a whole number from 0."""
-    return 0 if text == "0" else positive_int(text)
+    if arguments.tasks is None:
+        command_line.refuse(arguments, ("--shots", "--limit", "--vocabulary"), "without --tasks")
+    else:
+        command_line.refuse(arguments, ("--data", "--tokens", "--split"), "with --tasks")

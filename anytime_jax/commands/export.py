@@ -63,6 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
+    if not arguments.verify:
+        command_line.refuse(arguments, ["--verify-python"], "without --verify")
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
     with needs_extra("export"):

@@ -6,7 +6,7 @@ The prompt and its continuation go to standard output, everything else to standa
 import argparse
 import sys
 
-from anytime_jax.commands import run_options
+from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     limits = run_options.mixture_limits(arguments)
     sampling = _sampling(arguments)
+    if sampling.temperature == 0:
+        command_line.refuse(arguments, ("--top-k", "--top-p", "--seed"), "with --temperature=0")
     try:
         arguments.prompt.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -116,11 +116,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    allowed = ("verify", "output", "workers", "trust", "debug", "program", "argv")
-    for name, value in vars(arguments).items():
-        if value and name not in allowed:
-            name = name.removeprefix(_FIELD)
-            raise InputError(f"{_flag(name)} has no meaning for --verify: leave it out")
+    allowed = ("--verify", "--output", "--workers")
+    command_line.refuse(
+        arguments, (x for x in arguments.given if x not in allowed), "with --verify"
+    )
     if arguments.output is None:
         raise InputError("--output is missing: give the directory of the dataset to verify")
     with _progress_display() as progress:
@@ -224,7 +223,7 @@ def _source_name(argv: Sequence[str]) -> str:
     """The value of --source, before the other options are known."""
     parser = command_line.Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--source", default=SOURCES.default)
-    return parser.parse_known_args(argv)[0].source
+    return parser.parse_known_args(argv)[0].source.strip() or str(SOURCES.default)
 
 
 def _find(name: str) -> Any:

@@ -76,12 +76,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Reports a study or a run; returns the exit status."""
     console = open_console()
-    wrong = ("pdf", "pack") if arguments.study is None else ("watch",)
-    for name in wrong:
-        if getattr(arguments, name):
-            other = "study" if arguments.study is None else "run"
-            raise InputError(f"--{name} is for --{other}: give that, or leave it out")
-    if arguments.study is not None:
+    if arguments.study is None:
+        command_line.refuse(arguments, ("--average", "--pdf", "--pack"), "with --run")
+    else:
+        command_line.refuse(arguments, ["--watch"], "with --study")
         with study_files.open_study(arguments.study, trust=arguments.trust) as study:
             _report_study(study, arguments, console)
         return 0

@@ -85,6 +85,73 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
     assert printed.count("\n") == 1
 
 
+def _parser_of(name):
+    parser = command_line.Parser(prog=name)
+    dispatch.import_command(name).add_options(parser)
+    return parser
+
+
+@pytest.mark.parametrize("name", dispatch.COMMANDS)
+def test_options_without_a_value_are_refused(name, capsys):
+    """Empty text would be the current folder where an option is a path."""
+    command = dispatch.import_command(name)
+    options = [x for x in _parser_of(name)._actions if x.nargs != 0 and x.option_strings]
+    for action in options:
+        option = action.option_strings[0]
+        for words in ([f"{option}="], [f"{option}= "], [option, ""]):
+            if action.default == "":
+                continue  # empty text is the default, as of a prompt
+            assert run_command(command, words) == 2
+            assert f"error: {option} has no value" in capsys.readouterr().err
+    assert options
+
+
+@pytest.mark.parametrize("name", dispatch.COMMANDS)
+def test_values_of_another_type_are_named_with_what_is_allowed(name, capsys):
+    command = dispatch.import_command(name)
+    for action in _parser_of(name)._actions:
+        if action.type not in (None, pathlib.Path, command_line.path):
+            option = action.option_strings[0]
+            assert run_command(command, [f"{option}=wrong"]) == 2
+            line = capsys.readouterr().err
+            assert line.startswith(f"error: argument {option}: ")
+            assert "wrong" in line
+            assert "invalid" not in line
+            assert "could not" not in line
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("compile --config=quickstart --topology=h100:1 --tries=3", "--tries"),
+        ("compile --config=quickstart --topology=h100:1 --search --hlo=x", "--hlo"),
+        ("compile --config=quickstart --topology=h100:1 --search --at=2x", "--at"),
+        ("evaluate --run=x --limit=3", "--limit"),
+        ("evaluate --run=x --tasks=a --split=validation", "--split"),
+        ("export --run=x --output=x --verify-python=python", "--verify-python"),
+        ("forecast --run=x --every=5", "--every"),
+        ("forecast --run=x --warmup=5", "--warmup"),
+        ("forecast --csv=x --study=laptop", "--study"),
+        ("forecast --calibrate=x --decay=linear:0.1", "--decay"),
+        ("generate --run=x --temperature=0 --seed=0", "--seed"),
+        ("prepare --verify --output=x --bos=none", "--bos"),
+        ("prepare --verify --output=x --config.seed=1", "--config.seed"),
+        ("report --run=x --average=f25", "--average"),
+        ("report --study=x --watch", "--watch"),
+        ("sweep --list --only=x", "--only"),
+        ("sweep --list --study=laptop --jobs=1", "--jobs"),
+        ("sweep --slurm=x --study=laptop --jobs=1", "--jobs"),
+        ("sweep --run --study=laptop --tokens-per-s=1", "--tokens-per-s"),
+        ("theory rates --config.seed=1", "--config.seed"),
+        ("theory --config=theory_figure rates", "--config"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(words, refused, capsys):
+    name, *words = words.split()
+    assert run_command(dispatch.import_command(name), words) == 2
+    assert f"error: {refused} has no effect with" in capsys.readouterr().err
+
+
 def test_overrides_are_separated_from_options():
     words = ["--config.seed=1", "--config=a.py", "--config.name=a b", "--debug"]
     arguments = command_line.parse(dispatch.import_command("train"), "train", words)

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from anytime_jax.commands import config_file
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
@@ -67,10 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         config_file.print_config(config, arguments)
         return 0
+    if arguments.search:
+        command_line.refuse(arguments, ("--at", "--hlo"), "with --search")
+    else:
+        command_line.refuse(arguments, ["--tries"], "without --search")
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
-    if arguments.search and arguments.at:
-        raise InputError("--search and --at exclude each other: it searches for the first stage")
     config = _at_point(config, arguments.at)
     topology = topologies.parse(arguments.topology)
     devices = topologies.make_devices(topology)

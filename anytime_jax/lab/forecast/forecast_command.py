@@ -130,21 +130,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    of_csv = ("schedule", "columns", "warmup", "tokens_per_step")
-    of_run = ("study", "watch", "every")
-    of_both = ("to", "json")
-    wrong = {
-        "run": dict.fromkeys(of_csv, "--csv"),
-        "csv": dict.fromkeys(of_run, "--run"),
-        "calibrate": dict.fromkeys((*of_csv, *of_run, *of_both), "--run or --csv"),
-    }
+    of_log = ("--schedule", "--columns", "--warmup", "--tokens-per-step")
+    of_run = ("--study", "--watch", "--every")
+    of_both = ("--to", "--decay", "--json")
+    wrong = {"run": of_log, "csv": of_run, "calibrate": (*of_log, *of_run, *of_both)}
     source = next(name for name in wrong if getattr(arguments, name) is not None)
-    for name, other in wrong[source].items():
-        if getattr(arguments, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for {other}: leave it out with --{source}")
-    if arguments.every is not None and not arguments.watch:
-        raise InputError(f"--every={arguments.every:g} is for --watch: give both, or leave it out")
+    command_line.refuse(arguments, wrong[source], f"with --{source}")
+    if not arguments.watch:
+        command_line.refuse(arguments, ["--every"], "without --watch")
 
 
 def _calibrate(arguments: argparse.Namespace, console: Console) -> None:

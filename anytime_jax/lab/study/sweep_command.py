@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from anytime_jax.commands import config_help
+from anytime_jax.commands import command_line, config_help
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
@@ -54,11 +54,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists or trains the runs; returns the exit status."""
+    if not arguments.run:
+        command_line.refuse(arguments, ["--jobs"], "without --run")
+    if not arguments.list:
+        command_line.refuse(arguments, ["--tokens-per-s"], "without --list")
     if arguments.study is None:
         if not arguments.list:
             raise InputError("--study: none is given: --list alone prints their names")
-        if arguments.records is not None:
-            raise InputError(f"--records={arguments.records} is for --study: give both")
+        of_study = ("--only", "--records", "--tokens-per-s")
+        command_line.refuse(arguments, of_study, "without --study")
         print(config_help.list_files("study"))
         return 0
     console = open_console(width=140)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from anytime_jax.checks import require_directory
-from anytime_jax.commands import config_file
+from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
@@ -82,7 +82,9 @@ def _add_problem(add: Callable[..., object], several_noises: bool = False) -> No
     add("--a", type=float, required=True, help="capacity: eigenvalues are i^-a")
     add("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
     if several_noises:
-        add("--noise", type=_numbers, default="0.1", help="sigma^2, or several: 1,0.1,0")
+        add(
+            "--noise", type=command_line.numbers, default="0.1", help="sigma^2, or several: 1,0.1,0"
+        )
     else:
         add("--noise", type=float, default=0.1, help="sigma^2")
     add("--dimension", type=float, default=math.inf, help="coordinates")
@@ -96,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("", total=1.0)
     try:
-        if arguments.config and arguments.work is not _figures:
-            raise InputError("--config is for the figures: leave it out, or the command")
+        if arguments.work is not _figures:
+            of_figures = [x for x in arguments.given if x.startswith("--config")]
+            command_line.refuse(arguments, of_figures, "with a command")
         with bar:
             report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
     except ValueError as error:
@@ -155,8 +158,3 @@ def _bound(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
     settings = arguments.multiplier, arguments.steps, arguments.noise
     return reports.exponent_report(*settings, progress)
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    """Type of an option; if it raises, the parser names the option and the value."""
-    return tuple(float(part) for part in text.split(","))

@@ -55,4 +55,4 @@ def test_invalid_option_is_named(arguments, study, rejected):
 
 
 def test_records_without_a_study_are_bad_input(rejected):
-    assert "--records=docs" in rejected(sweep, "--list", "--records=docs")
+    assert "--records has no effect" in rejected(sweep, "--list", "--records=docs")
