@@ -14,9 +14,10 @@ the newest iterate. (The paper writes wbar_{t+1} for avg_t.)
 
 Late in a long run the increment `(1 - tau_t) * (theta_t - avg)` is often smaller than half the
 spacing of float32 numbers at avg, and rounding to nearest would drop it at every update. The sum is
-therefore rounded stochastically: up or down, with probabilities that make it right on average. They
-come from a hash of the update count and the position, so that a run that is repeated or resumed
-rounds alike on any layout of devices.
+therefore rounded stochastically: to one of the two numbers around it, with the probabilities that
+make it right on average, also at a power of two, where the spacing changes. The choice is a hash of
+the update count and the position, so that a run that is repeated or resumed rounds alike on any
+layout of devices.
 
 Source: Section 4, "Averaging".
 """
@@ -35,7 +36,6 @@ import optax
 
 from anytime_jax.checks import format_value, is_number, require, require_count, require_positive
 
-_LONG = 2.0**12  # spacings of an increment that is rounded to nearest: the loss is below 1e-4 of it
 LIVE = "last"  # label of the live weights, where averages have labels
 
 
@@ -226,13 +226,12 @@ def average_params(
       >>> optimizer = optax.chain(optax.sgd(0.5), averaging.average_params([averaging.Uniform()]))
       >>> params = jnp.array(8.0)
       >>> opt_state = optimizer.init(params)
-      >>> for _ in range(3):
+      >>> for _ in range(2):
       ...     updates, opt_state = optimizer.update(params, opt_state, params)
       ...     params = optax.apply_updates(params, updates)
       ...     print(params, averaging.averages(opt_state)["uniform"])
       4.0 4.0
       2.0 3.0
-      1.0 2.3333333
     """
     labeled = label_rules(rules)
     ok = labeled or isinstance(rules, Mapping)
@@ -380,25 +379,30 @@ def _is_state(node: Any) -> bool:
 
 def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any:
     def one(avg: jax.Array, theta: jax.Array) -> jax.Array:
-        increment = newest * (theta.astype(jnp.float32) - avg)
-        spacing = _spacing(avg, increment)
-        steps = jnp.floor(increment / spacing + _uniform(avg.shape, count))
-        is_small = jnp.abs(increment) < _LONG * spacing  # also false where the spacing is 0
-        moved = jnp.where(is_small, avg + steps * spacing, avg + increment)
-        return jnp.where(newest == 1, theta.astype(jnp.float32), moved)
+        theta = theta.astype(jnp.float32)
+        increment = newest * (theta - avg)
+        moved = _round_sum(avg, increment, _uniform(avg.shape, count))
+        return jnp.where(newest == 1, theta, moved)
 
     return jax.tree.map(one, average, params)
 
 
-def _spacing(x: jax.Array, direction: jax.Array) -> jax.Array:
-    """The distance from x to the next float32 number in the direction of a sign.
+def _round_sum(avg: jax.Array, increment: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Returns avg + increment, rounded up or down with the probabilities that keep its mean.
 
-    It is the power of two of x, times 2^-23; towards zero from a power of two, half of that.
+    The nearest number leaves a residual, and the neighbor on its side is taken with probability
+    residual / distance. The distance is that of these two: below a power of two it is half of the
+    one above.
     """
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-    power = jax.lax.bitcast_convert_type(bits & jnp.uint32(0x7F800000), jnp.float32)
-    is_power, is_inward = power == jnp.abs(x), (direction < 0) == (x > 0)
-    return power * jnp.where(is_power & is_inward, jnp.float32(2.0**-24), jnp.float32(2.0**-23))
+    nearest = avg + increment
+    # This is exact for an increment up to avg, and else wrong by less than its own rounding. It
+    # stays so if the compiler fuses the product in the increment into either sum.
+    residual = increment - (nearest - avg)
+    step = jnp.where((residual > 0) == (nearest > 0), 1, -1)  # of the bits: away from zero or to it
+    bits = jax.lax.bitcast_convert_type(nearest, jnp.int32) + step
+    neighbor = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    is_neighbor = uniform * jnp.abs(neighbor - nearest) < jnp.abs(residual)
+    return jnp.where(is_neighbor, neighbor, nearest)
 
 
 def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:

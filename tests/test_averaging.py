@@ -1,13 +1,15 @@
 """Running averages against float64 sums over all iterates, written out here."""
 
+import functools
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -398,17 +400,104 @@ def test_what_names_no_rule_is_refused(value):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("start", [1.0, -1.0, 1.5, 0.5])
-@pytest.mark.parametrize("step", [2e-8, -2e-8])
-def test_rounding_is_right_on_average_at_powers_of_two(start, step):
-    """There the spacing of float32 numbers towards zero is half of the spacing away from it."""
-    size, target = 200_000, start + step / 1e-4
-    transform = averaging.average_params([averaging.FixedDecay(1 - 1e-4)])
-    params = jnp.full(size, target, jnp.float32)
-    state = averaging.replace_averages(
-        transform.init(params), {"ema0.9999": jnp.full(size, start, jnp.float32)}
-    )
-    _, state = jax.jit(transform.update)(jnp.zeros(size), state, params)
-    moved = np.asarray(averaging.averages(state)["ema0.9999"], np.float64) - start
-    expected = 1e-4 * (float(params[0]) - start)
-    assert moved.mean() == pytest.approx(expected, abs=5e-10)
+# Rounding
+
+
+def move(rule, start, theta, t, size):
+    """Copies of an average after one update, whose dither is spread evenly over [0, 1)."""
+    dither = (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
+    transform = average_params({"average": rule})
+    state = transform.init(jnp.full(size, start, jnp.float32))
+    update = _jitted_update(rule, size)
+    return np.float64(update(state, jnp.full(size, theta, jnp.float32), t, dither))
+
+
+@functools.cache
+def _jitted_update(rule, size):
+    transform = average_params({"average": rule})
+
+    @jax.jit
+    def update(state, theta, t, dither):
+        with mock.patch.object(averaging, "_uniform", return_value=dither):
+            _, state = transform.update(jnp.zeros(size), state, theta, time=t)
+        return averages(state)["average"]
+
+    return update
+
+
+def floats_near(power, sign, offset):
+    """2^power or the float32 number `offset` places away from it, with a sign."""
+    bits = np.float32(2.0**power).view(np.int32) + np.int32(offset)
+    return np.float32(sign) * bits.view(np.float32)
+
+
+@given(
+    start=st.builds(
+        floats_near, st.integers(-30, 30), st.sampled_from([-1, 1]), st.integers(-3, 3)
+    ),
+    spacings=st.one_of(
+        st.floats(1e-3, 8.0), st.sampled_from([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.5])
+    ),
+    direction=st.sampled_from([-1, 1]),
+    t=st.one_of(st.integers(100, 10**8), st.sampled_from([10**4, 10**6, 10**8])),
+)
+def test_an_average_moves_by_the_increment_in_the_mean(start, spacings, direction, t):
+    """Also across a power of two, where the spacing of float32 numbers doubles."""
+    rule = GrowingWindow(25.0)
+    newest = rule.evaluate(t)
+    increment = direction * spacings * float(np.spacing(np.abs(start)))
+    theta = np.float32(start + increment / newest)
+    increment = newest * (float(theta) - float(start))
+    moved = move(rule, start, theta, t, 2**16) - float(start)
+    # The dither has 2^16 values, and so the mean of a small increment is within 1% of it.
+    assert moved.mean() == pytest.approx(increment, rel=0.02)
+
+
+FLOATS = st.floats(-(2.0**30), 2.0**30, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-60)
+
+
+@given(start=FLOATS, theta=FLOATS)
+@example(1.0, 1.0 - 2.0**-14)
+@example(-1.0 + 2.0**-24, -1.0 + 2.0**-24 - 2.0**-13)
+@example(0.0, 1.0)
+@example(-0.0, -0.0)
+@example(-(2.0**-59), 1.0)
+def test_an_average_is_one_of_the_two_numbers_around_the_sum(start, theta):
+    """For any dither the sum itself, if it is a float32 number."""
+    moved = move(FixedDecay(1 - 2.0**-10), start, theta, 1, 64)
+    exact = start + 2.0**-10 * float(np.float32(theta) - np.float32(start))
+    nearest = float(np.float32(exact))
+    side = np.float32(np.inf if nearest < exact else -np.inf)
+    around = {nearest, float(np.nextafter(np.float32(nearest), side))}
+    assert set(moved) <= ({exact} if nearest == exact else around)
+
+
+def test_the_smallest_and_the_largest_averages_stay_numbers():
+    """Devices that flush subnormal numbers to zero lose no more than these."""
+    least, largest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    for start in (0.0, 1e-40, -1e-40, least, -least):
+        for theta in (0.0, 1e-40, -least, 3 * least):
+            moved = move(FixedDecay(0.5), start, theta, 1, 64)
+            np.testing.assert_allclose(moved, (start + theta) / 2, rtol=0, atol=2 * least)
+    assert (move(FixedDecay(0.5), largest, largest, 1, 64) == largest).all()
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "t"),
+    [(1.1, 1e-3, 10**8), (1.0, 1e-3, 10**8), (1.0, 1e-5, 10**6), (1 - 2**-22, 1e-3, 10**8)],
+)
+def test_small_increments_add_up(start, change, t):
+    """20,000 increments of 0.0015 float32 spacings, as late in a run."""
+    size, updates, rule = 4000, 20_000, GrowingWindow(25.0)
+    transform = average_params([rule])
+    start, theta = np.float32(start), np.float32(start + change)
+    state = transform.init(jnp.full(size, start))._replace(count=jnp.int32(t))
+
+    def update(_, state):
+        return transform.update(jnp.zeros(size), state, jnp.full(size, theta))[1]
+
+    state = jax.jit(lambda state: jax.lax.fori_loop(0, updates, update, state))(state)
+    moved = np.float64(averages(state)[rule.label]).mean() - float(start)
+    newest = rule.evaluate(t + np.arange(1, updates + 1))
+    exact = -np.expm1(np.log1p(-newest).sum()) * (float(theta) - float(start))
+    assert moved == pytest.approx(exact, rel=0.02)
