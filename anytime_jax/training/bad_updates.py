@@ -1,8 +1,10 @@
 """Guard against bad updates: an Optax wrapper that makes them zero.
 
-An update is bad if its loss or its gradient is NaN or infinite. Weights and moments then stay as
-they are and the averages count the same weights once more, while all counts and the position in
-the data advance. The configuration chooses whether the run stops or skips the update.
+An update is bad if its loss or its gradient is NaN or infinite. Weights and the state of the
+optimizer then stay as they are, with the counts of its bias corrections, as if the update had not
+been. The step of the run advances, and with it the learning rate and the position in the data, and
+the averages count the same weights once more. The configuration chooses whether the run stops or
+skips the update.
 
 A spike is a loss far above the recent ones. Spikes are counted, and may be configured as bad.
 """
@@ -42,7 +44,7 @@ def skip_bad_updates(
     """Returns `inner` with bad updates replaced by zero.
 
     `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and passes both
-    to `inner`. After a bad update `inner` has its old state, but the new counts: integer scalars.
+    to `inner`. After a bad update `inner` has its old state.
 
     A loss is a spike if it exceeds mean + spike * deviation of about the last `LOSS_WINDOW` losses.
     These statistics count a spike as the largest loss that is not one.
@@ -70,22 +72,10 @@ def skip_bad_updates(
             spikes=state.spikes + spike,
             skipped=state.skipped + bad,
             consecutive_skips=jnp.where(bad, state.consecutive_skips + 1, 0),
-            inner_state=keep_if_bad(bad, inner_state, state.inner_state),
+            inner_state=_keep_if_bad(bad, inner_state, state.inner_state),
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def keep_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
-    """Returns the new state; if `bad`, the old state with the new counts, its integer scalars."""
-
-    def select(new: Any, old: Any) -> Any:
-        is_count = jnp.issubdtype(jnp.result_type(new), jnp.integer) and jnp.ndim(new) == 0
-        if is_count or jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
-            return new
-        return jnp.where(bad, old, new)
-
-    return jax.tree.map(select, new_state, old_state)
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
@@ -100,6 +90,15 @@ def get_guard_state(opt_state: optax.OptState) -> GuardState:
     """Returns the one `GuardState` inside an optimizer's state."""
     ((_, state),) = optax.tree.get_all_with_path(opt_state, "GuardState")
     return state
+
+
+def _keep_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
+    def select(new: Any, old: Any) -> Any:
+        if jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
+            return new
+        return jnp.where(bad, old, new)
+
+    return jax.tree.map(select, new_state, old_state)
 
 
 def _observe(

@@ -31,24 +31,14 @@ def start():
     return {name: jnp.asarray(value, jnp.float32) for name, value in START.items()}
 
 
-def run(optimizer, updates=UPDATES, bad=()):
-    """Yields the parameters and the state after each update; those in `bad` are skipped.
-
-    A bad update moves the integers of the state alone.
-    """
+def run(optimizer, updates=UPDATES):
+    """Yields the parameters and the state after each update."""
     params = start()
     state = optimizer.init(params)
     compiled = jax.jit(optimizer.update)
     for t in range(1, updates + 1):
-        moves, new_state = compiled(gradient(params, t), state, params)
-        if t in bad:
-            state = jax.tree.map(
-                lambda new, old: new if jnp.issubdtype(new.dtype, jnp.integer) else old,
-                new_state,
-                state,
-            )
-        else:
-            state, params = new_state, optax.apply_updates(params, moves)
+        moves, state = compiled(gradient(params, t), state, params)
+        params = optax.apply_updates(params, moves)
         yield params, state
 
 

@@ -101,7 +101,9 @@ def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
     assert all(math.isfinite(x) for values in rows.values() for x in values.values())
     assert_finite(run, 20)
     leaves = small_run.leaves(saved(run, 20).state)
-    assert {int(x) for k, x in leaves.items() if k.endswith((".step", ".count"))} == {20}
+    counts = {k: int(x) for k, x in leaves.items() if k.endswith((".step", ".count"))}
+    assert {x for k, x in counts.items() if "inner_state" in k} == {17}  # good updates
+    assert {x for k, x in counts.items() if "inner_state" not in k} == {20}
     # A stop between two bad updates changes nothing.
     start(parts, dataset, stop="12 steps", **changes)
     start(parts, dataset, stop="2x", **changes)

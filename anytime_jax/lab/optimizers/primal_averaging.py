@@ -60,8 +60,7 @@ def primal_averaging(
         y_t - y_{t-1} = (b_t * (1 - c_t) - b_{t-1}) * (x_{t-1} - z_{t-1})
                         + (1 - b_t + b_t * c_t) * inner update
 
-    If an update is replaced by zero and the floats of the state are kept, x, y and z stay the same,
-    and the next update takes b and c at the next count.
+    If an update is replaced by zero and the state is kept, x, y and z stay the same.
 
     Args:
       inner: a descent, with its learning rate. Extra arguments of `update` are passed on to it.

@@ -14,21 +14,15 @@ def window(count):
     return 6 * rate(count) * ((count >= 10) & (count < 40))
 
 
-@pytest.mark.parametrize(
-    ("decay", "beta", "bad"),
-    [(0.99, 0.5, ()), (0.9, 1.5, (1, 15)), (0.9, 0.0, ()), (0.9, window, (1, 15))],
-)
-def test_iterates_of_the_formula(decay, beta, bad):
+@pytest.mark.parametrize(("decay", "beta"), [(0.99, 0.5), (0.9, 1.5), (0.9, 0.0), (0.9, window)])
+def test_iterates_of_the_formula(decay, beta):
     theta, m = dict(START), dict.fromkeys(START, 0.0)
     ema, ahead = dict(START), dict(START)
     adams = {name: Adam(0.9, 0.95) for name in START}
     optimizer = ema_nesterov(optax.adamw(rate, 0.9, 0.95, weight_decay=0.1), decay, beta)
-    for t, (params, state) in enumerate(run(optimizer, bad=bad), 1):
+    for t, (params, state) in enumerate(run(optimizer), 1):
         g = gradient(ahead, t)
         for name, adam in adams.items():
-            if t in bad:
-                adam.t += 1  # Adam's count, as all counts, advances
-                continue
             mean, scale = adam.moments(g[name])
             moved = ahead[name] - rate(t - 1) * (mean / scale + 0.1 * ahead[name])
             m[name] = decay * m[name] + (1 - decay) * (moved - theta[name])

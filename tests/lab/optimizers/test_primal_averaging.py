@@ -14,19 +14,18 @@ from anytime_jax.optimizers import ScheduleFreeState, readouts
 DECAY = 0.1
 
 
-def loop(b, c, decay_at, bad=()):
+def loop(b, c, decay_at):
     """y and x after each update: momentum 0.9, then decay, then the rate; written as in papers."""
     x, z, momentum = dict(START), dict(START), dict.fromkeys(START, 0.0)
     y = dict(START)
     for t in range(1, UPDATES + 1):
-        if t not in bad:
-            g = gradient(y, t)
-            for name in START:
-                momentum[name] = g[name] + 0.9 * momentum[name]
-                decayed = {"y": y, "z": z}[decay_at][name]
-                z[name] = z[name] - rate(t - 1) * (momentum[name] + DECAY * decayed)
-                x[name] = (1 - c(t)) * x[name] + c(t) * z[name]
-                y[name] = b(t) * x[name] + (1 - b(t)) * z[name]
+        g = gradient(y, t)
+        for name in START:
+            momentum[name] = g[name] + 0.9 * momentum[name]
+            decayed = {"y": y, "z": z}[decay_at][name]
+            z[name] = z[name] - rate(t - 1) * (momentum[name] + DECAY * decayed)
+            x[name] = (1 - c(t)) * x[name] + c(t) * z[name]
+            y[name] = b(t) * x[name] + (1 - b(t)) * z[name]
         yield dict(y), dict(x), dict(z)
 
 
@@ -40,15 +39,15 @@ COEFFICIENTS = {
 }
 
 
-@pytest.mark.parametrize(("decay_at", "bad"), [("y", ()), ("z", (1, 25, 26))])
+@pytest.mark.parametrize("decay_at", ["y", "z"])
 @pytest.mark.parametrize("kind", COEFFICIENTS)
-def test_x_y_and_z_of_the_formula(kind, decay_at, bad):
+def test_x_y_and_z_of_the_formula(kind, decay_at):
     (b, exact_b), (c, exact_c) = COEFFICIENTS[kind]
     inner = optax.chain(
         optax.trace(0.9), optax.add_decayed_weights(DECAY), optax.scale_by_learning_rate(rate)
     )
-    expected = loop(exact_b, exact_c, decay_at, bad)
-    for params, state in run(primal_averaging(inner, b, c, decay_at), bad=bad):
+    expected = loop(exact_b, exact_c, decay_at)
+    for params, state in run(primal_averaging(inner, b, c, decay_at)):
         y, x, z = next(expected)
         assert_close(params, y)
         assert_close(state.z, z)
