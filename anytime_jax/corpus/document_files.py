@@ -35,6 +35,13 @@ _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MAGIC = {".gz": _GZIP, ".zst": _ZSTANDARD}
 _DECOMPRESS = "decompress it, or compress it with gzip or zstandard"
 # First bytes of files whose content is not the text that their name promises.
+_JSON_KINDS = {
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 _OTHER_KINDS = {
     _GZIP: "gzip-compressed; if it holds JSON lines, name it .json.gz, else decompress it",
     re.escape(_ZSTANDARD): "zstandard-compressed; if it holds JSON lines, name it .jsonl.zst",
@@ -295,6 +302,11 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str | None:
     if name in fields and fields[name] is None:
         return None
     text = fields.get(name)
+    if name in fields and not isinstance(text, str):
+        raise InputError(
+            f"{place} has {_JSON_KINDS[type(text)]} under {text_field!r}, which is not text; name "
+            "the field that holds the text, or correct that line"
+        )
     if not isinstance(text, str):
         is_object = isinstance(record, dict) and record
         content = format_value(sorted(record)) if is_object else type(record).__name__

@@ -8,8 +8,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anytime_jax.errors import RunError
 
@@ -77,7 +77,7 @@ def run_tasks(
         finished = _run_in_pool(remaining, workers)
     else:
         finished = ((i, task.run()) for i, task in remaining.items())
-    with contextlib.closing(finished):
+    with _ended_by_sigterm(), contextlib.closing(finished):
         for i, result in finished:
             results[i] = result
             tokens += result.tokens
@@ -108,6 +108,29 @@ def _run_in_pool(tasks: Mapping[int, Task], workers: int) -> Generator[tuple[int
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM end the workers and this work as Ctrl-C does.
+
+    If it killed this process, the semaphores of the pool would stay, with a warning of Python's.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(*signal_and_frame: object) -> NoReturn:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _initialize_worker() -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.checks import is_number, require, require_count, require_fraction
+from anytime_jax.checks import LARGEST, is_number, require, require_count, require_fraction
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Cache, Params
@@ -35,8 +35,9 @@ class SamplingSettings:
     seed: int
 
     def __post_init__(self) -> None:
-        ok = is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-3)
-        allowed = "0 for the most likely token, or a number from 0.001"
+        ok = is_number(self.temperature)
+        ok = ok and (self.temperature == 0 or 1e-3 <= self.temperature <= LARGEST)
+        allowed = f"0 for the most likely token, or a number from 0.001 to {LARGEST:g}"
         require(ok, "temperature", self.temperature, allowed)
         require_count("top_k", self.top_k)
         require_fraction("top_p", self.top_p)

@@ -81,6 +81,15 @@ def compress(name, content):
     return gzip.compress(content) if name.endswith("gz") else content
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [("5", "a number"), ("[]", "a list"), ("{}", "an object"), ("true", "true")]
+)
+def test_text_that_is_another_value_is_named(tmp_path, value, kind):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}\n')
+    assert f"has {kind}" in read_error(tmp_path)
+    assert "under 'text', which is not text" in read_error(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.jsonl.zst"])
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_bad_line_is_named(tmp_path, name, case):

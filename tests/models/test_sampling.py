@@ -189,6 +189,7 @@ def test_prompt_lengths_share_programs(compilations):
     [
         ({"temperature": 1e-9}, "temperature = 1e-09"),
         ({"temperature": float("nan")}, "temperature = nan"),
+        ({"temperature": 1e300}, "temperature = 1e\\+300 .* to 3.4e\\+38"),
         ({"top_k": 0.5}, r"top_k = 0\.5"),
         ({"top_p": 0.0}, r"top_p = 0\.0"),
         ({"top_p": 1.5}, r"top_p = 1\.5"),
