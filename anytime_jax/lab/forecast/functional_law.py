@@ -35,13 +35,14 @@ class FunctionalLaw:
 
     Near a minimum, SGD on a quadratic loss is a sum over directions. In a direction of curvature
     lambda the distance to the minimum decays as exp(-lambda T), T the sum of the rates; every
-    update adds noise in proportion to its squared rate, which decays likewise. Over directions
-    with a power-law density these become power laws:
+    update adds noise in proportion to its squared rate, spread evenly over it from T(k-1) to T(k),
+    which decays likewise. Over directions with a power-law density these become power laws:
 
         L(t) = floor + signal * (T(t) + signal_time)^-signal_exponent
-               + noise * sum_{k <= t} eta_k^2 * (1 + noise_rate * (T(t) - T(k)))^-noise_exponent
+               + noise * sum_{k <= t} eta_k * integral_{T(k-1)}^{T(k)} K(T(t) - s) ds
+        K(T) = (1 + noise_rate * T)^-noise_exponent
 
-    with the noise of an update spread evenly over it. An average with the averaging kernel w has
+    An average with the averaging kernel w has
     in each direction the average over w of the distance to the minimum, and of the noise, most of
     which cancels. It lags behind where the minimum itself moves, which costs
 
