@@ -247,10 +247,10 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
 
 
 class _IsNotRaised(logging.Filter):
-    """Leaves out Orbax's traceback of a save in the background, whose error it raises as well."""
+    """Leaves out tracebacks that Orbax's threads log: what waits for them raises the errors too."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "background save thread" not in record.getMessage()
+        return not (record.exc_info and "orbax" in Path(record.pathname).parts)
 
 
 logging.getLogger("absl").addFilter(_IsNotRaised())
