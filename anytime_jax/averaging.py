@@ -30,11 +30,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from anytime_jax.checks import format_value, is_number, require, require_count, require_positive
+from anytime_jax.checks import (
+    convert_numbers,
+    format_value,
+    is_number,
+    read_times,
+    require,
+    require_count,
+    require_positive,
+)
 
 LIVE = "last"  # label of the live weights, where averages have labels
 
@@ -47,6 +56,10 @@ class Rule(abc.ABC):
       array([0.  , 0.25, 0.25, 0.25, 0.25])
     """
 
+    def __post_init__(self) -> None:
+        """Converts the fields; a subclass that checks its own calls this first."""
+        convert_numbers(self)
+
     @property
     @abc.abstractmethod
     def label(self) -> str:
@@ -54,22 +67,26 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def newest(self, t: Any, xp: Any) -> Any:
-        """Returns `1 - tau_t` in the precision of `t`; `xp` is numpy or jax.numpy."""
+        """Returns `1 - tau_t` of integers t >= 1, as floats; `xp` is numpy or jax.numpy."""
 
-    def newest_weight(self, t: jax.Array, span: int = 1) -> jax.Array:
+    def newest_weight(self, t: Any, span: int = 1) -> jax.Array:
         """Returns `1 - tau_t` in float32, for t = 1, 2, ...
 
         An update that counts as `span` updates, the last of them t, has all of their taus:
-        `1 - tau_{t-span+1} * ... * tau_t`.
+        `1 - tau_{t-span+1} * ... * tau_t`. Of an earlier t, a concrete one raises and a traced one
+        gives NaN.
         """
-        return self._newest_of(jnp.asarray(t).astype(jnp.float32), span, jnp)
+        require_count("span", span, least=1)
+        if not isinstance(t, jax.core.Tracer):
+            t = jnp.asarray(read_times(t, span), jnp.int32)
+        require(jnp.issubdtype(t.dtype, jnp.integer), "time", t.dtype, "a whole number")
+        newest = self._newest_of(t, span, jnp).astype(jnp.float32)
+        return jnp.where(t < span, jnp.nan, newest)
 
     def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
         """Returns what `newest_weight` does, in NumPy float64."""
-        t = np.asarray(t, dtype=np.float64)
-        if t.size and t.min() < span:
-            raise ValueError(f"the first update ends at t = {span} or later; got {t.min():g}")
-        return np.asarray(self._newest_of(t, span, np), dtype=np.float64)
+        require_count("span", span, least=1)
+        return np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
 
     def kernel(self, t: int | Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
@@ -77,8 +94,12 @@ class Rule(abc.ABC):
         They are float64[t + 1] and sum to 1. Where updates count as several, `t` has the time
         after each of them, in order: `[1, 2, 4, 6]` for two updates and two that count twice.
         """
-        times = np.arange(1, t + 1) if isinstance(t, int | np.integer) else np.asarray(t)
+        if isinstance(t, int | np.integer):
+            require_count("t", t)
+            t = np.arange(1, t + 1)
+        times = read_times(t, least=1)
         spans = np.diff(times, prepend=0)
+        require(times.ndim == 1 and np.all(spans > 0), "t", t, "times, each above the last")
         newest = np.ones(len(times) + 1)
         for span in np.unique(spans):
             of_span = np.flatnonzero(spans == span)
@@ -113,6 +134,7 @@ class GrowingWindow(Rule):
     f: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("f", self.f)
 
     @property
@@ -137,6 +159,7 @@ class FixedDecay(Rule):
     decay: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ok = is_number(self.decay) and 0 <= self.decay < 1
         require(ok, "decay", self.decay, "a number from 0 to below 1")
 
@@ -147,7 +170,7 @@ class FixedDecay(Rule):
 
     def newest(self, t: Any, xp: Any) -> Any:
         """Returns `1 - decay`."""
-        return xp.full_like(t, 1 - self.decay)
+        return xp.full_like(t, 1 - self.decay, dtype=float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +189,7 @@ class Uniform(Rule):
     start: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("start", self.start)
 
     @property
@@ -220,7 +244,8 @@ def average_params(
 
     Raises:
       ValueError: for no or an unknown rule or a repeated label; at `init` for parameters that are
-        not floating point; at `update` without `params`, or if the state lacks an average.
+        not floating point; at `update` without `params`, or if the state lacks an average or has
+        arrays of other shapes.
 
     Examples:
       >>> optimizer = optax.chain(optax.sgd(0.5), averaging.average_params([averaging.Uniform()]))
@@ -277,6 +302,8 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
       >>> averaging.label_rules([25.0, averaging.Uniform()])
       {'f25': GrowingWindow(f=25.0), 'uniform': Uniform(start=0)}
     """
+    is_list = isinstance(rules, Iterable) and not isinstance(rules, str)
+    require(is_list, "rules", rules, "a list of averages, such as [25.0] or [Uniform()]")
     labeled: dict[str, Rule] = {}
     pairs = rules.items() if isinstance(rules, Mapping) else ((None, rule) for rule in rules)
     for label, rule in cast(Iterable[tuple[Any, Any]], pairs):
@@ -378,13 +405,19 @@ def _is_state(node: Any) -> bool:
 
 
 def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any:
-    def one(avg: jax.Array, theta: jax.Array) -> jax.Array:
+    def one(path: Any, avg: jax.Array, theta: jax.Array) -> jax.Array:
+        if avg.shape != theta.shape:  # it would be broadcast
+            name = f"params{jax.tree_util.keystr(path)}"
+            raise ValueError(
+                f"the average of {name} has the shape {avg.shape}, and {name} has {theta.shape}: "
+                "use the state that init made of these parameters"
+            )
         theta = theta.astype(jnp.float32)
         increment = newest * (theta - avg)
         moved = _round_sum(avg, increment, _uniform(avg.shape, count))
         return jnp.where(newest == 1, theta, moved)
 
-    return jax.tree.map(one, average, params)
+    return jax.tree_util.tree_map_with_path(one, average, params)
 
 
 def _round_sum(avg: jax.Array, increment: jax.Array, uniform: jax.Array) -> jax.Array:

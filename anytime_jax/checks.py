@@ -1,5 +1,6 @@
 """Validation of single values: each error names the setting, the value and what is allowed."""
 
+import dataclasses
 import math
 from typing import Any, NoReturn
 
@@ -42,6 +43,29 @@ def is_number(value: Any) -> bool:
         return False
 
 
+def plain_number(value: Any) -> Any:
+    """Returns a NumPy number as Python's, and any other value as it is."""
+    return value.item() if isinstance(value, np.number) else value
+
+
+def convert_numbers(settings: Any) -> None:
+    """Makes NumPy numbers in a dataclass's fields Python's, and integers floats where declared.
+
+    JAX would compute with an integer in int32, which overflows.
+    """
+    for field in (x for x in dataclasses.fields(settings) if x.init):
+        value = plain_number(getattr(settings, field.name))
+        # A module may postpone its annotations, which are then text.
+        if field.type in (float, "float") and is_number(value):
+            value = float(value)
+        object.__setattr__(settings, field.name, value)  # it is frozen
+
+
+def require_bool(name: str, value: Any) -> None:
+    """Requires True or False; neither 0 nor NumPy's, which would be true for `is not False`."""
+    require(isinstance(value, bool), name, value, "True or False")
+
+
 def require_fraction(name: str, value: Any) -> None:
     """Requires a number from 0 to 1."""
     require(is_number(value) and 0 <= value <= 1, name, value, "a fraction from 0 to 1")
@@ -71,6 +95,16 @@ def require_count(name: str, value: Any, least: int = 0) -> None:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     ok = whole and least <= value < LARGEST_COUNT
     require(ok, name, value, f"a whole number from {least} to below 2^31")
+
+
+def read_times(times: Any, least: int = 0) -> np.ndarray:
+    """Returns times as int64; raises a ValueError unless all are counts from `least`."""
+    array = np.asarray(times)
+    ok = array.dtype.kind in "iu" or not array.size
+    require(ok, "time", times, f"a whole number from {least} to below 2^31")
+    for time in (array.min(), array.max()) if array.size else ():
+        require_count("time", int(time), least)
+    return array.astype(np.int64)
 
 
 def require_not_negative(name: str, value: Any) -> None:

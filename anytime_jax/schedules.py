@@ -78,9 +78,10 @@ class Schedule(abc.ABC):
         """Returns the rate at integer times inside the domain; `xp` is numpy or jax.numpy."""
 
     def __post_init__(self) -> None:
-        """Checks the shared fields; a subclass that checks its own calls this first."""
+        """Checks the fields that are shared; a subclass that checks its own calls this first."""
         if not hasattr(self, "peak"):
             raise ValueError(f"the class {type(self).__name__} has no field peak: add one")
+        checks.convert_numbers(self)
         checks.require_positive("peak", self.peak)
         end, warmup = self.end, self.warmup_end
         checks.require_count("warmup", warmup)
@@ -102,24 +103,21 @@ class Schedule(abc.ABC):
 
     def __call__(self, time: jax.typing.ArrayLike) -> jax.Array:
         """Returns the float32 learning rate at times, integers of any shape."""
-        time = jnp.asarray(time)
-        _require_integers(time)
-        time = time.astype(jnp.int32)  # narrower and unsigned types would wrap around
         if not isinstance(time, jax.core.Tracer):
-            self._require_defined(np.asarray(time))
-        rate = self._rate(time, jnp).astype(jnp.float32)
-        outside = time < 0
-        if self.end is not None:
-            outside |= time > self.end
+            time = jnp.asarray(self._read_times(time), jnp.int32)
+            return self._rate(time, jnp).astype(jnp.float32)
+        is_whole = jnp.issubdtype(time.dtype, jnp.integer)
+        checks.require(is_whole, "time", time.dtype, "a whole number")
+        if time.dtype.itemsize < 4:  # the end may be no number of a narrower type
+            time = time.astype(jnp.int32)
+        last = checks.LARGEST_COUNT - 1 if self.end is None else self.end
+        outside = (time < 0) | (time > last)  # compared before a wider type wraps around
+        rate = self._rate(time.astype(jnp.int32), jnp).astype(jnp.float32)
         return jnp.where(outside, jnp.nan, rate)
 
     def evaluate(self, times: Any) -> np.ndarray:
         """Returns the float64 learning rates at times, integers of any shape."""
-        times = np.asarray(times)
-        _require_integers(times)
-        times = times.astype(np.int64)
-        self._require_defined(times)
-        return np.asarray(self._rate(times, np), dtype=np.float64)
+        return np.asarray(self._rate(self._read_times(times), np), dtype=np.float64)
 
     def _rate(self, t: Any, xp: ModuleType) -> Any:
         """The formula after the linear warmup."""
@@ -134,15 +132,15 @@ class Schedule(abc.ABC):
         """The rate at the end of the warmup."""
         return float(self.formula(np.asarray(self.warmup_end, np.int64), np))
 
-    def _require_defined(self, times: np.ndarray) -> None:
-        end = self.end
-        if times.size and times.min() < 0:
-            raise ValueError(f"a schedule starts at time 0; got {times.min()}")
+    def _read_times(self, times: Any) -> np.ndarray:
+        """Returns times as int64; raises a ValueError if the schedule is not defined at one."""
+        times, end = checks.read_times(times), self.end
         if times.size and end is not None and times.max() > end:
             raise ValueError(
                 f"this {type(self).__name__} schedule ends at time {end}; got {times.max()}. Stop "
                 "there, or choose a schedule with a later horizon or none"
             )
+        return times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,6 +322,7 @@ class Decay(Schedule):
     shape: DecayShape = "linear"
 
     def __post_init__(self) -> None:
+        checks.convert_numbers(self)
         checks.require(isinstance(self.trunk, Schedule), "trunk", self.trunk, "a schedule")
         checks.require_count("start", self.start)
         checks.require_count("horizon", self.horizon)
@@ -442,8 +441,3 @@ def _decay_factor(shape: DecayShape, t: Any, start: int, horizon: int, xp: Modul
     if shape == "1-sqrt":
         return remaining / (1 + xp.sqrt(done))  # = 1 - sqrt(done)
     return remaining
-
-
-def _require_integers(times: Any) -> None:
-    if not jnp.issubdtype(times.dtype, jnp.integer):
-        raise ValueError(f"a time is a whole number; got one of type {times.dtype}")

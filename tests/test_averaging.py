@@ -137,13 +137,37 @@ def test_newest_weight_in_float32(span, rtol):
         np.testing.assert_allclose(single, double, rtol=rtol)
 
 
+@pytest.mark.parametrize("start", [2**24, 2**31 - 10])
+def test_uniform_counts_exactly_from_a_late_start(start):
+    """A time of float32 would be rounded before the start is subtracted."""
+    rule, times = Uniform(start), start + np.arange(1, 8)
+    for newest_weight in (rule.newest_weight, jax.jit(rule.newest_weight)):
+        np.testing.assert_array_equal(newest_weight(times), 1 / np.arange(1, 8, dtype=np.float32))
+
+
+@pytest.mark.parametrize("rule", [GrowingWindow(25), FixedDecay(0), Uniform(3)])
+@pytest.mark.parametrize("time", [-1, 0, 2.5, np.int64(2**40)])
+def test_newest_weight_is_defined_from_the_first_update_on(rule, time):
+    for call in (rule.newest_weight, rule.evaluate):
+        with pytest.raises(ValueError, match=r"time = .* whole number from 1 "):
+            call(time)
+    if isinstance(time, int):
+        assert np.isnan(jax.jit(rule.newest_weight)(time))
+
+
+def test_numbers_of_a_rule_are_pythons():
+    assert repr(GrowingWindow(np.int64(25))) == repr(GrowingWindow(25)) == "GrowingWindow(f=25.0)"
+    assert repr(Uniform(np.int32(4))) == "Uniform(start=4)"
+    assert GrowingWindow(3_000_000_000).newest_weight(10**9) == pytest.approx(0.875)
+
+
 def test_tau_weighs_the_old_average():
     for f in PAPER:
         tau = averaging.tau(np.arange(1, 50_000), f)
         np.testing.assert_allclose(tau, tau_of(f, 49_999), rtol=1e-15, atol=3e-16)
-    with pytest.raises(ValueError, match="t = 1 or later; got 0"):
+    with pytest.raises(ValueError, match=r"time = 0 .* from 1 "):
         averaging.tau(0, 25.0)
-    with pytest.raises(ValueError, match="t = 4 or later; got 3"):
+    with pytest.raises(ValueError, match=r"time = 3 .* from 4 "):
         Uniform().evaluate([4, 3], span=4)
 
 
@@ -340,16 +364,27 @@ INVALID = [
     (lambda: average_params(["f25"]), "rule = 'f25'"),
     (lambda: average_params([0.0]), "f = 0"),
     (lambda: average_params([]), r"rules = \[\]"),
+    (lambda: average_params(25.0), r"rules = 25\.0 .*\[25\.0\]"),
+    (lambda: average_params("f25"), r"rules = 'f25'"),
+    (lambda: average_params(Uniform()), r"rules = Uniform"),
     (lambda: average_params([25.0]).init({"w": ONES, "n": jnp.arange(3)}), r"\['n'\] is int32"),
     (lambda: update([1.0]), "params=params"),
     (lambda: update([1.0, 50.0], ONES), "no average f50"),
+    (lambda: update([1.0], jnp.ones(1)), r"\(2,\), and params has \(1,\)"),
+    (lambda: update([1.0], {"a": ONES, "b": jnp.ones((3, 2))}, {"a": ONES, "b": ONES}), r"\['b'\]"),
+    (lambda: Uniform().newest_weight(2, span=0), "span = 0"),
+    (lambda: GrowingWindow(25.0).evaluate(10, True), "span = True"),
+    (lambda: GrowingWindow(25.0).kernel(-1), "t = -1"),
+    (lambda: GrowingWindow(25.0).kernel(True), "t = True"),
+    (lambda: GrowingWindow(25.0).kernel(2.5), r"time = 2\.5"),
+    (lambda: GrowingWindow(25.0).kernel([1, 3, 3]), r"t = \[1, 3, 3\]"),
 ]
 
 
-def update(rules, params=None):
-    """One update with some rules, from a state that has only the average f1."""
-    state = average_params([1.0]).init(ONES)
-    return average_params(rules).update(ONES, state, params)
+def update(rules, params=None, before=ONES):
+    """One update with some rules, from a state that has only the average f1 of `before`."""
+    state = average_params([1.0]).init(before)
+    return average_params(rules).update(jax.tree.map(jnp.zeros_like, params), state, params)
 
 
 @pytest.mark.parametrize(("make", "message"), INVALID, ids=[m for _, m in INVALID])

@@ -196,7 +196,7 @@ def test_counts_outside_the_domain_raise_or_give_nan(schedule):
     assert float(schedule(100)) > 0
     assert schedule(np.zeros((0,), np.int32)).shape == (0,)
     for call in (schedule, schedule.evaluate):
-        with pytest.raises(ValueError, match="time 0; got -1"):
+        with pytest.raises(ValueError, match="time = -1 "):
             call(-1)
         for counts in (101, np.array([3, 101])) if ends else ():
             with pytest.raises(ValueError, match="ends at time 100; got 101"):
@@ -247,10 +247,37 @@ def test_counts_of_any_shape_and_integer_type(dtype):
         np.testing.assert_allclose(rates, expected, rtol=5e-7)
 
 
-@pytest.mark.parametrize("call", [lambda s: s(1.5), lambda s: s.evaluate(1.5)])
-def test_counts_that_are_not_integers_raise(call):
-    with pytest.raises(ValueError, match="whole number"):
-        call(schedules.inverse_sqrt(ETA, 10.0))
+@pytest.mark.parametrize("time", [1.5, True, "3", None, -1, 2**31, np.int64(2**40), 2**70])
+def test_times_that_are_no_counts_raise(time):
+    schedule = schedules.inverse_sqrt(ETA, 10.0)
+    for call in (schedule, schedule.evaluate):
+        with pytest.raises(ValueError, match=r"time = .* whole number"):
+            call(time)
+
+
+def test_traced_times_that_are_no_counts():
+    for schedule in (schedules.constant(ETA), schedules.linear(ETA, 100)):
+        assert np.isnan(jax.jit(schedule)(np.uint32(2**32 - 1)))
+        with jax.enable_x64(True):
+            assert np.isnan(jax.jit(schedule)(np.int64(2**40)))
+            assert jax.jit(schedule)(np.int64(0)) == pytest.approx(ETA)
+        with pytest.raises(ValueError, match="whole number"):
+            jax.jit(schedule)(1.5)
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 3_000_000_000, np.int64(51_200), np.float32(800)])
+def test_numbers_of_any_type_are_floats(number):
+    """As integers, they would overflow in JAX's int32."""
+    for make in (
+        lambda x: schedules.inverse_sqrt(peak=x, alpha=x),
+        lambda x: schedules.power(peak=1, gamma=1, alpha=x),
+        lambda x: Decay(schedules.constant(x), np.int64(5), np.int32(10), floor=np.float64(0)),
+    ):
+        one, other = make(number), make(float(number))
+        assert repr(one) == repr(other)
+        times = np.arange(0, 10, 3)
+        np.testing.assert_array_equal(one(times), other(times))
+        assert np.isfinite(one(times)).all()
 
 
 INVALID = [

@@ -7,7 +7,13 @@ from typing import Any, ClassVar, Literal, get_args
 import jax
 import optax
 
-from anytime_jax.checks import require_choice, require_decay, require_fraction, require_positive
+from anytime_jax.checks import (
+    convert_numbers,
+    require_choice,
+    require_decay,
+    require_fraction,
+    require_positive,
+)
 from anytime_jax.optimizers.interface import RunInfo, parameter_name
 
 DecayMask = Literal["all", "matrices"]
@@ -49,6 +55,7 @@ class AdamW:
     decay_mask: DecayMask = "all"
 
     def __post_init__(self) -> None:
+        convert_numbers(self)
         require_decay("b1", self.b1)
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)

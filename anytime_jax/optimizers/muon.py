@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from anytime_jax.checks import require, require_count, require_decay
+from anytime_jax.checks import require, require_bool, require_count, require_decay
 from anytime_jax.optimizers.adamw import AdamW, descend
 from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
 
@@ -164,6 +164,7 @@ def orthogonalize_momentum(
       >>> (jnp.abs(updates["w"] - jnp.eye(2)) < 0.5).all().item()
       True
     """
+    require_bool("nesterov", nesterov)
     require_count("steps", steps, least=1)
 
     def init(params: optax.Params) -> MuonState:

@@ -9,6 +9,7 @@ import optax
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import (
+    convert_numbers,
     require_choice,
     require_decay,
     require_fraction,
@@ -58,6 +59,7 @@ class ScheduleFreeAdamW:
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
+        convert_numbers(self)
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)
         require_fraction("weight_decay", self.weight_decay)
