@@ -32,7 +32,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from anytime_jax.checks import format_value, is_number, reject, require
+from anytime_jax.checks import format_value, is_number, plain_number, reject, require
 from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.config.other_names import ABSENT, NAMES
@@ -257,8 +257,9 @@ def _check_types(cls: Any) -> None:
 
 
 def _convert(hint: Any, name: str, value: Any) -> Any:
-    """Returns a value as a declared type: int becomes float, and list becomes tuple."""
+    """Returns a value as a declared type: int becomes float, list tuple, and NumPy's Python's."""
     plain, words = _alternatives(hint)
+    value = plain_number(value)
     if isinstance(value, str) and value in words:
         return value
     if value is None and type(None) in typing.get_args(hint):
@@ -281,7 +282,9 @@ def _tuples(value: Any) -> Any:
     """Returns a value with tuples in place of lists, and of pairs in place of dictionaries."""
     if isinstance(value, Mapping):
         value = list(value.items())
-    return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(_tuples(x) for x in value)
+    return plain_number(value)
 
 
 def _may_have_stages(hint: Any) -> bool:

@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ SHIPPED = next(
 )
 SHIPPED_STUDIES = _PACKAGE / "lab" / "studies"
 _LOCAL = Path("configs")
+_EXECUTING = threading.RLock()  # held while `configs` is one file's, which may execute another
 # The function that makes a file one of a kind.
 _FUNCTIONS: dict[Kind, str] = {"configuration": "get_config", "study": "get_study"}
 
@@ -92,7 +94,7 @@ def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
 
     What they raise becomes an InputError that begins with `label` and names the line.
     """
-    with _importable_configs(file):
+    with _EXECUTING, _importable_configs(file):
         try:
             yield runpy.run_path(str(file))
         except InputError as error:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from anytime_jax.config import fields, schema
@@ -52,14 +53,21 @@ def test_values_are_read_as_their_types():
     assert fields.read(Whole, fields.to_dict(whole)) == whole
 
 
+def test_numbers_of_numpy_are_read_as_pythons():
+    given = {"count": np.int64(3), "rate": np.int32(1), "tokens": np.uint8(7)}
+    given["pair"] = [np.float32(0.5), {"a": np.int64(2)}]
+    expected = Group(3, 1.0, tokens=7, pair=(0.5, (("a", 2),)))
+    assert repr(fields.read(Group, given)) == repr(expected)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("count", x) for x in (True, 1.0, "1", None, -1)),
+        *(("count", x) for x in (True, 1.0, "1", None, -1, np.float64(1), np.True_)),
         *(("rate", x) for x in ("1", True, None, 10**400)),
         *(("words", x) for x in ("c", 1)),
         *(("tokens", x) for x in ("some", 1.0, True)),
-        *(("flag", x) for x in (1, "True")),
+        *(("flag", x) for x in (0, 1, "True", "False", None, np.False_, np.True_)),
         *(("pair", x) for x in ("12", {1})),
         ("text", b"x"),
     ],

@@ -1,5 +1,6 @@
 """Python files of configurations and studies: names, imports, errors."""
 
+import concurrent.futures
 import importlib
 import sys
 
@@ -101,6 +102,15 @@ def test_imports_come_from_the_file_then_the_working_directory_then_the_shipped(
     (other / "base.py").write_text("NAME = 'other'\n")
     assert load("other/configs/copy.py") == "other"
     assert {name for name in sys.modules if name.startswith("configs")} == modules
+
+
+def test_threads_load_files_one_after_another(folder):
+    (folder / "mine.py").write_text(
+        "import time\nfrom configs import base\n\ndef get_config():\n    time.sleep(0.01)\n"
+        "    from configs.base import NAME\n    return NAME\n"
+    )
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(load, ["mine.py"] * 8)] == ["shipped"] * 8
 
 
 def test_error_of_a_file_names_its_line(folder):
