@@ -2,9 +2,11 @@
 
 last, f25, ema0.999         the live weights; a stored average, by its label
 x, ema, theta               what the optimizer evaluates, if it is not the live weights
+z                           an iterate of the optimizer, which its state holds
 f=35                        a growing window that is not stored, as a post-hoc average
 tail:0.3                    the mean of the last 30% of the iterates, as a post-hoc average
-mix:{"f25": 0.5, "last@480": 0.5}   any sum of stored weights; @STEP is another checkpoint
+mix:{"f25": 0.5, "last@480": 0.5}   any sum of the above; @STEP is another checkpoint, which has
+                            the live weights and averages
 merge:5                     the mean of the live weights of the last 5 checkpoints
 merge:1-sqrt:0.1            live weights, as if the rate had decayed over the last 10%
 """
@@ -70,10 +72,9 @@ def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
         if rule.label not in run.weights:
             return _fit(run, rule, limits, _window_advice(run))
         name = rule.label
-    if name in run.weights:
-        return Mixture((run.weights[name],))
-    if name in run.readouts:
-        return run.readouts[name]
+    stored = _stored(run)
+    if name in stored:
+        return stored[name]
     kind, _, argument = name.partition(":")
     match kind if argument else "":
         case "tail":
@@ -88,9 +89,15 @@ def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
         case "merge":
             return _merge(run, argument)
     raise ValueError(
-        f"not stored at step {run.step:,} of {run.run_dir}: choose from {', '.join(run.labels)}, "
+        f"not stored at step {run.step:,} of {run.run_dir}: choose from {', '.join(stored)}, "
         f"or {FORMS}"
     )
+
+
+def _stored(run: SavedRun) -> dict[str, Mixture]:
+    """Returns what the checkpoint has under a name of its own."""
+    parts = {**run.weights, **run.iterates}
+    return {**{name: Mixture((part,)) for name, part in parts.items()}, **run.readouts}
 
 
 def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advice: str) -> Mixture:
@@ -123,17 +130,19 @@ def _sum(run: SavedRun, argument: str) -> Mixture:
         raise ValueError(f"the coefficients sum to {total:.6g}; they must sum to 1")
     if (largest := max(map(abs, terms.values()))) > _MAX_COEFFICIENT:
         raise ValueError(f"coefficient {largest:.6g} is not allowed: at most {_MAX_COEFFICIENT:g}")
-    stored = {x.name: x for x in (*run.history, *run.iterates.values())}
+    stored, earlier = _stored(run), {x.name: Mixture((x,)) for x in run.history}
     coefficients: dict[StoredWeights, float] = {}
     for name, x in terms.items():
-        full = name if "@" in name else f"{name}@{run.step}"
-        if full not in stored:
+        label = name.removesuffix(f"@{run.step}")
+        mixture = stored.get(label) or earlier.get(name)
+        if mixture is None:
             steps = format_steps(sorted({x.step for x in run.history}))
-            labels = ", ".join([*run.weights, *run.iterates])
             raise ValueError(
-                f"{name!r} is not stored; choose from {labels}, with @STEP for one of {steps}"
+                f"{name!r} is not stored; choose from {', '.join(stored)}, or from "
+                f"{', '.join(run.weights)} with @STEP for one of {steps}"
             )
-        coefficients[stored[full]] = coefficients.get(stored[full], 0.0) + x
+        for part, coefficient in zip(mixture.parts, mixture.coefficients, strict=True):
+            coefficients[part] = coefficients.get(part, 0.0) + x * coefficient
     return Mixture(tuple(coefficients), tuple(coefficients.values()))
 
 

@@ -181,14 +181,25 @@ def test_commands_take_read_outs(schedule_free, tmp_path, capsys):
     assert total == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ema", "z", "xx", 'mix:{"x": 0.5, "last": 0.5}'])
+def test_names_are_the_same_alone_and_in_a_sum(schedule_free):
+    run = saved_run.open_run(schedule_free)
+    for name in ("last", "f25", "x", "z"):
+        one = weight_names.resolve(run, name, MixtureLimits())
+        for term in (name, f"{name}@{run.step}"):
+            assert weight_names.resolve(run, f'mix:{{"{term}": 1}}', MixtureLimits()) == one
+    z, half = (api.load(schedule_free, x)["head"] for x in ("z", 'mix:{"x": 0.5, "last": 0.5}'))
+    x, last = (api.load(schedule_free, name)["head"] for name in ("x", "last"))
+    np.testing.assert_allclose(half, (x + last) / 2, rtol=0, atol=1e-6)
+    assert not np.array_equal(z, last)
+
+
+@pytest.mark.parametrize("name", ["ema", "xx", 'mix:{"xx": 1}', 'mix:{"z@1": 1}'])
 def test_other_names_are_refused_with_those_that_there_are(name, schedule_free):
     run = saved_run.open_run(schedule_free)
     with pytest.raises(InputError) as caught:
         weight_names.resolve(run, name, MixtureLimits())
     assert "\n" not in str(caught.value)
-    there = ("last", "f25", "z") if name.startswith("mix") else ("last", "f25", "x")
-    assert ", ".join(there) in str(caught.value)
+    assert "last, f25, z, x" in str(caught.value)
 
 
 # Refused
