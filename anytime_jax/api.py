@@ -15,13 +15,19 @@ tracks; and averages that it does not track, such as "f=35" (docs/readout.md). M
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from anytime_jax.checks import format_value, require, require_choice, require_count
+from anytime_jax.checks import (
+    require,
+    require_bool,
+    require_choice,
+    require_count,
+    require_directory,
+)
 from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
@@ -39,7 +45,7 @@ from anytime_jax.weights.saved_run import SavedRun
 
 
 def load_config(
-    file: str, changes: Mapping[str, Any] | None = None, *, trust: Trust = ()
+    file: str | Path, changes: Mapping[str, Any] | None = None, *, trust: Trust = ()
 ) -> Config:
     """Returns the checked configuration of a file, or of a shipped one by its name.
 
@@ -47,20 +53,30 @@ def load_config(
     are settings by dotted name, such as `{"schedule.peak": 3e-3}`. The file is executed; `trust`
     names packages whose classes a run that it reads may name.
     """
-    settings = python_files.get_config(file, trust)
-    fields.change(schema.Settings, settings, changes or {}, EVERY_PACKAGE)
+    changes = {} if changes is None else changes
+    with _input_errors():
+        is_file = isinstance(file, str | Path)
+        require(is_file, "file", file, 'a path, or the name of a configuration as "quickstart"')
+        ok = isinstance(changes, Mapping) and all(isinstance(name, str) for name in changes)
+        require(ok, "changes", changes, 'settings by name, such as {"schedule.peak": 3e-3}')
+        _require_trust(trust)
+    settings = python_files.get_config(str(file), trust)
+    fields.change(schema.Settings, settings, changes, EVERY_PACKAGE)
     return schema.build(settings)
 
 
 def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Outcome:
     """Trains a run to its stop, or resumes its training; on return, the state is saved.
 
-    Called again with the same configuration, it continues from the last checkpoint. In the main
-    thread, Ctrl-C and SIGTERM save the run and end it, with the outcome "interrupted". With
-    `fall_back`, a damaged checkpoint is set aside and the newest intact one is restored.
+    Called again with the same configuration, it continues from the last checkpoint. Ctrl-C and
+    SIGTERM save the run and end it, with the outcome "interrupted": it trains in the main thread
+    alone. With `fall_back`, a damaged checkpoint is set aside and the newest intact one is
+    restored.
     """
-    if not isinstance(config, Config):
-        raise InputError(f"config = {format_value(config)}: give what load_config returns")
+    with _input_errors():
+        require(isinstance(config, Config), "config", config, "what load_config returns")
+        require_bool("fall_back", fall_back)
+        require_bool("quiet", quiet)
     jax_settings.configure()
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
     return loop.train(config, console, fall_back=fall_back)
@@ -73,8 +89,9 @@ def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = 
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
-    if not isinstance(run_dir, str) and not hasattr(run_dir, "parents"):
-        raise InputError(f"run_dir = {format_value(run_dir)}: give the directory of a run")
+    with _input_errors():
+        _require_path("run_dir", run_dir)
+        _require_trust(trust)
     return saved_run.open_run(storage_path(run_dir), str(step), trust)
 
 
@@ -91,16 +108,17 @@ def load(
     They are NumPy arrays, or with `on_mesh` JAX arrays on the devices of this process, sharded as
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
+    with _input_errors():
+        _require_name(weights)
+        require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
-    if not isinstance(weights, str):
-        raise InputError(f"weights = {format_value(weights)}: give one name, such as 'f25'")
     mesh = preflight.make_mesh(run.config) if on_mesh else None
     return saved_run.load_weights(run, weight_names.resolve(run, weights), mesh)
 
 
 def evaluate(
     run_dir: str | Path,
-    weights: Sequence[str] = (),
+    weights: Iterable[str] = (),
     step: str | int = "latest",
     *,
     data: str | Path | None = None,
@@ -114,15 +132,20 @@ def evaluate(
     have their mean; `data` is another dataset of the same vocabulary, `split` "validation" or
     "train".
     """
-    if isinstance(weights, str) or not all(isinstance(name, str) for name in weights):
-        raise InputError(f"weights = {format_value(weights)}: give a list of names, as ['f25']")
     with _input_errors():
+        is_list = isinstance(weights, Iterable) and not isinstance(weights, str | Mapping)
+        require(is_list, "weights", weights, "a list of names, such as ['last', 'f25']")
+        names = list(weights)
+        for name in names:
+            _require_name(name)
+        if data is not None:
+            _require_path("data", data)
         require_choice("split", split, SPLITS)
         if tokens is not None:
             require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
-    mixtures = {name: weight_names.resolve(run, name) for name in weights or run.labels}
-    path = storage_path(data) if data else None
+    mixtures = {name: weight_names.resolve(run, name) for name in names or run.labels}
+    path = None if data is None else storage_path(data)
     evaluators = evaluation.open_evaluators(run, path, split, tokens).of_mean
     mesh = evaluators.mesh
     trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in mixtures.items())
@@ -147,11 +170,12 @@ def generate(
     Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
     text.
     """
-    run = open_run(run_dir, step, trust=trust)
     with _input_errors():
+        _require_name(weights)
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)
         require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
+    run = open_run(run_dir, step, trust=trust)
     mixture = weight_names.resolve(run, weights)
     _, words = evaluation.find_vocabulary(run)
     return "".join(generate_text(run, mixture, words, prompt, settings, tokens))
@@ -163,6 +187,21 @@ def _input_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _require_path(name: str, value: Any) -> None:
+    is_path = isinstance(value, str) or hasattr(value, "parents")  # those in a bucket are no Path
+    require(is_path, name, value, "the path of a directory")
+    require_directory(name, str(value))
+
+
+def _require_name(value: Any) -> None:
+    require(isinstance(value, str), "weights", value, "a name such as 'f25'")
+
+
+def _require_trust(value: Any) -> None:
+    is_list = isinstance(value, Collection) and not isinstance(value, str)
+    require(is_list or value == EVERY_PACKAGE, "trust", value, "a list of names of packages")
 
 
 def _is_utf8(text: str) -> bool:

@@ -1,5 +1,7 @@
 """Python API: the same results as the commands give."""
 
+import concurrent.futures
+
 import jax
 import numpy as np
 import pytest
@@ -78,8 +80,46 @@ def test_evaluation_and_text_are_those_of_the_commands(whole, capsys):
     assert capsys.readouterr().out == api.generate(whole, "ab", tokens=9) + "\n"
 
 
+@pytest.mark.parametrize("run_dir", ["", " ", "a\0b", "~/run", "a\nb"])
+def test_text_that_is_no_directory_is_named(run_dir):
+    with pytest.raises(InputError, match=r"run_dir = .* a directory") as caught:
+        api.open_run(run_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_may_come_from_an_iterator(whole):
+    names = ["last", "f25"]
+    assert api.evaluate(whole, (x for x in names)) == api.evaluate(whole, names)
+
+
+def test_configuration_is_found_by_a_path_object(dataset, tmp_path):
+    file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path)
+    changes = {"seed": np.int64(3), "schedule.peak": np.float32(0.5)}
+    config = api.load_config(file, changes)
+    assert (config.seed, config.schedule.values["peak"]) == (3, 0.5)
+    assert config.to_dict() == api.load_config(str(file), changes).to_dict()
+
+
+def test_run_trains_in_the_main_thread_alone(dataset, tmp_path):
+    """Another thread could not save once the main one has ended."""
+    file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path)
+    config = api.load_config(file)
+    with concurrent.futures.ThreadPoolExecutor(thread_name_prefix="mine") as threads:
+        future = threads.submit(api.train, config)
+    with pytest.raises(InputError, match=r"thread 'mine_0'.* main thread") as caught:
+        future.result()
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
 def test_errors_are_input_errors(whole, tmp_path):
+    config = api.load_config("quickstart")
     for call in (
+        lambda: api.load_config(None),
+        lambda: api.load_config(3),
+        lambda: api.load_config("quickstart", ["seed"]),
+        lambda: api.load_config("quickstart", {3: 1}),
+        lambda: api.load_config("quickstart", trust="my_package"),
         lambda: api.load(tmp_path),
         lambda: api.load(whole, "f99999"),
         lambda: api.load(whole, step=3),
@@ -90,8 +130,18 @@ def test_errors_are_input_errors(whole, tmp_path):
         lambda: api.evaluate(whole, tokens="all"),
         lambda: api.evaluate(whole, split="test"),
         lambda: api.load(whole, ["f25"]),
+        lambda: api.load(whole, on_mesh="False"),
         lambda: api.open_run(None),
+        lambda: api.open_run(whole, trust=None),
+        lambda: api.evaluate(whole, None),
+        lambda: api.evaluate(whole, data=5),
+        lambda: api.evaluate(whole, data=""),
+        lambda: api.generate(whole, "x", None),
+        lambda: api.generate(whole, None),
+        lambda: api.generate(whole, seed="3"),
         lambda: api.train("quickstart"),
+        lambda: api.train(config, quiet=0),
+        lambda: api.train(config, fall_back=np.False_),
         lambda: api.generate(whole, temperature=-1.0),
         lambda: api.generate(whole, tokens=-1),
         lambda: api.generate(whole, "\udcff"),

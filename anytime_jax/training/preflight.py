@@ -4,6 +4,7 @@ import bisect
 import contextlib
 import itertools
 import math
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,20 @@ def naming(setting: str) -> Iterator[None]:
     except ValueError as error:
         is_named = str(error).startswith("config.")
         raise InputError(str(error) if is_named else f"{setting}: {error}") from error
+
+
+def check_thread() -> None:
+    """Raises an InputError in any other thread than the main one.
+
+    Python handles signals in the main thread alone, and at its end stops the threads that save.
+    """
+    thread = threading.current_thread()
+    if thread is not threading.main_thread():
+        raise InputError(
+            f"training was called in the thread {thread.name!r}: a run trains in the main thread "
+            "alone, which Ctrl-C and the end of the program let save; call it there, or start "
+            "another process"
+        )
 
 
 def check_paths(config: Config) -> None:

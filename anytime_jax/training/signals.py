@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,12 +37,8 @@ def handle_signals(
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yields a function that tells whether one of `SIGNALS` has asked the run to save and end.
 
-    In a run of one process, a second SIGINT raises KeyboardInterrupt. Python handles signals in the
-    main thread alone: in another one, none asks.
+    In a run of one process, a second SIGINT raises KeyboardInterrupt.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
     if not processes.is_single():
         # JAX handles SIGTERM, and tells the other processes of it.
         others = [number for number in SIGNALS if number != signal.SIGTERM]

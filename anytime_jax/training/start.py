@@ -82,6 +82,7 @@ def start(
     display = Display(clock, console or Console(quiet=True))
     with contextlib.ExitStack() as stack:
         with processes.fail_together():
+            preflight.check_thread()
             preflight.check_paths(config)
             mesh = mesh or preflight.make_mesh(config)
         plan = _make_plan(config, mesh, run_dir, fall_back, profile, display.say)
