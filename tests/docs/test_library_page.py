@@ -22,7 +22,7 @@ def read_blocks():
     heading, blocks = "", []
     for title, before, code in BLOCKS:
         heading = title or heading
-        if code and heading:  # the first block of the page is not complete
+        if code:
             continues = "continuing the plain loop" in " ".join(before.split()).lower()
             blocks.append((heading, continues, code))
     return blocks
@@ -86,15 +86,20 @@ def run_all():
         jax.effects_barrier()
         scopes.setdefault(heading, []).append(scope)
         records[heading] = records.get(heading) or recorder.iterates
-        plain = plain or dict(scope)
+        plain = dict(scope) if not plain and heading == LOOPS[0] else plain
     return scopes, records
 
 
 def test_page_has_all_blocks():
     blocks = read_blocks()
-    assert len(blocks) == PAGE.count("```python") - 1 == 8
-    assert {*LOOPS, LAYOUTS, JUMP} < {heading for heading, _, _ in blocks}
+    assert len(blocks) == PAGE.count("```python") == 9
+    assert {"", *LOOPS, LAYOUTS, JUMP} < {heading for heading, _, _ in blocks}
     assert sum(continues for _, continues, _ in blocks) == 4
+
+
+def test_first_block_averages_one_update(run_all):
+    scope = run_all[0][""][0]
+    assert_close(scope["averages"], scope["params"])
 
 
 @pytest.mark.parametrize("heading", LOOPS)
