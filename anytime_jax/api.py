@@ -14,8 +14,7 @@ tracks; and averages that it does not track, such as "f=35" (docs/readout.md). M
 `errors.InputError`, failures an `errors.RunError`.
 """
 
-import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import SPLITS
 from anytime_jax.distributed import jax_settings
-from anytime_jax.errors import InputError
+from anytime_jax.errors import input_errors
 from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
@@ -54,7 +53,7 @@ def load_config(
     names packages whose classes a run that it reads may name.
     """
     changes = {} if changes is None else changes
-    with _input_errors():
+    with input_errors():
         is_file = isinstance(file, str | Path)
         require(is_file, "file", file, 'a path, or the name of a configuration as "quickstart"')
         ok = isinstance(changes, Mapping) and all(isinstance(name, str) for name in changes)
@@ -73,7 +72,7 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
     alone. With `fall_back`, a damaged checkpoint is set aside and the newest intact one is
     restored.
     """
-    with _input_errors():
+    with input_errors():
         require(isinstance(config, Config), "config", config, "what load_config returns")
         require_bool("fall_back", fall_back)
         require_bool("quiet", quiet)
@@ -89,8 +88,8 @@ def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = 
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
-    with _input_errors():
-        _require_path("run_dir", run_dir)
+    with input_errors():
+        require_directory("run_dir", run_dir)
         _require_trust(trust)
     return saved_run.open_run(storage_path(run_dir), str(step), trust)
 
@@ -108,7 +107,7 @@ def load(
     They are NumPy arrays, or with `on_mesh` JAX arrays on the devices of this process, sharded as
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
-    with _input_errors():
+    with input_errors():
         _require_name(weights)
         require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
@@ -132,14 +131,14 @@ def evaluate(
     have their mean; `data` is another dataset of the same vocabulary, `split` "validation" or
     "train".
     """
-    with _input_errors():
+    with input_errors():
         is_list = isinstance(weights, Iterable) and not isinstance(weights, str | Mapping)
         require(is_list, "weights", weights, "a list of names, such as ['last', 'f25']")
         names = list(weights)
         for name in names:
             _require_name(name)
         if data is not None:
-            _require_path("data", data)
+            require_directory("data", data)
         require_choice("split", split, SPLITS)
         if tokens is not None:
             require_count("tokens", tokens, least=1)
@@ -170,7 +169,7 @@ def generate(
     Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
     text.
     """
-    with _input_errors():
+    with input_errors():
         _require_name(weights)
         settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
         require_count("tokens", tokens, least=1)
@@ -179,20 +178,6 @@ def generate(
     mixture = weight_names.resolve(run, weights)
     _, words = evaluation.find_vocabulary(run)
     return "".join(generate_text(run, mixture, words, prompt, settings, tokens))
-
-
-@contextlib.contextmanager
-def _input_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _require_path(name: str, value: Any) -> None:
-    is_path = isinstance(value, str) or hasattr(value, "parents")  # those in a bucket are no Path
-    require(is_path, name, value, "the path of a directory")
-    require_directory(name, str(value))
 
 
 def _require_name(value: Any) -> None:

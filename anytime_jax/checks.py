@@ -113,9 +113,11 @@ def require_not_negative(name: str, value: Any) -> None:
     require(ok, name, value, "a number from 0, in the range of float32")
 
 
-def require_directory(name: str, value: str) -> None:
-    """Requires text that can be the path of a directory; it need not exist."""
-    ok = value.strip() and value.isprintable() and not value.startswith("~")
+def require_directory(name: str, value: Any) -> None:
+    """Requires a path, or its text, that can be a directory's; it need not exist."""
+    is_path = isinstance(value, str) or hasattr(value, "parents")  # in a bucket it is no Path
+    text = str(value) if is_path else ""
+    ok = text.strip() and text.isprintable() and not text.startswith("~")
     require(ok, name, value, "a directory, in printable characters and with ~ written out")
 
 

@@ -31,6 +31,15 @@ class BucketError(RunError):
 
 
 @contextlib.contextmanager
+def input_errors() -> Iterator[None]:
+    """Turns a ValueError of the block, which checks arguments, into an InputError."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+@contextlib.contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """If an import in the block fails, raises an InputError that says which extra to install."""
     try:

@@ -16,6 +16,7 @@ from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
+from anytime_jax.checks import format_value
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.distributed import sharding
@@ -227,7 +228,8 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
         step = int(text) if text.isdecimal() else config.clock.step_at(text, "step")
     except ValueError as error:
         raise InputError(
-            f'step {text!r} is not allowed: give "latest", a number, or a milestone such as "4x"'
+            f'step {format_value(text)} is not allowed: give "latest", a number, or a milestone '
+            'such as "4x"'
         ) from error
     if step in steps:
         return step

@@ -3,6 +3,7 @@
 import concurrent.futures
 import importlib
 import sys
+import time
 
 import pytest
 
@@ -105,12 +106,16 @@ def test_imports_come_from_the_file_then_the_working_directory_then_the_shipped(
 
 
 def test_threads_load_files_one_after_another(folder):
-    (folder / "mine.py").write_text(
-        "import time\nfrom configs import base\n\ndef get_config():\n    time.sleep(0.01)\n"
-        "    from configs.base import NAME\n    return NAME\n"
-    )
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        assert [*threads.map(load, ["mine.py"] * 8)] == ["shipped"] * 8
+    for name, seconds in (("first", 0.1), ("longer", 0.2)):
+        (folder / f"{name}.py").write_text(
+            f"import time\nfrom configs import base\n\ndef get_config():\n"
+            f"    time.sleep({seconds})\n    from configs.base import NAME\n    return NAME\n"
+        )
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        first = threads.submit(load, "first.py")
+        time.sleep(0.05)
+        longer = threads.submit(load, "longer.py")  # would import after the first has ended
+    assert first.result() == longer.result() == "shipped"
 
 
 def test_error_of_a_file_names_its_line(folder):

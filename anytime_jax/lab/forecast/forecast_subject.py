@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from anytime_jax.checks import require, require_directory
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, input_errors
 from anytime_jax.lab.forecast import loss_csv, run_forecast, run_loss_history, study_prior
 from anytime_jax.lab.forecast.loss_history import (
     LONGEST,
@@ -109,6 +110,11 @@ def forecast_run(
     data, `decay` what `RunForecast.rows` assume of a decay that ends at each point, `trust` the
     packages that are imported for the kinds that the run and the study name.
     """
+    with input_errors():
+        require_directory("run_dir", run_dir)
+        require(to is None or isinstance(to, str), "to", to, 'a point, such as "8x"')
+        require(study is None or isinstance(study, str), "study", study, "the path of a study")
+        require(isinstance(decay, DecayPlan), "decay", decay, "a DecayPlan")
     return forecast(open_run(storage_path(run_dir), study, trust=trust), to, decay)
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
-from anytime_jax.checks import require, require_choice, require_fraction
+from anytime_jax.checks import is_number, require, require_choice, require_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_jax.lab.forecast.loss_history import LONGEST, MIN_LOSSES, LossHistory
@@ -61,7 +61,8 @@ class DecayPlan:
         require_fraction("floor", self.floor)
         longest = 1 - 1 / LONGEST  # longer decays that start now end farther away
         allowed = f"above 0 and up to {longest:g}"
-        require(0 < self.fraction <= longest, "fraction", self.fraction, allowed)
+        ok = is_number(self.fraction) and 0 < self.fraction <= longest
+        require(ok, "fraction", self.fraction, allowed)
 
     def start(self, horizon: int, now: int) -> int:
         """Returns the step, `now` or later, at which the decay that ends at `horizon` starts."""

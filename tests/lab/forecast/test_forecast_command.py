@@ -9,6 +9,7 @@ import pytest
 from paths import REPOSITORY
 from synthetic_run import RecordedRun
 
+from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast import forecast_command as forecast
 from anytime_jax.lab.forecast.forecast_subject import forecast_run
 from anytime_jax.lab.forecast.run_forecast import DecayPlan
@@ -70,6 +71,17 @@ def test_json_has_the_numbers_of_the_python_call(forecasted, command, tmp_path):
     assert found.losses["last"].low == pytest.approx(values["rows"][0]["losses"]["last"]["low"])
     assert (tmp_path / "new" / "forecast.png").exists()
     assert not (forecasted.run_dir / "forecast.png").exists()
+
+
+def test_wrong_arguments_from_python_are_named(tmp_path):
+    for name, arguments in (
+        ("run_dir", {"run_dir": None}),
+        ("run_dir", {"run_dir": ""}),
+        *((name, {"run_dir": tmp_path, name: 5}) for name in ("to", "study", "decay")),
+        ("decay", {"run_dir": tmp_path, "decay": None}),
+    ):
+        with pytest.raises(InputError, match=f"^{name} = "):
+            forecast_run(**arguments)
 
 
 @pytest.mark.usefixtures("quick_fits")

@@ -150,6 +150,7 @@ def test_losses_that_no_law_fits_are_refused():
     [
         ({"fraction": 0.0}, "fraction"),
         ({"fraction": 1.0}, "fraction"),
+        *(({"fraction": x}, "fraction") for x in ("x", None, True)),
         ({"fraction": 0.99999999}, "fraction .* up to 0.99"),
         ({"floor": -0.1}, "floor"),
         ({"shape": "square"}, "shape"),
