@@ -185,8 +185,10 @@ def _prepare(arguments: argparse.Namespace) -> str:
     program = arguments.program.rpartition(" ")[0]
     lines = [_summary(info), f"{state}: {info.path}", *_notes(info)]
     if arguments.config:
-        words = shlex.join([f"--config={arguments.config[0]}", *arguments.overrides])
-        lines += ["train on it:", f"  {program} train {words}"]
+        words = [f"--config={arguments.config[0]}", *arguments.overrides]
+        if "--output" in arguments.given:
+            words.append(f"--config.data.path={arguments.output}")
+        lines += ["train on it:", f"  {program} train {shlex.join(words)}"]
     else:
         path = str(info.path) if is_address(info.path) else os.path.relpath(info.path)
         path = str(info.path) if path.startswith("..") else path

@@ -116,6 +116,7 @@ def _command(name: str, arguments: argparse.Namespace, step: int, readout: Score
     """Returns a command line with a read-out."""
     program = arguments.program.rpartition(" ")[0]
     words = [f"--run={shlex.quote(str(arguments.run))}", f"--step={step}", _weights_option(readout)]
+    words += [f"--trust={shlex.quote(package)}" for package in arguments.trust]
     if readout.mixture.kernel_error:
         words += [f"--max-error={arguments.max_error}", f"--checkpoints={arguments.checkpoints}"]
     return " ".join([program, name, *words])

@@ -163,7 +163,9 @@ def test_configuration_names_text_vocabulary_and_directory(
     assert info.vocab_size == 290
     assert info.settings["input"] == str(text)
     words = ["--config=mine.py", "--output=other"]
-    assert command(prepare, *words, "--train-vocabulary=280")[0] == 0
+    status, out, _ = command(prepare, *words, "--train-vocabulary=280")
+    assert status == 0
+    assert out.endswith(" train --config=mine.py --config.data.path=other\n")
     assert load_dataset("other").vocab_size == 280
 
 

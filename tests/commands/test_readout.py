@@ -17,7 +17,7 @@ from anytime_jax.weights.readout_search import ScoredReadout
 def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypatch):
     monkeypatch.setattr(readout, "_POINTS", 4)
     monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 6)
-    words = [f"--run={trained}", f"--output={tmp_path}", "--checkpoints=2"]
+    words = [f"--run={trained}", f"--output={tmp_path}", "--checkpoints=2", "--trust=mine"]
     status, out, err = command(readout, *words)
     assert (status, err) == (0, "")
     assert {x.name for x in tmp_path.iterdir()} == {"readout_40.png", "readout_40.pdf"}
@@ -34,6 +34,7 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     name = next(word for word in words if word.startswith("--weights=")).partition("=")[2]
     assert f": --weights={shlex.quote(name)}\n" in out
     options = command_line.parse(evaluate, "evaluate", words)
+    assert options.trust == ["mine"]
     saved = saved_run.open_run(options.run, options.step)
     weight_names.resolve(saved, name, run_options.mixture_limits(options))
 
