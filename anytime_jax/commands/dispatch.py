@@ -32,7 +32,7 @@ COMMANDS = {
     "runs": "List runs and their checkpoints, and verify them.",
     "sweep": "List or train the runs of a study.",
     "watch": "Watch a run in the terminal: its state, loss curves and last evaluations.",
-    "report": "Draw the figures and tables of a study, or the curves of one run.",
+    "report": "Draw the figures and tables of a study, or the curves of one run or several.",
     "leaderboard": "Compare optimizers, schedules and read-outs of a study with the tuned cosine.",
     "forecast": "Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 "
     "nats cost.",

@@ -1,4 +1,4 @@
-"""Draw the figures and tables of a study, or the curves of one run.
+"""Draw the figures and tables of a study, or the curves of one run or several.
 
 Everything is computed from records. The report of a study goes into STUDY/report, or --output:
 every figure as PNG, every table as CSV, and `index.html` with all of them. The report names
@@ -9,6 +9,9 @@ The report of a run is printed, and written as the page `report.html` with two f
 directory, or --output: its losses and their forecast; the command `forecast` says more about the
 latter. With --watch, the report is written again as records come, until Ctrl-C, and the page
 reloads itself. In a terminal: python -m anytime_jax watch --run=DIR.
+
+Of several runs, --run A B prints the last losses, and the differences to the first run after
+equally many tokens; the page and a figure are written with --output only.
 """
 
 import argparse
@@ -26,7 +29,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.lab import html_page
+from anytime_jax.lab import html_page, run_comparison
 from anytime_jax.lab.forecast import forecast_figure, forecast_report, forecast_subject
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.monitor.follow import follow, until_interrupted
@@ -44,6 +47,7 @@ EXAMPLES = (
     "--study=laptop",
     "--run=runs/quickstart",
     "--run=runs/quickstart --watch",
+    "--run runs/quickstart runs/mine --output=compared",
 )
 
 RUN_PAGE = "report.html"
@@ -59,13 +63,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--study", metavar="PATH", help="study, by file, name, directory or archive"
     )
-    source.add_argument("--run", metavar="DIR", help="one run, in progress or not")
+    source.add_argument(
+        "--run", nargs="+", metavar="DIR", help="run, in progress or not, or several to compare"
+    )
     config_file.add_trust(parser)
     add = parser.add_argument
     add(
         "--output",
         type=command_line.path,
-        help="directory of files (default: STUDY/report, or RUN)",
+        help="directory of files (default: STUDY/report, or RUN; none for several runs)",
     )
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--pdf", action="store_true", help="write every figure as PDF too")
@@ -85,20 +91,38 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.output is not None:
         make_writable_directory(arguments.output, f"--output={arguments.output}")
-    _report_run(arguments, console)
+    if len(arguments.run) > 1:
+        command_line.refuse(arguments, ["--watch"], "with several runs")
+        _compare_runs(arguments, console)
+    else:
+        _report_run(arguments, console)
     return 0
 
 
+def _compare_runs(arguments: argparse.Namespace, console: Console) -> None:
+    runs = [run_snapshot.take(run, trust=arguments.trust) for run in arguments.run]
+    parts: list[Part] = list(run_comparison.describe(runs))
+    if arguments.output is not None:
+        parts.append(run_comparison.draw(arguments.output, runs))
+        body = "".join(_to_html(part, 0) for part in parts)
+        page = html_page.make_page(f"{len(runs)} runs compared", body, None)
+        parts += _write(arguments.output, page)
+    for part in parts:
+        console.print(f"  figure: {part}" if isinstance(part, Path) else part)
+    if arguments.output is not None:
+        console.print(f"  page: {arguments.output / RUN_PAGE}")
+
+
 def _report_run(arguments: argparse.Namespace, console: Console) -> None:
-    trust = arguments.trust
-    snapshot = run_snapshot.take(arguments.run, trust=trust)
+    (run_dir,), trust = arguments.run, arguments.trust
+    snapshot = run_snapshot.take(run_dir, trust=trust)
     directory = arguments.output or snapshot.run_dir
     for part in _write_run(snapshot, directory, arguments.watch, trust):
         console.print(f"  figure: {part}" if isinstance(part, Path) else part)
     console.print(f"  page: {directory / RUN_PAGE}{', until Ctrl-C' if arguments.watch else ''}")
     if arguments.watch:
         with until_interrupted():
-            _watch_run(snapshot, arguments.run, directory, trust)
+            _watch_run(snapshot, run_dir, directory, trust)
 
 
 def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) -> None:

@@ -9,10 +9,13 @@ import pytest
 import synthetic_study
 from run_command import run_command
 from synthetic_run import RecordedRun
+from synthetic_study import CLOCK
 
 from anytime_jax.checkpoints import loss_figure
-from anytime_jax.lab import report
+from anytime_jax.formatting import format_count
+from anytime_jax.lab import report, run_comparison
 from anytime_jax.lab.forecast import forecast_subject
+from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.studies import laptop
 
 
@@ -171,6 +174,38 @@ def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):
     assert 'http-equiv="refresh"' in pages[0]
     assert pages[0] == pages[1] != pages[2] == pages[3]
     assert "at 120 steps" in pages[2]
+
+
+def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
+    first = RecordedRun(tmp_path / "a", name="a").add(60, 120, 240)
+    other = RecordedRun(tmp_path / "b", name="b").add(120, 180, 240, labels=("last", "f25"))
+    runs = ["--run", first.run_dir, other.run_dir]
+    status, out, err = command(report, *runs, f"--output={tmp_path / 'out'}")
+    assert (status, err) == (0, "")
+    assert {x.name for x in (tmp_path / "out").iterdir()} == {"compared.png", "report.html"}
+    last, live, best = run_comparison.describe([run_snapshot.take(x) for x in runs[1:]])
+    assert [row[0] for row in last.text()] == ["run", "a", "b"]
+    assert last.text()[0][-5:] == ["f6.25", "f12.5", "f25", "f50", "f100"]
+    assert last.text()[2][-5:] == ["", "", "-0.0200", "", ""]
+    tokens = [format_count(CLOCK.tokens(step)) for step in (120, 240)]
+    assert [row[0] for row in live.text()] == ["tokens", *tokens]
+    assert live.text()[0][1:] == ["a", "b", "b minus a"]
+    assert [row[3] for row in live.text()[1:]] == ["+0.0000"] * 2
+    assert [row[3] for row in best.text()[1:]] == ["+0.0800"] * 2
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(table.to_html() in page for table in (last, live, best))
+    assert "b minus a" in out
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, rejected, command):
+    run, empty = RecordedRun(tmp_path / "a").add(60), RecordedRun(tmp_path / "b", name="b")
+    assert "given twice" in rejected(report, "--run", run.run_dir, run.run_dir)
+    assert "no evaluation yet" in rejected(report, "--run", run.run_dir, empty.run_dir)
+    assert "--watch" in rejected(report, "--watch", "--run", run.run_dir, empty.run_dir)
+    later = RecordedRun(tmp_path / "c").add(70)  # of the same name
+    status, out, _ = command(report, "--run", run.run_dir, later.run_dir)
+    assert status == 0
+    assert "no run was evaluated after the same number of tokens" in " ".join(out.split())
 
 
 def test_run_without_records_or_evaluations_has_a_page(tmp_path, command):
