@@ -96,6 +96,8 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
         ({"length": 9057}, '"train" of .* has 9,057 tokens, fewer than the 9,058'),
         ({"seed": -1}, "seed -1"),
         ({"seed": 2**32}, "seed 4294967296"),
+        ({"repeat": "False"}, "repeat = 'False'"),
+        ({"shuffle": 0}, "shuffle = 0"),
     ],
 )
 def test_bad_settings_are_refused(info, arguments, message):

@@ -137,6 +137,12 @@ def test_matrix_axes_name_exactly_the_parameters():
         muon.scale_by_muon(MATRIX_AXES, steps=0)
 
 
+def test_nesterov_is_true_or_false():
+    for value in ("False", 0, np.False_):
+        with pytest.raises(ValueError, match=r"nesterov = .* True or False"):
+            muon.scale_by_muon(MATRIX_AXES, nesterov=value)
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_matrices_of_the_decoder(config):
     blocks = decoder.param_shapes(config)["blocks"]
