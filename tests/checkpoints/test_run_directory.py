@@ -97,7 +97,10 @@ def test_symbolic_links_are_not_written_through(tmp_path, name):
     target.write_text("mine")
     (run / name).symlink_to(target)
     if name == "lock":
-        with pytest.raises(InputError, match="lock cannot be locked"), run_directory.lock(run):
+        with (
+            pytest.raises(InputError, match="lock is not a file that can be locked"),
+            run_directory.lock(run),
+        ):
             pass
         assert not run_directory.is_locked(run)
     else:
