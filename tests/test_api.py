@@ -1,6 +1,7 @@
 """Python API: the same results as the commands give."""
 
 import concurrent.futures
+import os
 
 import jax
 import numpy as np
@@ -10,8 +11,10 @@ from run_command import run_command
 from training_runs import bits, recording, records
 
 from anytime_jax import api
+from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.commands import evaluate as evaluate_command
 from anytime_jax.commands import generate as generate_command
+from anytime_jax.config import schema
 from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
 from anytime_jax.training import start as start_lib
@@ -68,6 +71,18 @@ def test_losses_are_those_that_the_run_recorded(whole):
     assert losses.keys() == {"last", "f6.25", "f25"}
     for label, loss in losses.items():
         assert loss == pytest.approx(recorded[f"eval/{label}/loss"], rel=1e-6)
+
+
+def test_paths_may_go_up(whole, dataset, tmp_path, monkeypatch):
+    """TensorStore takes no path with `..`."""
+    monkeypatch.chdir(tmp_path)
+    up = os.path.relpath(whole)
+    assert ".." in up
+    assert api.evaluate(up, ["last"]) == api.evaluate(whole, ["last"])
+    (tmp_path / "folder").mkdir()
+    settings = small_run.settings("folder/../run", os.path.relpath(dataset.path), stop="2 steps")
+    assert api.train(schema.build(settings.to_dict()), quiet=True).step == 2
+    assert checkpoint_listing.saved_steps("run") == [2]
 
 
 def test_evaluation_and_text_are_those_of_the_commands(whole, capsys):

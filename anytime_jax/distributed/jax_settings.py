@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -22,6 +23,9 @@ def configure() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # JAX does not write entries atomically. One that another process is writing, or was killed
+    # while it wrote, is compiled again.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         # Programs that run concurrently starve each other's collectives of the few real cores.
         jax.config.update("jax_cpu_enable_async_dispatch", False)

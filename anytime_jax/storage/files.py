@@ -16,6 +16,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.storage import conditional_writes
 from anytime_jax.storage.buckets import file_system, is_remote
 from anytime_jax.storage.failures import storage_errors
+from anytime_jax.storage.paths import absolute_path
 
 # Reading a pipe or a terminal waits for a writer, possibly forever.
 _KINDS = {
@@ -198,4 +199,5 @@ def _existing(directory: Path) -> Path:
 
 def key_value_store(directory: Path) -> Any:
     """Returns the files of a directory as TensorStore describes them."""
-    return f"{directory}/" if is_remote(directory) else {"driver": "file", "path": f"{directory}/"}
+    path = f"{absolute_path(directory)}/"
+    return path if is_remote(directory) else {"driver": "file", "path": path}

@@ -51,8 +51,9 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 
 
 def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
-    """Returns `storage_path` as an absolute path."""
-    return storage_path(path).absolute()
+    """Returns `storage_path` as an absolute path without `..`, which TensorStore does not take."""
+    absolute = storage_path(path).absolute()
+    return absolute.resolve() if ".." in absolute.parts else absolute
 
 
 def cache_directory() -> Path:

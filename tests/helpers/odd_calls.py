@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import os
 import pathlib
 import random
 import threading
@@ -22,11 +23,12 @@ _ALLOWED = (InputError, RunError)
 _ALLOWED_OF_LIBRARY = (ValueError, TypeError)  # with a message of ours, as in Optax
 
 
-def make(seed: int) -> None:
-    """Makes some calls, one after another or in threads, and prints how many ended how.
+def make(folder: str, seed: int) -> None:
+    """Makes some calls in a folder, one after another or in threads, and prints how many ended how.
 
     Raises what none of them may raise.
     """
+    os.chdir(folder)
     warnings.simplefilter("error")
     draw = random.Random(seed)
     outcomes: collections.Counter[str] = collections.Counter()

@@ -11,7 +11,7 @@ _ENCODINGS = {"ascii": "ascii", "latin": "latin-1"}
 def apply(spec: dict) -> None:
     """Applies faults: "environment", "limits", "clock", "after", "umask", "stdout", "stderr".
 
-    With "python", a seed, the process makes odd calls of the Python API in place of its command.
+    With "python", a folder and a seed, it makes odd calls of the Python API in place of a command.
     With "quick_lease", leases in buckets expire within seconds.
     """
     for name, value in spec.get("environment", {}).items():
@@ -32,7 +32,7 @@ def apply(spec: dict) -> None:
     if "python" in spec:
         import odd_calls
 
-        odd_calls.make(spec["python"])
+        odd_calls.make(*spec["python"])
         sys.exit(0)
 
 
